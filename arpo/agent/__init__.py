@@ -1,0 +1,1 @@
+"""Text to action and back, without any input or output."""

@@ -1,0 +1,1 @@
+"""Pure mathematics: tensors and numbers in, tensors and numbers out."""

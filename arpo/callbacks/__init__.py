@@ -1,0 +1,1 @@
+"""What happens around the update: replay, weight sync, evaluation, logs."""

@@ -1,0 +1,1 @@
+"""LightningDataModules: tasks to rollouts to batches, demonstrations to batches."""

@@ -1,0 +1,1 @@
+"""Desktops that an agent can act in, and the pool that keeps them alive."""

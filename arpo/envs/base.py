@@ -1,0 +1,67 @@
+"""The environment protocol: what a desktop must be able to do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from arpo.agent.actions import Action
+from arpo.types import Observation, Task
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one action led to."""
+
+    observation: Observation
+    terminated: bool = False
+    """The task's own end was reached: the environment accepts no further action."""
+    truncated: bool = False
+    """A limit outside the task cut the episode."""
+
+
+class DesktopEnv(Protocol):
+    """A desktop with a task in it. Synchronous; one episode at a time; lives in a worker process.
+
+    Every method raises `EnvError` when the desktop, not the agent, failed. After an `EnvError` the environment
+    may be in any state: the pool closes it and builds a new one.
+    """
+
+    def reset(self, task: Task) -> Observation:
+        """Prepare the task and return the first observation. Resetting a running episode is allowed.
+
+        Raises:
+            EnvError: If the task could not be set up.
+        """
+        ...
+
+    def step(self, action: Action) -> StepResult:
+        """Perform one action, in screen pixels, and return what follows.
+
+        `Wait`, `Finished`, `CallUser` and `Fail` are valid actions; the episode, not the environment, ends on the
+        last three, and tells the environment because a checker may ask for the last action.
+
+        Raises:
+            EnvError: If the desktop failed.
+        """
+        ...
+
+    def evaluate(self) -> float:
+        """Return the task reward in [0, 1]; called once, after the last step.
+
+        Raises:
+            EnvError: If the checker itself failed. A checker that fails is not a failed task.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free every resource; idempotent, and never raises."""
+        ...
+
+
+@runtime_checkable
+class SolvableEnv(Protocol):
+    """An environment that can solve its current task: demonstrations and tests live on it."""
+
+    def solve(self) -> Iterator[Action]:
+        """Yield, closed loop, the next right action; the caller performs each before it asks for the next."""
+        ...

@@ -1,0 +1,87 @@
+"""The errors of ARPO, one tree, named by the boundary that was crossed.
+
+1. What a person gave us is wrong: `ConfigError`, `TaskFormatError`. The run stops at once and says what to do.
+2. What the model wrote is not an action: `ActionParseError`. It ends the episode with a format reward of -1
+   and never leaves the rollout.
+3. The world broke: `EnvError`, `EngineError`. The episode is retried elsewhere, then dropped and counted.
+   A failure of this kind is never a reward.
+4. The engine does not serve the trainer's weights: `WeightSyncError`. The run stops, because every later
+   gradient would be wrong.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class ArpoError(Exception):
+    """Base of every error that ARPO raises on purpose."""
+
+
+class ConfigError(ArpoError, ValueError):
+    """Raised when a configuration cannot run here; the message says what is missing and what to do."""
+
+
+class TaskFormatError(ArpoError, ValueError):
+    """Raised when a task file is not what we expect; the message names file, key and value."""
+
+
+class ActionParseError(ArpoError, ValueError):
+    """Raised when a response is not an action.
+
+    Attributes:
+        kind: A short class name that is counted in the metrics, such as `no_action` or `unknown_action`.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[type["ActionParseError"], tuple[str, str]]:
+        return type(self), (self.kind, str(self))
+
+
+class RolloutError(ArpoError):
+    """Base of infrastructure failures: retried, then dropped and counted, never scored."""
+
+
+class EnvError(RolloutError):
+    """Raised when an environment fails in reset, step, evaluate or screenshot.
+
+    Attributes:
+        kind: What went wrong, counted as `env/fault_<kind>`: `reset`, `step`, `evaluate`, `timeout`, `crash`,
+            `screenshot`.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[type["EnvError"], tuple[str, str]]:
+        return type(self), (self.kind, str(self))
+
+
+class EngineError(RolloutError):
+    """Raised when the inference engine fails to generate."""
+
+
+class WeightSyncError(ArpoError):
+    """Raised when the engine's log-probabilities do not match the trainer's after a weight update."""
+
+
+class CheckpointError(ArpoError):
+    """Raised when no checkpoint can be read or written; the message names the file."""
+
+
+@contextmanager
+def env_boundary(kind: str, what: str) -> Iterator[None]:
+    """Turn any exception of a third-party desktop into an `EnvError`, once, at the boundary.
+
+    Raises:
+        EnvError: With the original exception as its cause; an `EnvError` passes through unchanged.
+    """
+    try:
+        yield
+    except ArpoError:
+        raise
+    except Exception as error:  # the one broad except: whatever a desktop raises is an environment failure
+        raise EnvError(kind, f"{what}: {type(error).__name__}: {error}") from error

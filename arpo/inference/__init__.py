@@ -1,0 +1,1 @@
+"""Engines that sample responses from the policy."""

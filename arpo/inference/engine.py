@@ -1,0 +1,70 @@
+"""The inference protocol: prompts with images in, sampled ids and their log-probabilities out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample one response. No top-p, top-k or penalties: they would make the log-probabilities lie."""
+
+    temperature: float = 1.0
+    """0 is greedy. Log-probabilities are of the distribution at this temperature; greedy ones at temperature 1."""
+    max_tokens: int = 512
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One response asked for, given the whole context so far."""
+
+    prompt_ids: tuple[int, ...]
+    """The context; one placeholder id stands for each image."""
+    images: tuple[bytes, ...]
+    """PNG screenshots in the order of their placeholders."""
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One sampled response."""
+
+    token_ids: tuple[int, ...]
+    """Sampled ids, verbatim; ends with the end-of-turn id unless `finish_reason` is `length`."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each id under the distribution it was sampled from."""
+    finish_reason: str
+    """`stop` or `length`."""
+    policy_version: int
+
+
+class InferenceEngine(Protocol):
+    """Samples from the policy. All methods are coroutines of one event loop, and many may be in flight."""
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        """Sample one response; requests in flight are batched.
+
+        Vision special ids and ids outside the tokenizer are never sampled. The same request with the same seed and
+        the same weights gives the same ids whatever else is in flight, up to floating-point ties.
+
+        Raises:
+            EngineError: If the engine failed, or the context does not fit.
+        """
+        ...
+
+    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take over new weights: requests in flight finish on the old ones, new ones wait; every cache that
+        depends on weights (prefix, multimodal, encoder) is emptied.
+
+        Args:
+            tensors: Every parameter by its `transformers` checkpoint name.
+            version: The policy version that later responses carry.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free every resource; idempotent."""
+        ...

@@ -1,0 +1,1 @@
+"""Qwen2.5-VL policies: loading, tokenization, and log-probabilities of trajectories."""

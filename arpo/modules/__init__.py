@@ -1,0 +1,1 @@
+"""LightningModules: the parameters and their update."""

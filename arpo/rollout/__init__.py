@@ -1,0 +1,1 @@
+"""Collecting episodes with a fixed policy."""

@@ -1,0 +1,136 @@
+"""The nouns of a rollout: frozen records without tensors, cheap to send, store and compare."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One goal in a desktop together with its checker."""
+
+    id: str
+    """Unique among the tasks of a run, for example `miniwob/click-test/3` or an OSWorld id."""
+    instruction: str
+    """What to do, in words; empty when the environment says it on reset."""
+    domain: str = ""
+    """What tables group by: the application or the web page."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The environment's own description of the task; never read outside the environment."""
+    max_steps: int | None = None
+    """Step limit of this task, where it differs from the run's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the agent sees before a step."""
+
+    screenshot: bytes
+    """PNG."""
+    width: int
+    """Screen pixels."""
+    height: int
+    """Screen pixels."""
+    instruction: str = ""
+    """The instruction, where the environment and not the task knows it; only read after reset."""
+
+
+class Outcome(StrEnum):
+    """How an episode ended. Infrastructure failures are not here: such an episode has no trajectory."""
+
+    FINISHED = "finished"
+    """The agent said that it is done."""
+    GAVE_UP = "gave_up"
+    """The agent said that the task cannot be done, or called the user."""
+    TERMINATED = "terminated"
+    """The environment ended the episode."""
+    PARSE_ERROR = "parse_error"
+    """A response was not an action."""
+    MAX_STEPS = "max_steps"
+    """Truncated: the step limit was reached."""
+    CONTEXT_FULL = "context_full"
+    """Truncated: the next prompt does not fit the context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One observation, response and action, with the exact token ids that the engine saw and sampled."""
+
+    screenshot: str
+    """SHA-256 of the PNG that the response answers; the bytes are in `Trajectory.screenshots` or on disk."""
+    width: int
+    height: int
+    prompt_ids: tuple[int, ...]
+    """Ids appended to the context before the response; one placeholder id stands for the whole image."""
+    response_ids: tuple[int, ...]
+    """Sampled ids, verbatim; the last one is the end-of-turn id unless the response was cut."""
+    sampler_logprobs: tuple[float, ...]
+    """The engine's log-probability of each response id."""
+    policy_version: int
+    """The number of updates the weights that sampled this response had seen."""
+    response: str
+    """The response as text, for people."""
+    action: str = ""
+    """The parsed action in screen pixels, rendered; empty when the response did not parse."""
+    parse_error: str = ""
+    """Kind of the `ActionParseError`; empty when the response parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The record of one episode."""
+
+    id: str
+    """`<iteration>/<group>/<member>`, unique within a run; evaluation ids start with `eval-`."""
+    task_id: str
+    domain: str
+    instruction: str
+    seed: int
+    steps: tuple[Step, ...]
+    outcome: Outcome
+    task_reward: float
+    """What the checker said, in [0, 1]."""
+    format_reward: float
+    """0, or -1 when a response did not parse."""
+    screenshots: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """PNG bytes by SHA-256; empty in a record that only refers to the trajectory store."""
+    last_screenshot: str = ""
+    """SHA-256 of the screen after the last action, for people; empty where it was not taken."""
+    duration_s: float = field(default=0.0, compare=False)
+    """Wall-clock seconds of the episode."""
+
+    @property
+    def policy_version(self) -> int:
+        """The oldest policy version that produced a step of this trajectory."""
+        return min(step.policy_version for step in self.steps)
+
+    @property
+    def action_tokens(self) -> int:
+        """The number of sampled tokens."""
+        return sum(len(step.response_ids) for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The trajectories of one task whose rewards are compared. The same task twice in a batch is two groups."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    injected: tuple[int, ...] = ()
+    """Positions in `trajectories` that came from the replay buffer."""
+
+
+@dataclass(slots=True)
+class RolloutBatch:
+    """What one `training_step` gets. The one mutable record: callbacks replace groups in `on_rollout_end`."""
+
+    iteration: int
+    policy_version: int
+    groups: list[Group]
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What the collector measured while it made this batch: faults, drops, times, lags."""
+
+    def to(self, *args: Any, **kwargs: Any) -> "RolloutBatch":
+        """Return the batch itself: Lightning calls `to` on every batch, and there is no tensor to move here."""
+        return self
