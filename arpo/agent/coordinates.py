@@ -1,0 +1,85 @@
+"""Model pixels and screen pixels: the size at which the model sees a screen, and the way between the two."""
+
+import math
+from dataclasses import dataclass, replace
+
+from arpo.agent.actions import Action, Click, DoubleClick, Drag, Hover, RightClick, Scroll
+from arpo.errors import ConfigError
+
+_MAX_RATIO = 200
+
+
+def smart_resize(height: int, width: int, *, min_pixels: int, max_pixels: int, factor: int = 28) -> tuple[int, int]:
+    """Return the (height, width) at which Qwen2.5-VL sees an image.
+
+    Both sides become multiples of `factor` (patch 14 times merge 2), the area stays in [`min_pixels`, `max_pixels`],
+    the aspect ratio nearly as it was. Sides round half to even, as in the image processor that makes the pixels: other
+    rounding puts every click of a 1522x1022 screen a few per cent off.
+
+    The limits have no defaults: they must be the ones of the image processor, or clicks land elsewhere.
+
+    Raises:
+        ConfigError: If a side or a limit is not positive, or one side is over 200 times the other.
+    """
+    if min(height, width, factor, min_pixels) < 1 or max_pixels < max(min_pixels, factor * factor):
+        raise ConfigError(
+            f"sides and limits must be positive, max_pixels at least min_pixels and factor², got {height=}, {width=}, "
+            f"{factor=}, {min_pixels=}, {max_pixels=}"
+        )
+    if max(height, width) > _MAX_RATIO * min(height, width):
+        raise ConfigError(f"an image may be at most {_MAX_RATIO} times longer than wide, got {height=}, {width=}")
+    new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
+    if new_height * new_width > max_pixels:
+        shrink = math.sqrt(height * width / max_pixels)
+        return (
+            max(factor, math.floor(height / shrink / factor) * factor),
+            max(factor, math.floor(width / shrink / factor) * factor),
+        )
+    if new_height * new_width < min_pixels:
+        grow = math.sqrt(min_pixels / (height * width))
+        return math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
+    return new_height, new_width
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinateFrame:
+    """One screen and the image of it that the model sees: takes actions from one to the other."""
+
+    screen_width: int
+    screen_height: int
+    model_width: int
+    model_height: int
+
+    def __post_init__(self) -> None:
+        if min(self.screen_width, self.screen_height, self.model_width, self.model_height) < 1:
+            raise ConfigError(f"every side of a screen and of its image must be at least 1 pixel, got {self}")
+
+    def to_screen(self, action: Action) -> Action:
+        """Return the action in whole screen pixels, clamped to the screen."""
+        return _moved(action, (self.model_width, self.model_height), (self.screen_width, self.screen_height))
+
+    def to_model(self, action: Action) -> Action:
+        """Return the action in whole model pixels, clamped to the model's image."""
+        return _moved(action, (self.screen_width, self.screen_height), (self.model_width, self.model_height))
+
+
+def _moved(action: Action, source: tuple[int, int], target: tuple[int, int]) -> Action:
+    def x_of(x: float) -> float:
+        return _scaled(x, source[0], target[0])
+
+    def y_of(y: float) -> float:
+        return _scaled(y, source[1], target[1])
+
+    match action:
+        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | Hover(x, y):
+            return replace(action, x=x_of(x), y=y_of(y))
+        case Drag(x, y, to_x, to_y):
+            return Drag(x_of(x), y_of(y), x_of(to_x), y_of(to_y))
+        case Scroll(direction, float() | int() as x, float() | int() as y):
+            return Scroll(direction, x_of(x), y_of(y))
+        case _:
+            return action
+
+
+def _scaled(value: float, source: int, target: int) -> float:
+    return float(min(max(round(value * target / source), 0), target - 1))

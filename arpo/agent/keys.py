@@ -1,0 +1,85 @@
+"""The keys an agent can press: one canonical name each, and the spellings that models use for them.
+
+The set is what pyautogui really maps on X11, because any other name would be a silent no-op on a real desktop.
+"""
+
+import string
+
+SYMBOL_KEYS = frozenset(string.ascii_letters + string.digits + string.punctuation)
+"""Keys that are named by the character they type."""
+
+_NAMES = """
+    enter tab space backspace delete insert esc home end pageup pagedown left right up down
+    ctrl ctrlleft ctrlright shift shiftleft shiftright alt altleft altright win winleft winright apps
+    capslock numlock scrolllock printscreen pause help select execute
+    num0 num1 num2 num3 num4 num5 num6 num7 num8 num9 multiply add separator subtract decimal divide
+    browserback browserforward browserrefresh browserstop browsersearch browserfavorites browserhome
+    volumemute volumedown volumeup nexttrack prevtrack stop playpause launchmail launchmediaselect sleep
+"""
+NAMED_KEYS = frozenset(_NAMES.split()) | {f"f{number}" for number in range(1, 25)}
+"""Keys that type no character, or more than a character."""
+
+KEYS = SYMBOL_KEYS | NAMED_KEYS
+"""Every canonical key name: what `Hotkey`, `Press`, `KeyDown` and `KeyUp` hold after parsing."""
+
+_ALIASES = {
+    "return": "enter",
+    "\n": "enter",
+    "\r": "enter",
+    "\t": "tab",
+    " ": "space",
+    "spacebar": "space",
+    "del": "delete",
+    "ins": "insert",
+    "escape": "esc",
+    "pgup": "pageup",
+    "pgdn": "pagedown",
+    "pgdown": "pagedown",
+    "arrowleft": "left",
+    "arrowright": "right",
+    "arrowup": "up",
+    "arrowdown": "down",
+    "leftarrow": "left",
+    "rightarrow": "right",
+    "uparrow": "up",
+    "downarrow": "down",
+    "control": "ctrl",
+    "option": "alt",
+    "super": "win",
+    "meta": "win",
+    "windows": "win",
+    "command": "win",
+    "cmd": "win",
+    "menu": "apps",
+    "contextmenu": "apps",
+    "caps": "capslock",
+    "print": "printscreen",
+    "prtsc": "printscreen",
+    "prtscr": "printscreen",
+    "prntscrn": "printscreen",
+    "plus": "+",
+    "minus": "-",
+    "hyphen": "-",
+    "equal": "=",
+    "equals": "=",
+    "comma": ",",
+    "period": ".",
+    "slash": "/",
+    "backslash": "\\",
+    "semicolon": ";",
+    "underscore": "_",
+}
+
+
+def canonical_key(name: str) -> str | None:
+    """Return the canonical name of a key, or None when no keyboard has it.
+
+    Names of more than one character are compared without case and underscores (`Page_Down` is `pagedown`); a single
+    character is the key that types it, so `A` is not `a`.
+    """
+    if len(name) == 1:
+        return name if name in SYMBOL_KEYS else _ALIASES.get(name)
+    folded = name.strip().lower().replace("_", "")
+    if folded in NAMED_KEYS:
+        return folded
+    return _ALIASES.get(folded)

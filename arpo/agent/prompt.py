@@ -1,0 +1,79 @@
+"""What the model is told before the first screenshot."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from arpo.errors import ConfigError
+
+_PLACEHOLDER = "{instruction}"
+
+# The computer-use prompt that UI-TARS-1.5 was trained with. Any change to it, of a single space, is another prompt.
+_UI_TARS = r"""You are a GUI agent. You are given a task and your action history, with screenshots. You need to perform the next action to complete the task.
+
+## Output Format
+```
+Thought: ...
+Action: ...
+```
+
+## Action Space
+
+click(start_box='<|box_start|>(x1,y1)<|box_end|>')
+left_double(start_box='<|box_start|>(x1,y1)<|box_end|>')
+right_single(start_box='<|box_start|>(x1,y1)<|box_end|>')
+drag(start_box='<|box_start|>(x1,y1)<|box_end|>', end_box='<|box_start|>(x3,y3)<|box_end|>')
+hotkey(key='')
+type(content='xxx') # Use escape characters \', \", and \n in content part to ensure we can parse the content in normal python string format. If you want to submit your input, use \n at the end of content.
+scroll(start_box='<|box_start|>(x1,y1)<|box_end|>', direction='down or up or right or left')
+wait() #Sleep for 5s and take a screenshot to check for any changes.
+finished(content='xxx') # Use escape characters \', \", and \n in content part to ensure we can parse the content in normal python string format.
+
+## Note
+- Use English in `Thought` and `Action` part.
+- Write a small plan and finally summarize your next action (with its target element) in one sentence in `Thought` part.
+
+## User Instruction
+{instruction}
+"""  # noqa: E501
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The messages before the first response."""
+
+    system: str
+    """The system message; none when empty."""
+    template: str
+    """The user message, with `{instruction}` where the instruction goes."""
+    screenshot_apart: bool = True
+    """Whether the first screenshot is a message of its own, or follows the text in the same message."""
+
+    def __post_init__(self) -> None:
+        if self.template.count(_PLACEHOLDER) != 1:
+            raise ConfigError(f"a prompt template must contain {_PLACEHOLDER} exactly once, got {self.template!r}")
+
+    @classmethod
+    def ui_tars(cls) -> Self:
+        """Return the computer-use prompt of UI-TARS-1.5."""
+        return cls("You are a helpful assistant.", _UI_TARS)
+
+    @classmethod
+    def official(cls) -> Self:
+        """Return the same prompt as ARPO's own code writes it, with the typing error in its system message."""
+        return cls("Your are a helpful assistant.", _UI_TARS)
+
+    @classmethod
+    def compact(cls) -> Self:
+        """Return the shortest prompt, for tiny models that know only one task family."""
+        return cls("", _PLACEHOLDER, screenshot_apart=False)
+
+    def messages(self, instruction: str) -> list[dict[str, Any]]:
+        """Return chat messages that end with the first screenshot, ready for the chat template."""
+        # Not `format`: instructions and templates may hold braces of their own.
+        text = {"type": "text", "text": self.template.replace(_PLACEHOLDER, instruction)}
+        image = {"type": "image"}
+        contents = [[text], [image]] if self.screenshot_apart else [[text, image]]
+        users = [{"role": "user", "content": content} for content in contents]
+        if not self.system:
+            return users
+        return [{"role": "system", "content": [{"type": "text", "text": self.system}]}, *users]

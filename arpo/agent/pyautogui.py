@@ -1,0 +1,179 @@
+"""Action to pyautogui source for a real desktop.
+
+The source is built from typed values only: whole numbers, key names of a closed set, and text as an ASCII literal.
+Nothing else that a model wrote, a thought least of all, travels to the guest.
+
+What a keyboard cannot type, pyautogui drops silently. Such text goes through `xdotool type` where the guest has it
+(our image does): it works in terminals and leaves the clipboard alone. Elsewhere it is pasted with pyperclip, which
+pyautogui depends on and OSWorld's image has. A guest with neither fails loudly.
+"""
+
+import math
+import string
+import unicodedata
+from itertools import groupby
+from typing import assert_never
+
+from arpo.agent.actions import (
+    Action,
+    CallUser,
+    Click,
+    DoubleClick,
+    Drag,
+    Fail,
+    Finished,
+    Hotkey,
+    Hover,
+    KeyDown,
+    KeyUp,
+    Press,
+    RightClick,
+    Scroll,
+    TypeText,
+    Wait,
+)
+from arpo.agent.keys import canonical_key
+
+SCROLL_CLICKS = 5
+DRAG_S = 1.0
+TYPE_INTERVAL_S = 0.1
+SETTLE_S = 0.5
+
+_HEADER = ("import pyautogui", "import time", "pyautogui.FAILSAFE = False")
+_TYPED = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
+# Where a keyboard layout has `<` on a key of its own, pyautogui holds shift as well and types `>`.
+_LESS_THAN = ("shift", ",")
+
+
+def to_pyautogui(action: Action, *, wait_s: float = 5.0) -> str:
+    """Return Python source that performs an action, in screen pixels, with pyautogui.
+
+    An action that only ends the episode gives source that does nothing.
+
+    Args:
+        action: The action, in screen pixels.
+        wait_s: How long `Wait` sleeps; the prompt promises five seconds.
+
+    Raises:
+        ValueError: If a key is unknown or a position is not a number.
+    """
+    return "\n".join((*_HEADER, *_statements(action, wait_s), ""))
+
+
+def _statements(action: Action, wait_s: float) -> list[str]:
+    match action:
+        case Click() | DoubleClick() | RightClick() | Hover() | Drag() | Scroll():
+            return _pointer(action)
+        case Hotkey() | Press() | KeyDown() | KeyUp():
+            return _keyboard(action)
+        case TypeText(text):
+            return _typing(text)
+        case Wait():
+            return [f"time.sleep({float(wait_s)!r})"]
+        case Finished() | CallUser() | Fail():
+            return []
+        case _:
+            assert_never(action)
+
+
+def _pointer(action: Click | DoubleClick | RightClick | Hover | Drag | Scroll) -> list[str]:
+    match action:
+        case Click(x, y):
+            return [f"pyautogui.click({_point(x, y)}, button='left')"]
+        case DoubleClick(x, y):
+            return [f"pyautogui.doubleClick({_point(x, y)}, button='left')"]
+        case RightClick(x, y):
+            return [f"pyautogui.click({_point(x, y)}, button='right')"]
+        case Hover(x, y):
+            return [f"pyautogui.moveTo({_point(x, y)})"]
+        case Drag(x, y, to_x, to_y):
+            return [
+                f"pyautogui.moveTo({_point(x, y)})",
+                f"pyautogui.dragTo({_point(to_x, to_y)}, duration={DRAG_S}, button='left')",
+            ]
+        case Scroll(direction, x, y):
+            wheel = "scroll" if direction in ("up", "down") else "hscroll"
+            clicks = SCROLL_CLICKS if direction in ("up", "right") else -SCROLL_CLICKS
+            where = "" if x is None or y is None else f", {_point(x, y)}"
+            return [f"pyautogui.{wheel}({clicks}{where})"]
+        case _:
+            assert_never(action)
+
+
+def _keyboard(action: Hotkey | Press | KeyDown | KeyUp) -> list[str]:
+    match action:
+        case Hotkey(keys):
+            return [_hotkey(keys)]
+        case Press(key):
+            names = _physical(key)
+            return [f"pyautogui.press({names[0]!r})" if len(names) == 1 else _hotkey((key,))]
+        case KeyDown(key):
+            return [f"pyautogui.keyDown({name!r})" for name in _physical(key)]
+        case KeyUp(key):
+            return [f"pyautogui.keyUp({name!r})" for name in reversed(_physical(key))]
+        case _:
+            assert_never(action)
+
+
+def _point(x: float, y: float) -> str:
+    if not (math.isfinite(x) and math.isfinite(y)):
+        raise ValueError(f"a position must be finite, got ({x}, {y})")
+    return f"{round(x)}, {round(y)}"
+
+
+def _hotkey(keys: tuple[str, ...]) -> str:
+    names = [name for key in keys for name in _physical(key)]
+    return f"pyautogui.hotkey({', '.join(map(repr, names))})"
+
+
+def _physical(key: str) -> tuple[str, ...]:
+    """Return the keys to hold for a key."""
+    if canonical_key(key) != key:
+        raise ValueError(f"{key!r} is not a canonical key name; `arpo.agent.keys.KEYS` has them all")
+    if key == "<":
+        return _LESS_THAN
+    return ("winleft",) if key == "win" else (key,)  # older releases of pyautogui know only the left one by name
+
+
+def _typing(text: str) -> list[str]:
+    statements = []
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    for kind, run in groupby(lines, key=_way_of_typing):
+        characters = "".join(run)
+        match kind:
+            case "write":
+                statements.append(f"pyautogui.write({characters!r}, interval={TYPE_INTERVAL_S})")
+            case "unicode":
+                statements += _typing_unicode(characters)
+            case "less_than":
+                statements += [_hotkey(("<",))] * len(characters)
+            case "enter":
+                statements += [f"time.sleep({SETTLE_S})"] + ["pyautogui.press('enter')"] * len(characters)
+            case "tab":
+                statements += ["pyautogui.press('tab')"] * len(characters)
+    return statements
+
+
+def _way_of_typing(character: str) -> str:
+    special = {"\n": "enter", "\t": "tab", "<": "less_than"}.get(character)
+    if special is not None:
+        return special
+    if character in _TYPED:
+        return "write"
+    # Control characters and lone surrogates are no text: no keyboard types them, and no program could be handed them.
+    return "nothing" if unicodedata.category(character) in ("Cc", "Cs") else "unicode"
+
+
+def _typing_unicode(text: str) -> list[str]:
+    literal = ascii(text)
+    return [
+        "import shutil",
+        "if shutil.which('xdotool'):",
+        "    import subprocess",
+        f"    subprocess.run(['xdotool', 'type', '--', {literal}], check=True)",
+        "else:",
+        "    import pyperclip",
+        f"    pyperclip.copy({literal})",
+        "    pyautogui.hotkey('ctrl', 'v')",
+        f"    time.sleep({SETTLE_S})",
+    ]

@@ -1,0 +1,118 @@
+"""Action to text: the exact inverse of `parser.py`, in the form that UI-TARS was trained to write."""
+
+import math
+from typing import assert_never
+
+from arpo.agent.actions import (
+    Action,
+    CallUser,
+    Click,
+    DoubleClick,
+    Drag,
+    Fail,
+    Finished,
+    Hotkey,
+    Hover,
+    KeyDown,
+    KeyUp,
+    Press,
+    RightClick,
+    Scroll,
+    TypeText,
+    Wait,
+)
+from arpo.agent.boxes import MAX_COORDINATE
+from arpo.agent.keys import canonical_key
+
+_ESCAPED = str.maketrans({"\\": r"\\", "'": r"\'", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
+
+# Spelled out, because between other keys the bare sign would read as a joint ("ctrl + z").
+_SPELLED = {"+": "plus", "-": "minus"}
+
+
+def render(action: Action) -> str:
+    """Return the call that `parse_action` reads as this action.
+
+    Raises:
+        ValueError: If no text means this action: an unknown key, a position that is not a number.
+    """
+    match action:
+        case Click() | DoubleClick() | RightClick() | Hover() | Drag() | Scroll():
+            arguments = _pointer_arguments(action)
+        case Hotkey(keys):
+            arguments = f"key={_hotkey(keys)}"
+        case Press(key) | KeyDown(key) | KeyUp(key):
+            arguments = f"key={_quote(_key(key))}"
+        case TypeText(text):
+            arguments = f"content={_quote(text)}"
+        case Finished(content):
+            arguments = f"content={_quote(content)}" if content else ""
+        case Wait() | CallUser() | Fail():
+            arguments = ""
+        case _:
+            assert_never(action)
+    return f"{_NAMES[type(action)]}({arguments})"
+
+
+def render_response(action: Action, thought: str = "") -> str:
+    """Return a whole response: a thought, if there is one, and an action."""
+    header = f"Thought: {thought.strip()}\n" if thought.strip() else ""
+    return f"{header}Action: {render(action)}"
+
+
+_NAMES = {
+    Click: "click",
+    DoubleClick: "left_double",
+    RightClick: "right_single",
+    Hover: "hover",
+    Drag: "drag",
+    Scroll: "scroll",
+    Hotkey: "hotkey",
+    Press: "press",
+    KeyDown: "keydown",
+    KeyUp: "keyup",
+    TypeText: "type",
+    Wait: "wait",
+    Finished: "finished",
+    CallUser: "call_user",
+    Fail: "error_env",
+}
+
+
+def _pointer_arguments(action: Click | DoubleClick | RightClick | Hover | Drag | Scroll) -> str:
+    match action:
+        case Drag(x, y, to_x, to_y):
+            return f"start_box={_point(x, y)}, end_box={_point(to_x, to_y)}"
+        case Scroll(direction, x, y):
+            where = "" if x is None or y is None else f"start_box={_point(x, y)}, "
+            return f"{where}direction='{direction}'"
+        case _:
+            return f"start_box={_point(action.x, action.y)}"
+
+
+def _point(x: float, y: float) -> str:
+    return f"'({_number(x)},{_number(y)})'"
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value) or abs(value) > MAX_COORDINATE:
+        raise ValueError(f"a position must be a number between ±{MAX_COORDINATE:g}, got {value!r}")
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def _quote(text: str) -> str:
+    return f"'{text.translate(_ESCAPED)}'"
+
+
+def _hotkey(keys: tuple[str, ...]) -> str:
+    if not keys:
+        raise ValueError("a hotkey needs at least one key, got none")
+    if len(keys) > 1 and any(key != key.lower() for key in keys):
+        raise ValueError(f"the keys of a hotkey are lower case, got {keys!r}; add 'shift' for a capital")
+    return _quote(" ".join(_key(key) for key in keys))
+
+
+def _key(key: str) -> str:
+    if canonical_key(key) != key:
+        raise ValueError(f"{key!r} is not a canonical key name; `arpo.agent.keys.KEYS` has them all")
+    return _SPELLED.get(key, key)

@@ -1,0 +1,223 @@
+"""Text to calls: the syntax of UI-TARS's actions, read in one pass. What a call means is `parser.py`'s part."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NoReturn
+
+from arpo.errors import ActionParseError
+
+
+class ParseErrorKind(StrEnum):
+    """Why a response is not an action. A closed set: each kind is one counter in the metrics."""
+
+    EMPTY = "empty"
+    """The response holds nothing but white space."""
+    TOO_LONG = "too_long"
+    """The response is longer than any model is allowed to write."""
+    NO_ACTION = "no_action"
+    """There is no `Action:`, or nothing after it."""
+    BAD_SYNTAX = "bad_syntax"
+    """What follows `Action:` is not a list of calls with named arguments, one a line."""
+    UNKNOWN_ACTION = "unknown_action"
+    """A call has a name that is not in the action space."""
+    MISSING_ARGUMENT = "missing_argument"
+    """A call lacks an argument, or the argument is empty."""
+    BAD_ARGUMENT = "bad_argument"
+    """A call has an argument too many, or one with a value that is not allowed: a key, a direction."""
+    BAD_BOX = "bad_box"
+    """A position is not two or four plain numbers of a sensible size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The value of an argument, without its quotes and with its escapes resolved."""
+
+    text: str
+    quoted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A name with named arguments."""
+
+    name: str
+    arguments: Mapping[str, Value]
+
+
+ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+"""What may follow a backslash in a string. Before any other character a backslash is itself, as in `C:\\Users`."""
+
+_BRACKETS = {"(": ")", "[": "]"}
+_TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox>"}
+
+
+def read_calls(text: str, names: Set[str]) -> list[Call]:
+    """Return the calls in a text, one a line or separated by blank lines, in linear time.
+
+    Args:
+        text: What follows `Action:`. A comment (`# …`, as in the prompt) may follow a call.
+        names: The known actions; they tell a forgotten closing quote from a quote inside a string.
+
+    Raises:
+        ActionParseError: `bad_syntax` or, for a repeated argument, `bad_argument`.
+    """
+    return _Reader(text, names).calls()
+
+
+class _Reader:
+    """A cursor over the text; every method moves it forward, so that the whole is linear."""
+
+    def __init__(self, text: str, names: Set[str]) -> None:
+        self._text = text
+        self._names = names
+        self._at = 0
+
+    def calls(self) -> list[Call]:
+        calls = []
+        self._skip_blank_lines()
+        while self._at < len(self._text):
+            calls.append(self._call())
+            self._at = self._after_space(self._at, stop_at_newline=True)
+            if self._char(self._at) not in ("", "\n", "#"):
+                self._fail("expected the end of the line after an action")
+            self._skip_blank_lines()
+        return calls
+
+    def _call(self) -> Call:
+        name = self._name()
+        self._expect("(")
+        arguments: dict[str, Value] = {}
+        while self._peek() != ")":
+            argument = self._name()
+            self._expect("=")
+            if argument in arguments:
+                raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, f"{name} has the argument {argument!r} twice")
+            arguments[argument] = self._value()
+            if self._peek() != ",":
+                break
+            self._at += 1
+        self._expect(")")
+        return Call(name, arguments)
+
+    def _name(self) -> str:
+        start = self._after_space(self._at)
+        self._at = self._after_name(start)
+        if self._at == start:
+            self._fail("expected a name")
+        return self._text[start : self._at]
+
+    def _value(self) -> Value:
+        opening = self._peek()
+        if opening in ("'", '"'):
+            return Value(self._string(), quoted=True)
+        if opening in _BRACKETS:
+            return Value(self._bracketed(), quoted=False)
+        for tag, closing in _TAGS.items():
+            if self._text.startswith(tag, self._at):
+                return Value(self._until(closing), quoted=False)
+        self._fail("expected a quoted string or a position")
+
+    def _string(self) -> str:
+        """Read a quoted string.
+
+        Models forget to escape (`'it's'`, `'print('hi')'`), so a quote ends the string only where the call can go on
+        after it. That forgives nothing in a well-formed call, whose strings are always followed by its next part.
+        """
+        start, quote, parts = self._at + 1, self._text[self._at], list[str]()
+        at = start
+        while at < len(self._text):
+            char = self._text[at]
+            if char == "\\":
+                escaped = self._char(at + 1)
+                parts.append(ESCAPES.get(escaped, char + escaped))
+                at += 2
+                continue
+            if char == quote:
+                if self._call_goes_on(at + 1):
+                    self._at = at + 1
+                    return "".join(parts)
+                if self._opens_another_call(start, at):
+                    break
+            parts.append(char)
+            at += 1
+        self._fail(f"the string that starts with {self._text[start - 1 : start + 20]!r} has no end")
+
+    def _call_goes_on(self, at: int) -> bool:
+        """Tell whether a call can go on at a position right after one of its strings: `, name=` or `)` and no more."""
+        at = self._after_space(at)
+        char = self._char(at)
+        if char == ",":
+            start = self._after_space(at + 1)
+            end = self._after_name(start)
+            return self._char(start) == ")" or (end > start and self._char(self._after_space(end)) == "=")
+        if char == ")":
+            return self._char(self._after_space(at + 1, stop_at_newline=True)) in ("", "\n", "#")
+        return False
+
+    def _opens_another_call(self, start: int, at: int) -> bool:
+        """Tell whether the quote at a position opens the first argument of a known action: `click(start_box='`."""
+        before, equals, space = self._text[max(start, at - 60) : at].rpartition("=")
+        call, bracket, argument = before.rpartition("(")
+        name = call[self._name_start(call) :]
+        return (
+            bool(equals and bracket and not space.strip()) and argument.strip().isidentifier() and name in self._names
+        )
+
+    def _bracketed(self) -> str:
+        """Read a position in brackets, unquoted."""
+        start, closers = self._at, list[str]()
+        for at in range(start, len(self._text)):
+            char = self._text[at]
+            if char in _BRACKETS:
+                closers.append(_BRACKETS[char])
+            elif closers[-1] == char:
+                closers.pop()
+            if not closers:
+                self._at = at + 1
+                return self._text[start : self._at]
+        self._fail("a bracket is not closed")
+
+    def _until(self, closing: str) -> str:
+        start, end = self._at, self._text.find(closing, self._at)
+        if end < 0:
+            self._fail(f"{closing!r} is missing")
+        self._at = end + len(closing)
+        return self._text[start : self._at]
+
+    def _skip_blank_lines(self) -> None:
+        self._at = self._after_space(self._at)
+        while self._char(self._at) == "#":
+            newline = self._text.find("\n", self._at)
+            self._at = self._after_space(newline if newline >= 0 else len(self._text))
+
+    def _expect(self, char: str) -> None:
+        if self._peek() != char:
+            self._fail(f"expected {char!r}")
+        self._at += 1
+
+    def _peek(self) -> str:
+        """Skip space and return the next character, or an empty string at the end."""
+        self._at = self._after_space(self._at)
+        return self._char(self._at)
+
+    def _char(self, at: int) -> str:
+        return self._text[at : at + 1]
+
+    def _after_space(self, at: int, *, stop_at_newline: bool = False) -> int:
+        while at < len(self._text) and self._text[at].isspace() and not (stop_at_newline and self._text[at] == "\n"):
+            at += 1
+        return at
+
+    def _after_name(self, at: int) -> int:
+        while at < len(self._text) and (self._text[at].isalnum() or self._text[at] == "_"):
+            at += 1
+        return at
+
+    @staticmethod
+    def _name_start(text: str) -> int:
+        return max((at + 1 for at, char in enumerate(text) if not (char.isalnum() or char == "_")), default=0)
+
+    def _fail(self, message: str) -> NoReturn:
+        found = self._text[self._at : self._at + 20] or "the end of the response"
+        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"{message}, at {found!r}")

@@ -1,0 +1,55 @@
+"""Hypothesis strategies for actions and the text around them."""
+
+import string
+
+from hypothesis import strategies as st
+
+from arpo.agent import actions
+from arpo.agent.boxes import MAX_COORDINATE
+from arpo.agent.keys import KEYS
+
+coordinates = st.one_of(
+    st.integers(-3000, 3000).map(float),
+    st.floats(-MAX_COORDINATE, MAX_COORDINATE, allow_nan=False, allow_infinity=False),
+)
+keys = st.sampled_from(sorted(KEYS))
+lower_keys = st.sampled_from(sorted(key for key in KEYS if key == key.lower()))
+texts = st.one_of(
+    st.text(),
+    st.text(alphabet="'\"\\nrt \n\r\t(),=ab"),
+    st.lists(
+        st.sampled_from(
+            ["Action: ", "\nAction:", "type(content='", "')", "\n\n", "\\n", "'", '"', "it's", "Thought:", "é"]
+        )
+    ).map("".join),
+)
+thoughts = texts
+
+pointed = st.one_of(
+    [
+        st.builds(kind, coordinates, coordinates)
+        for kind in (actions.Click, actions.DoubleClick, actions.RightClick, actions.Hover)
+    ]
+)
+directions = st.sampled_from(["up", "down", "left", "right"])
+hotkeys = st.one_of(
+    st.builds(actions.Hotkey, st.tuples(keys)),
+    st.builds(actions.Hotkey, st.lists(lower_keys, min_size=2, max_size=4).map(tuple)),
+)
+any_action = st.one_of(
+    pointed,
+    st.builds(actions.Drag, coordinates, coordinates, coordinates, coordinates),
+    st.builds(actions.Scroll, directions),
+    st.builds(actions.Scroll, directions, coordinates, coordinates),
+    hotkeys,
+    st.builds(actions.Press, keys),
+    st.builds(actions.KeyDown, keys),
+    st.builds(actions.KeyUp, keys),
+    st.builds(actions.TypeText, texts),
+    st.builds(actions.Finished, texts),
+    st.sampled_from([actions.Wait(), actions.CallUser(), actions.Fail()]),
+)
+
+plain_text = st.text(alphabet=string.ascii_letters + string.digits + " .,:;!?@#/-_", min_size=1).filter(
+    lambda text: not text.startswith(" ")
+)

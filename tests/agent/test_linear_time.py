@@ -1,0 +1,55 @@
+import contextlib
+import time
+
+import pytest
+
+from arpo.agent.parser import parse_response
+from arpo.errors import ActionParseError
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "(",
+        "[",
+        "'",
+        '"',
+        "''",
+        "\\",
+        "'\\''",
+        "')",
+        "',",
+        "', a=",
+        "') a(",
+        "\n",
+        " ",
+        "=",
+        ", ",
+        "#",
+        "é",
+        "a(",
+        "a" * 7,
+        "Action:",
+        "\nAction:",
+        "wait()\n",
+        "hotkey(key='a')\n",
+        "type(content='a\n",
+        "click(start_box='",
+        "<|box_start|>",
+    ],
+)
+@pytest.mark.parametrize("opening", ["Action: ", "Action: type(content='", "Action: click(start_box=", "Thought: "])
+def test_time_grows_no_faster_than_the_response(opening, piece):
+    # 200,000 characters take 0.05 to 0.5 s of processor time; a quadratic parser would need minutes.
+    text = opening + piece * (200_000 // len(piece))
+    start = time.process_time()
+    with contextlib.suppress(ActionParseError):
+        parse_response(text)
+    assert time.process_time() - start < 5
+
+
+def test_messages_stay_short_whatever_the_response():
+    for text in ("Action: " + "a" * 200_000 + "()", "Action: click(start_box='" + "9" * 200_000 + "')"):
+        with pytest.raises(ActionParseError) as caught:
+            parse_response(text)
+        assert len(str(caught.value)) < 500

@@ -1,0 +1,67 @@
+import math
+
+import pytest
+from hypothesis import example, given
+
+from arpo.agent.actions import Click, Drag, Fail, Finished, Hotkey, Press, Scroll, TypeText, Wait
+from arpo.agent.parser import parse_action, parse_response
+from arpo.agent.render import render, render_response
+from tests.agent import strategies
+
+
+@given(strategies.any_action)
+def test_reading_what_was_rendered_gives_the_action(action):
+    assert parse_action(render(action)) == action
+
+
+@given(strategies.any_action, strategies.thoughts)
+@example(TypeText("Action: wait()"), "Action: wait()\nAction: click")
+@example(TypeText("\nAction: type(content='"), "Reflection: x")
+def test_reading_a_rendered_response_gives_thought_and_action(action, thought):
+    parsed = parse_response(render_response(action, thought))
+    assert parsed.actions == (action,)
+    assert parsed.thought == thought.strip()
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        (Click(966.0, 546.0), "click(start_box='(966,546)')"),
+        (Click(0.5, -0.0), "click(start_box='(0.5,0)')"),
+        (Drag(1, 2, 3, 4), "drag(start_box='(1,2)', end_box='(3,4)')"),
+        (Scroll("down", 1, 2), "scroll(start_box='(1,2)', direction='down')"),
+        (Scroll("left"), "scroll(direction='left')"),
+        (Hotkey(("ctrl", "+")), "hotkey(key='ctrl plus')"),
+        (Press("enter"), "press(key='enter')"),
+        (TypeText("it's\n"), r"type(content='it\'s\n')"),
+        (TypeText("\r\t\\"), r"type(content='\r\t\\')"),
+        (Finished(), "finished()"),
+        (Finished("ok"), "finished(content='ok')"),
+        (Wait(), "wait()"),
+        (Fail(), "error_env()"),
+    ],
+)
+def test_actions_are_written_as_ui_tars_writes_them(action, text):
+    assert render(action) == text
+
+
+def test_a_response_without_a_thought_is_one_line():
+    assert render_response(Wait()) == "Action: wait()"
+    assert render_response(Wait(), " Think.\n") == "Thought: Think.\nAction: wait()"
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Click(math.nan, 0),
+        Click(0, math.inf),
+        Click(1e6, 0),
+        Press("Enter"),
+        Press("foo"),
+        Hotkey(()),
+        Hotkey(("ctrl", "C")),
+    ],
+)
+def test_what_no_text_means_is_refused(action):
+    with pytest.raises(ValueError, match=r"must be a number|canonical|at least one key|lower case"):
+        render(action)
