@@ -1,0 +1,72 @@
+"""Advantages of the trajectories of one group, from nothing but their rewards."""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Estimator = Literal["grpo", "dr_grpo", "rloo", "pass_at_k"]
+Deviation = Literal["sample", "population"]
+
+
+def group_advantages(
+    rewards: Float[Tensor, "group"],
+    *,
+    estimator: Estimator = "grpo",
+    std: Deviation = "population",
+    epsilon: float = 1e-6,
+) -> Float[Tensor, "group"]:
+    """Give one advantage a trajectory, relative to the other trajectories of its group.
+
+    With μ and σ the mean and the standard deviation of the group's G rewards:
+
+    * `grpo`: A_i = (r_i - μ) / (σ + ε) (arXiv 2402.03300, section 4.1.2; arXiv 2505.16282, section 3.1).
+    * `dr_grpo`: A_i = r_i - μ (arXiv 2503.20783, section 3.2): a hard and an easy task weigh the same.
+    * `rloo`: A_i = r_i - mean of the others' rewards (arXiv 2402.14740, section 3).
+    * `pass_at_k`: the best gets its lead over the second best, all others 0 (arXiv 2503.19595).
+
+    A group whose rewards are all equal says nothing about the policy: its advantages are exactly 0, not rounding
+    noise divided by ε. A group of one is such a group.
+
+    Args:
+        rewards: One reward a trajectory.
+        estimator: Which of the formulas above.
+        std: σ of `grpo`: `population` divides by G (the paper), `sample` by G - 1 (the official code).
+        epsilon: Keeps `grpo` finite when the rewards hardly differ.
+
+    Raises:
+        ValueError: When the group is empty, a reward is not finite, or an argument is not one of those above.
+    """
+    _validate(rewards, estimator, std, epsilon)
+    if bool((rewards == rewards[0]).all()):
+        return torch.zeros_like(rewards)
+    centred = rewards - rewards.mean()
+    match estimator:
+        case "grpo":
+            return centred / (rewards.std(correction=1 if std == "sample" else 0) + epsilon)
+        case "dr_grpo":
+            return centred
+        case "rloo":
+            # r_i - (G μ - r_i) / (G - 1) = (r_i - μ) G / (G - 1)
+            return centred * (len(rewards) / (len(rewards) - 1))
+        case "pass_at_k":
+            best = torch.topk(rewards, k=2)
+            advantages = torch.zeros_like(rewards)
+            advantages[best.indices[0]] = best.values[0] - best.values[1]
+            return advantages
+
+
+def _validate(rewards: Tensor, estimator: str, std: str, epsilon: float) -> None:
+    if len(rewards) == 0:
+        raise ValueError("a group without trajectories has no advantages; drop the group before this point")
+    if not bool(torch.isfinite(rewards).all()):
+        raise ValueError(
+            f"rewards must be finite, got {rewards.tolist()}; an episode without a reward is dropped, not scored"
+        )
+    if estimator not in get_args(Estimator):
+        raise ValueError(f"estimator must be one of {', '.join(get_args(Estimator))}, got {estimator!r}")
+    if std not in get_args(Deviation):
+        raise ValueError(f"std must be one of {', '.join(get_args(Deviation))}, got {std!r}")
+    if epsilon < 0:
+        raise ValueError(f"epsilon must be at least 0, got {epsilon}")

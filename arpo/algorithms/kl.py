@@ -1,0 +1,44 @@
+"""Estimators of the divergence from a reference policy, one number a sampled token."""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from arpo.algorithms.losses import MAX_LOG_RATIO
+
+KLEstimator = Literal["k1", "abs", "k2", "k3"]
+
+
+def kl_divergence(
+    logprobs: Float[Tensor, "batch actions"],
+    reference_logprobs: Float[Tensor, "batch actions"],
+    *,
+    estimator: KLEstimator = "k3",
+) -> Float[Tensor, "batch actions"]:
+    """Estimate KL(π ‖ π_ref) at every token that π sampled (Schulman, "Approximating KL divergence", 2020).
+
+    With d = log π - log π_ref:
+
+    * `k1`: d. Unbiased, of high variance, negative on half of the tokens. As a loss its expected gradient is
+      zero; it belongs into a reward or a metric.
+    * `abs`: |d|.
+    * `k2`: d² / 2. Biased, but as a loss its expected gradient is that of the KL.
+    * `k3`: exp(-d) - 1 + d. Unbiased and never negative; GRPO's choice (arXiv 2402.03300, equation 4).
+
+    Raises:
+        ValueError: When the estimator is not one of those above.
+    """
+    difference = (logprobs - reference_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    match estimator:
+        case "k1":
+            return difference
+        case "abs":
+            return difference.abs()
+        case "k2":
+            return 0.5 * difference.square()
+        case "k3":
+            # `expm1` keeps the value from drowning in the rounding of 1 where the policies nearly agree.
+            return torch.expm1(-difference) + difference
+    raise ValueError(f"estimator must be one of {', '.join(get_args(KLEstimator))}, got {estimator!r}")

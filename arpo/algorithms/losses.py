@@ -1,0 +1,217 @@
+"""The clipped policy loss on the tokens that the policy sampled.
+
+Every tensor is compact: one row a sequence, only its action tokens, packed to the left, `mask` False on padding.
+A minibatch may be computed in any split into micro-batches: each micro-batch divides by the counts of the whole
+minibatch (`MinibatchAverage`), so the losses and the gradients of the micro-batches add up to those of the
+minibatch, and so do the `LossMetrics`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+MAX_LOG_RATIO = 20.0
+"""Bound of a log-ratio before `exp`. e^20 ≈ 5e8 is far outside of any clip range, so no useful value changes, but
+it is finite: an advantage of zero times an infinite ratio would be NaN instead of zero, and one outlier with a
+negative advantage, which the clip does not bound, would make the gradient of the whole minibatch infinite."""
+
+Aggregation = Literal["sequence", "token", "sequence_sum", "dr_grpo"]
+RatioLevel = Literal["token", "sequence"]
+
+
+@dataclass(frozen=True, slots=True)
+class MinibatchAverage:
+    """How the token losses of one minibatch become one number.
+
+    * `sequence`: mean over sequences of the mean over tokens (arXiv 2402.03300, equation 3; ARPO).
+    * `token`: mean over all tokens of the minibatch (DAPO, arXiv 2503.14476, equation 8).
+    * `sequence_sum`: mean over sequences of the sum over tokens.
+    * `dr_grpo`: sum over all tokens / (sequences · length), a constant length (arXiv 2503.20783, section 3.2).
+
+    The counts are those of the whole minibatch, over all micro-batches. Data-parallel ranks average their gradients,
+    which divides once more than the formula says: there, the counts over all ranks are divided by the ranks.
+    """
+
+    aggregation: Aggregation
+    sequences: float
+    """Sequences of the whole minibatch, those without an advantage included."""
+    tokens: float
+    """Action tokens of the whole minibatch."""
+    length: int | None = None
+    """The constant that `dr_grpo` divides by, usually the most tokens that a sequence can have."""
+
+    def __post_init__(self) -> None:
+        if self.aggregation not in get_args(Aggregation):
+            raise ValueError(
+                f"aggregation must be one of {', '.join(get_args(Aggregation))}, got {self.aggregation!r}"
+            )
+        if self.sequences <= 0 or self.tokens <= 0:
+            raise ValueError(
+                f"a minibatch needs sequences and action tokens, got {self.sequences} sequences with {self.tokens} "
+                "tokens; skip an empty minibatch"
+            )
+        if (self.aggregation == "dr_grpo") != (self.length is not None):
+            raise ValueError(f"length belongs to aggregation 'dr_grpo' alone, got {self.aggregation!r}, {self.length}")
+        if self.length is not None and self.length < 1:
+            raise ValueError(f"length must be at least 1, got {self.length}")
+
+    def __call__(
+        self, values: Float[Tensor, "batch actions"], mask: Bool[Tensor, "batch actions"]
+    ) -> Float[Tensor, ""]:
+        """Give a micro-batch's share of the average; the shares of all micro-batches add up to it."""
+        masked = torch.where(mask, values, 0.0)
+        match self.aggregation:
+            case "sequence":
+                # A row without action tokens contributes 0 instead of 0 / 0.
+                return (masked.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).sum() / self.sequences
+            case "token":
+                return masked.sum() / self.tokens
+            case "sequence_sum":
+                return masked.sum() / self.sequences
+            case "dr_grpo":
+                assert self.length is not None  # __post_init__
+                return masked.sum() / (self.sequences * self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class ClipRange:
+    """The ratios that still count: [1 - low, 1 + high], and at most `dual` where the advantage is negative."""
+
+    low: float = 0.2
+    high: float = 0.3
+    dual: float | None = None
+    """Off in the paper, 3.0 in the official code (dual clip, arXiv 1912.09729)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= 1:
+            raise ValueError(f"the low clip must lie in [0, 1], got {self.low}; ratios below 1 - low are clipped")
+        if self.high < 0:
+            raise ValueError(f"the high clip must be at least 0, got {self.high}; ratios above 1 + high are clipped")
+        if self.dual is not None and self.dual <= 1 + self.high:
+            raise ValueError(
+                f"the dual clip must lie above 1 + high = {1 + self.high}, got {self.dual}; None switches it off"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LossMetrics:
+    """Sums over action tokens. Add those of all micro-batches (and ranks), then take `averages`."""
+
+    tokens: Tensor
+    ratio: Tensor
+    ratio_min: Tensor
+    ratio_max: Tensor
+    approx_kl: Tensor
+    clipped_low: Tensor
+    clipped_high: Tensor
+    clipped_dual: Tensor
+
+    def __add__(self, other: "LossMetrics") -> "LossMetrics":
+        return LossMetrics(
+            tokens=self.tokens + other.tokens,
+            ratio=self.ratio + other.ratio,
+            ratio_min=torch.minimum(self.ratio_min, other.ratio_min),
+            ratio_max=torch.maximum(self.ratio_max, other.ratio_max),
+            approx_kl=self.approx_kl + other.approx_kl,
+            clipped_low=self.clipped_low + other.clipped_low,
+            clipped_high=self.clipped_high + other.clipped_high,
+            clipped_dual=self.clipped_dual + other.clipped_dual,
+        )
+
+    def averages(self) -> dict[str, float]:
+        """Give the means over tokens, and the extremes of the ratio, under the names of the log."""
+        tokens = max(self.tokens.item(), 1.0)
+        return {
+            "ratio_mean": self.ratio.item() / tokens,
+            "ratio_min": self.ratio_min.item(),
+            "ratio_max": self.ratio_max.item(),
+            "approx_kl": self.approx_kl.item() / tokens,
+            "clip_fraction_low": self.clipped_low.item() / tokens,
+            "clip_fraction_high": self.clipped_high.item() / tokens,
+            "clip_fraction_dual": self.clipped_dual.item() / tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """The loss of a micro-batch and what to log about it."""
+
+    loss: Float[Tensor, ""]
+    """Carries the gradient; adds up over the micro-batches of a minibatch."""
+    metrics: LossMetrics
+    """Detached; adds up as well."""
+
+
+def policy_loss(
+    logprobs: Float[Tensor, "batch actions"],
+    old_logprobs: Float[Tensor, "batch actions"],
+    advantages: Float[Tensor, "batch"],
+    mask: Bool[Tensor, "batch actions"],
+    *,
+    average: MinibatchAverage,
+    clip: ClipRange,
+    level: RatioLevel = "token",
+    weights: Float[Tensor, "batch actions"] | None = None,
+) -> LossOutput:
+    """Give the clipped surrogate loss of a micro-batch (arXiv 2402.03300, equation 3; ARPO: 2505.16282, section 3.1).
+
+        L = average over tokens of  -w · min(ρ A, clip(ρ, 1 - low, 1 + high) A),   ρ = exp(log π - log π_old)
+
+    With a dual clip c, the min of a negative advantage is bounded below by c A (arXiv 1912.09729).
+
+    Args:
+        logprobs: Of the sampled tokens under the policy that is being updated; the only input with a gradient.
+        old_logprobs: The same before the first minibatch.
+        advantages: One a sequence, the same for all of its tokens.
+        mask: True on action tokens.
+        average: Counts of the whole minibatch.
+        clip: The ratios that still count.
+        level: `token`: a ratio a token. `sequence`: one ratio a sequence, the geometric mean of its tokens' ratios
+            (GSPO, arXiv 2507.18071, equation 7).
+        weights: Factors outside of the min, constant in the gradient: corrections of sampler-trainer mismatch
+            (`corrections.py`) and selections of tokens (`selection.py`). Averages still count a token of weight 0.
+
+    Raises:
+        ValueError: When `level` is unknown.
+    """
+    ratio, log_ratio = _ratios(logprobs, old_logprobs, mask, level)
+    advantage = advantages[:, None]
+    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip.low, 1 + clip.high) * advantage)
+    if clip.dual is not None:
+        surrogate = torch.where(advantage < 0, torch.maximum(surrogate, clip.dual * advantage), surrogate)
+    if weights is not None:
+        surrogate = surrogate * torch.where(mask, weights.detach(), 0.0)
+    with torch.no_grad():
+        metrics = _metrics(ratio, log_ratio, advantage, mask, clip)
+    return LossOutput(loss=average(-surrogate, mask), metrics=metrics)
+
+
+def _ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, level: str) -> tuple[Tensor, Tensor]:
+    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
+    if level == "sequence":
+        log_ratio = (log_ratio.sum(dim=1) / mask.sum(dim=1).clamp(min=1))[:, None].expand_as(mask)
+    elif level != "token":
+        raise ValueError(f"level must be one of {', '.join(get_args(RatioLevel))}, got {level!r}")
+    log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return log_ratio.exp(), log_ratio
+
+
+def _metrics(ratio: Tensor, log_ratio: Tensor, advantage: Tensor, mask: Tensor, clip: ClipRange) -> LossMetrics:
+    def total(values: Tensor) -> Tensor:
+        return torch.where(mask, values.to(ratio.dtype), 0.0).sum()
+
+    infinity = torch.tensor(torch.inf, dtype=ratio.dtype, device=ratio.device)
+    too_large = ratio > clip.dual if clip.dual is not None else torch.zeros_like(mask)
+    return LossMetrics(
+        tokens=mask.sum(),
+        ratio=total(ratio),
+        ratio_min=torch.where(mask, ratio, infinity).amin() if mask.numel() else infinity,
+        ratio_max=torch.where(mask, ratio, -infinity).amax() if mask.numel() else -infinity,
+        approx_kl=total(torch.expm1(log_ratio) - log_ratio),
+        clipped_low=total((advantage < 0) & (ratio < 1 - clip.low)),
+        clipped_high=total((advantage > 0) & (ratio > 1 + clip.high)),
+        clipped_dual=total((advantage < 0) & too_large),
+    )

@@ -1,0 +1,26 @@
+"""From what the checker and the parser said to the reward of a trajectory."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from arpo.types import Group, Trajectory
+
+
+def trajectory_reward(trajectory: Trajectory, *, format_weight: float = 1.0) -> float:
+    """Give the reward of a trajectory: r = r_task + w · r_format (arXiv 2505.16282, section 3.4, equation 2).
+
+    The task reward is in [0, 1]; the format reward is -1 when a response did not parse, else 0. The paper adds
+    the two (w = 1), the official code halves the second (w = 0.5).
+    """
+    return trajectory.task_reward + format_weight * trajectory.format_reward
+
+
+def group_rewards(group: Group, *, format_weight: float = 1.0) -> Float[Tensor, "group"]:
+    """Give the rewards of a group's trajectories, in their order."""
+    return torch.tensor([trajectory_reward(t, format_weight=format_weight) for t in group.trajectories])
+
+
+def is_success(trajectory: Trajectory, *, threshold: float = 0.5) -> bool:
+    """Say whether the checker's reward lies above the threshold; the format reward plays no part."""
+    return trajectory.task_reward > threshold

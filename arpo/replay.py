@@ -1,0 +1,160 @@
+"""The replay buffer: a few successes of every task, for the groups in which all failed."""
+
+import random
+import statistics
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from arpo.algorithms.rewards import is_success
+from arpo.errors import CheckpointError
+from arpo.types import Group, Trajectory
+
+Trigger = Literal["all_failed", "official"]
+Replaced = Literal["random", "first"]
+
+
+class ReplayBuffer:
+    """First-in-first-out store of successful trajectories, per task (arXiv 2505.16282, section 3.5).
+
+    A group whose trajectories all failed has no advantage and so no gradient. `inject` puts one earlier success of
+    the task in the place of one failure. In every iteration the groups are injected first, from what earlier
+    iterations left, and only then is this iteration admitted:
+
+        batch.groups = [buffer.inject(group) for group in batch.groups]
+        for group in batch.groups:
+            buffer.admit(group)
+
+    The buffer holds records without screenshots; who needs the pixels reads them from the trajectory store. It owns
+    its random numbers and draws none unless it injects: with an empty buffer ARPO is GRPO, bit for bit.
+    """
+
+    def __init__(
+        self,
+        capacity_per_task: int = 8,
+        seed: int = 0,
+        *,
+        success_threshold: float = 0.5,
+        trigger: Trigger = "all_failed",
+        replaced: Replaced = "random",
+    ) -> None:
+        """Start empty.
+
+        Args:
+            capacity_per_task: Successes kept per task; the oldest goes when a new one arrives.
+            seed: Of the buffer's own random numbers.
+            success_threshold: A trajectory is a success when its task reward lies above it.
+            trigger: Which groups get a replayed success. `all_failed`: those without a success. `official`: those
+                whose task rewards have a population std below 0.05 and a mean below 0.2, as in the official code.
+            replaced: Which member makes room: a `random` one (the paper) or the `first` (the official code).
+
+        Raises:
+            ValueError: When an argument is not one of those above.
+        """
+        if capacity_per_task < 1:
+            raise ValueError(f"capacity_per_task must be at least 1, got {capacity_per_task}; for GRPO use replay=off")
+        if not 0 <= success_threshold < 1:
+            raise ValueError(
+                f"success_threshold must lie in [0, 1), got {success_threshold}; task rewards are in [0, 1]"
+            )
+        if trigger not in get_args(Trigger):
+            raise ValueError(f"trigger must be one of {', '.join(get_args(Trigger))}, got {trigger!r}")
+        if replaced not in get_args(Replaced):
+            raise ValueError(f"replaced must be one of {', '.join(get_args(Replaced))}, got {replaced!r}")
+        self.capacity_per_task = capacity_per_task
+        self.success_threshold = success_threshold
+        self.trigger = trigger
+        self.replaced = replaced
+        self._random = random.Random(seed)
+        self._entries: dict[str, deque[Trajectory]] = {}
+
+    def __len__(self) -> int:
+        """Give the number of stored trajectories."""
+        return sum(len(entries) for entries in self._entries.values())
+
+    def entries(self, task_id: str) -> tuple[Trajectory, ...]:
+        """Give the stored successes of a task, oldest first."""
+        return tuple(self._entries.get(task_id, ()))
+
+    def inject(self, group: Group) -> Group:
+        """Give the group with one member replaced by a stored success, or the group itself where replay has no work.
+
+        The replayed trajectory is drawn uniformly and stays in the buffer. It comes without screenshots.
+        """
+        stored = self._entries.get(group.task.id)
+        if not stored or not self._needs_success(group):
+            return group
+        success = self._random.choice(stored)
+        position = self._random.randrange(len(group.trajectories)) if self.replaced == "random" else 0
+        trajectories = list(group.trajectories)
+        trajectories[position] = success
+        return replace(group, trajectories=tuple(trajectories), injected=(*group.injected, position))
+
+    def admit(self, group: Group) -> int:
+        """Store every success of a group, in order, and give their number.
+
+        A replayed trajectory, or one that is already stored, is not a new success and keeps its age.
+        """
+        stored = self._entries.get(group.task.id, deque(maxlen=self.capacity_per_task))
+        known = {trajectory.id for trajectory in stored}
+        fresh = [
+            trajectory
+            for position, trajectory in enumerate(group.trajectories)
+            if position not in group.injected
+            and trajectory.id not in known
+            and is_success(trajectory, threshold=self.success_threshold)
+        ]
+        if fresh:
+            stored.extend(replace(trajectory, screenshots={}) for trajectory in fresh)
+            self._entries[group.task.id] = stored
+        return len(fresh)
+
+    def metrics(self, policy_version: int) -> dict[str, float]:
+        """Give size, tasks covered, and, unless empty, mean and largest age in policy versions."""
+        ages = [policy_version - t.policy_version for entries in self._entries.values() for t in entries]
+        metrics = {"size": float(len(ages)), "tasks": float(len(self._entries))}
+        if ages:
+            metrics |= {"age_mean": statistics.fmean(ages), "age_max": float(max(ages))}
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give trajectory ids and random state, in built-ins only: a checkpoint must load with `weights_only`."""
+        version, internal, gauss = self._random.getstate()
+        return {
+            "entries": {task_id: [t.id for t in entries] for task_id, entries in self._entries.items()},
+            "random_state": [version, list(internal), gauss],
+        }
+
+    def load_state_dict(self, state: dict[str, Any], load: Callable[[str], Trajectory]) -> None:
+        """Become the buffer that gave the state; a smaller capacity keeps the newest.
+
+        Args:
+            state: What `state_dict` gave.
+            load: Reads a trajectory by its id, from the trajectory store.
+
+        Raises:
+            CheckpointError: When `load` gives another trajectory than the state names.
+        """
+        self._entries = {
+            task_id: deque((_read(id, task_id, load) for id in ids), maxlen=self.capacity_per_task)
+            for task_id, ids in state["entries"].items()
+        }
+        version, internal, gauss = state["random_state"]
+        self._random.setstate((version, tuple(internal), gauss))
+
+    def _needs_success(self, group: Group) -> bool:
+        if self.trigger == "all_failed":
+            return not any(is_success(t, threshold=self.success_threshold) for t in group.trajectories)
+        rewards = [trajectory.task_reward for trajectory in group.trajectories]
+        return statistics.pstdev(rewards) < 0.05 and statistics.fmean(rewards) < 0.2
+
+
+def _read(trajectory_id: str, task_id: str, load: Callable[[str], Trajectory]) -> Trajectory:
+    trajectory = load(trajectory_id)
+    if (trajectory.id, trajectory.task_id) != (trajectory_id, task_id):
+        raise CheckpointError(
+            f"the checkpoint's replay buffer names trajectory {trajectory_id!r} of task {task_id!r}, but the store "
+            f"gave {trajectory.id!r} of task {trajectory.task_id!r}; resume with the run's own trajectory store"
+        )
+    return replace(trajectory, screenshots={})

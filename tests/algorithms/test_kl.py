@@ -1,0 +1,33 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arpo.algorithms.kl import KLEstimator, kl_divergence
+from tests.algorithms.fixture import MASK, NEW, OLD, assert_golden
+
+
+@pytest.mark.parametrize(("estimator", "expected"), [("k1", 0.1), ("abs", 0.3), ("k2", 0.069), ("k3", 0.0632254)])
+def test_golden_values(estimator: KLEstimator, expected: float) -> None:
+    # d = new - old on the five action tokens: .4, -.4, 0, -.1, .6; k1: .5 / 5, abs: 1.5 / 5, k2: .69 / 2 / 5
+    assert_golden(kl_divergence(NEW, OLD, estimator=estimator)[MASK].mean(), expected)
+
+
+@given(st.floats(-500, 0), st.floats(-500, 0))
+def test_k3_is_finite_and_never_negative(logprob: float, reference: float) -> None:
+    value = kl_divergence(torch.tensor([[logprob]]), torch.tensor([[reference]]), estimator="k3").item()
+    assert 0 <= value < math.inf
+
+
+def test_the_gradient_of_k3_vanishes_where_the_policies_agree() -> None:
+    logprobs = OLD.clone().requires_grad_()
+    kl_divergence(logprobs, OLD, estimator="k3").sum().backward()
+    assert logprobs.grad is not None
+    assert torch.count_nonzero(logprobs.grad) == 0
+
+
+def test_an_unknown_estimator_is_refused(unchecked: None) -> None:
+    with pytest.raises(ValueError, match="estimator must be one of k1, abs, k2, k3, got 'k4'"):
+        kl_divergence(NEW, OLD, estimator="k4")  # type: ignore[arg-type]

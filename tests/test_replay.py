@@ -1,0 +1,293 @@
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from arpo.algorithms.advantages import group_advantages
+from arpo.algorithms.rewards import group_rewards
+from arpo.errors import CheckpointError
+from arpo.replay import ReplayBuffer
+from arpo.types import Group, Outcome, Step, Task, Trajectory
+
+
+def trajectory(id: str, task_reward: float, task_id: str = "t", version: int = 0) -> Trajectory:
+    step = Step(
+        screenshot="aa",
+        width=8,
+        height=8,
+        prompt_ids=(1, 2),
+        response_ids=(3, 4),
+        sampler_logprobs=(-0.5, -0.25),
+        policy_version=version,
+        response="Action: finished()",
+    )
+    return Trajectory(
+        id=id,
+        task_id=task_id,
+        domain="d",
+        instruction="do",
+        seed=0,
+        steps=(step,),
+        outcome=Outcome.FINISHED,
+        task_reward=task_reward,
+        format_reward=0.0,
+        screenshots={"aa": b"png"},
+    )
+
+
+def group(rewards: list[float], iteration: int = 0, task_id: str = "t") -> Group:
+    members = (
+        trajectory(f"{iteration}/{task_id}/{member}", reward, task_id, version=iteration)
+        for member, reward in enumerate(rewards)
+    )
+    return Group(Task(task_id, "do"), tuple(members))
+
+
+def ids(trajectories: tuple[Trajectory, ...]) -> list[str]:
+    return [t.id for t in trajectories]
+
+
+def filled(**arguments: object) -> ReplayBuffer:
+    buffer = ReplayBuffer(**arguments)  # type: ignore[arg-type]
+    buffer.admit(group([1, 0, 1, 1]))
+    return buffer
+
+
+def test_an_all_failed_group_gets_one_success() -> None:
+    failed = group([0, 0, 0, 0], iteration=1)
+    injected = filled().inject(failed)
+    (position,) = injected.injected
+    assert injected.trajectories[position].id in {"0/t/0", "0/t/2", "0/t/3"}
+    assert injected.task == failed.task
+    kept = [t for i, t in enumerate(injected.trajectories) if i != position]
+    assert kept == [t for i, t in enumerate(failed.trajectories) if i != position]
+
+
+def test_an_injected_group_has_a_signal_and_the_group_before_had_none() -> None:
+    failed = group([0] * 8, iteration=1)
+    injected = filled().inject(failed)
+    assert torch.count_nonzero(group_advantages(group_rewards(failed))) == 0
+    # One success of eight, sample std: 2.4748666 / -0.3535524
+    advantages = group_advantages(group_rewards(injected), std="sample")
+    expected = torch.full((8,), -0.3535524)
+    expected[injected.injected[0]] = 2.4748666
+    torch.testing.assert_close(advantages, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("rewards", [[1, 0, 0, 0], [1, 1, 1, 1], [1], [0, 0.6, 0, 0], [0.9, 0.9]], ids=str)
+def test_a_group_with_a_success_is_left_alone(rewards: list[float]) -> None:
+    buffer = filled()
+    untouched = group(rewards, iteration=1)
+    assert buffer.inject(untouched) is untouched
+
+
+@pytest.mark.parametrize("rewards", [[0, 0, 0, 0], [0], [0.5, 0.5], [0.1, 0.4, 0]], ids=str)
+def test_a_group_without_a_success_is_all_failed_also_with_partial_scores(rewards: list[float]) -> None:
+    assert len(filled().inject(group(rewards, iteration=1)).injected) == 1
+
+
+def test_a_group_of_one_that_failed_becomes_the_success() -> None:
+    injected = filled().inject(group([0], iteration=1))
+    assert injected.injected == (0,)
+    assert injected.trajectories[0].task_reward == 1
+
+
+def test_a_task_without_a_success_is_left_alone() -> None:
+    other = group([0, 0], iteration=1, task_id="other")
+    assert filled().inject(other) is other
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ([0, 0, 0, 0], True),
+        ([0.19, 0.19, 0.19, 0.19], True),  # std 0, mean .19 < .2
+        ([0.2, 0.2, 0.2, 0.2], False),  # mean not below .2
+        ([0.1, 0, 0, 0], True),  # std .0433 < .05
+        ([0.12, 0, 0, 0], False),  # std .052
+        ([1, 1, 1, 1], False),
+        ([1, 0, 0, 0], False),
+    ],
+    ids=str,
+)
+def test_the_official_trigger_looks_at_spread_and_mean(rewards: list[float], expected: bool) -> None:
+    buffer = filled(trigger="official", success_threshold=0.1)
+    assert bool(buffer.inject(group(rewards, iteration=1)).injected) is expected
+
+
+def test_the_official_code_replaces_the_first_member() -> None:
+    buffer = filled(replaced="first")
+    assert {buffer.inject(group([0] * 4, iteration=1)).injected for _ in range(20)} == {(0,)}
+
+
+def test_position_and_success_are_drawn_evenly() -> None:
+    buffer = filled(seed=1)
+    drawn = [buffer.inject(group([0] * 4, iteration=1)) for _ in range(1200)]
+    positions = Counter(g.injected[0] for g in drawn)
+    successes = Counter(g.trajectories[g.injected[0]].id for g in drawn)
+    # 300 of 1200 a position (std 15), 400 of 1200 a success (std 16.3): four std
+    assert positions.keys() == {0, 1, 2, 3}
+    assert all(240 < count < 360 for count in positions.values())
+    assert successes.keys() == {"0/t/0", "0/t/2", "0/t/3"}
+    assert all(335 < count < 465 for count in successes.values())
+
+
+def test_every_success_of_a_group_is_admitted_in_order() -> None:
+    buffer = ReplayBuffer()
+    assert buffer.admit(group([1, 0, 0.5, 1, 0.51])) == 3
+    assert ids(buffer.entries("t")) == ["0/t/0", "0/t/3", "0/t/4"]
+
+
+def test_the_threshold_of_the_official_code_admits_partial_scores() -> None:
+    buffer = ReplayBuffer(success_threshold=0.1)
+    assert buffer.admit(group([0.1, 0.2, 1])) == 2
+
+
+def test_an_all_failed_group_admits_nothing_and_an_all_succeeded_one_everything() -> None:
+    buffer = ReplayBuffer()
+    assert buffer.admit(group([0, 0, 0])) == 0
+    assert (len(buffer), buffer.metrics(0)) == (0, {"size": 0.0, "tasks": 0.0})
+    assert buffer.admit(group([1, 1, 1])) == 3
+
+
+def test_the_oldest_goes_first_and_every_task_has_its_own_room() -> None:
+    buffer = ReplayBuffer(capacity_per_task=3)
+    buffer.admit(group([1, 1], iteration=0))
+    buffer.admit(group([1], iteration=0, task_id="other"))
+    buffer.admit(group([1, 1], iteration=1))
+    assert ids(buffer.entries("t")) == ["0/t/1", "1/t/0", "1/t/1"]
+    assert ids(buffer.entries("other")) == ["0/other/0"]
+    buffer.admit(group([1] * 5, iteration=2))  # one good group flushes the room
+    assert ids(buffer.entries("t")) == ["2/t/2", "2/t/3", "2/t/4"]
+
+
+def test_a_replayed_success_is_not_admitted_again_even_after_its_eviction() -> None:
+    buffer = ReplayBuffer(capacity_per_task=1, replaced="first")
+    buffer.admit(group([1], iteration=0))
+    injected = buffer.inject(group([0, 0], iteration=1))
+    buffer.admit(group([1], iteration=1))
+    assert buffer.admit(injected) == 0
+    assert ids(buffer.entries("t")) == ["1/t/0"]
+
+
+def test_the_same_group_twice_is_admitted_once() -> None:
+    buffer = filled()
+    assert buffer.admit(group([1, 0, 1, 1])) == 0
+    assert len(buffer) == 3
+
+
+def test_an_iteration_is_injected_before_it_is_admitted() -> None:
+    # Two groups of one task in one iteration: the success of the second does not help the first.
+    buffer = ReplayBuffer()
+    groups = [group([0, 0], iteration=0), group([1, 0], iteration=1)]
+    assert [buffer.inject(g) for g in groups] == groups
+    for g in groups:
+        buffer.admit(g)
+    assert buffer.inject(groups[0]).injected != ()
+
+
+def test_the_buffer_keeps_no_pixels() -> None:
+    buffer = filled()
+    assert all(t.screenshots == {} for t in buffer.entries("t"))
+    injected = buffer.inject(group([0, 0], iteration=1))
+    assert injected.trajectories[injected.injected[0]].screenshots == {}
+    assert injected.trajectories[1 - injected.injected[0]].screenshots == {"aa": b"png"}
+
+
+def test_an_empty_buffer_and_a_group_that_needs_nothing_draw_no_random_numbers() -> None:
+    buffer = ReplayBuffer()
+    before = buffer.state_dict()["random_state"]
+    buffer.inject(group([0, 0]))
+    buffer.admit(group([1, 0]))
+    buffer.inject(group([1, 0], iteration=1))
+    assert buffer.state_dict()["random_state"] == before
+
+
+def test_the_global_random_numbers_are_left_alone() -> None:
+    random.seed(7)
+    before = random.getstate()
+    filled().inject(group([0, 0], iteration=1))
+    assert random.getstate() == before
+
+
+def test_the_seed_decides_the_draws() -> None:
+    def draws(seed: int) -> list[Group]:
+        buffer = filled(seed=seed)
+        return [buffer.inject(group([0] * 8, iteration=i)) for i in range(1, 20)]
+
+    assert draws(3) == draws(3)
+    assert draws(3) != draws(4)
+
+
+def test_a_resumed_buffer_goes_on_exactly() -> None:
+    store = {t.id: t for i in range(3) for t in group([1] * 4, iteration=i).trajectories}
+    original = ReplayBuffer(capacity_per_task=6, seed=5)
+    for iteration in range(3):
+        original.admit(group([1] * 4, iteration=iteration))
+        original.inject(group([0] * 8, iteration=iteration))
+
+    state = json.loads(json.dumps(original.state_dict()))
+    resumed = ReplayBuffer(capacity_per_task=6, seed=99)
+    resumed.load_state_dict(state, store.__getitem__)
+
+    assert resumed.entries("t") == original.entries("t")
+    for iteration in range(3, 30):
+        failed = group([0] * 8, iteration=iteration)
+        assert resumed.inject(failed) == original.inject(failed)
+        assert resumed.admit(group([1, 0], iteration=iteration)) == original.admit(group([1, 0], iteration=iteration))
+    assert resumed.state_dict() == original.state_dict()
+
+
+def test_the_state_survives_a_checkpoint_that_loads_weights_only(tmp_path) -> None:
+    state = filled().state_dict()
+    torch.save(state, tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == state
+
+
+def test_a_resumed_buffer_of_smaller_capacity_keeps_the_newest() -> None:
+    store = {t.id: t for t in group([1, 0, 1, 1]).trajectories}
+    smaller = ReplayBuffer(capacity_per_task=2)
+    smaller.load_state_dict(filled().state_dict(), store.__getitem__)
+    assert ids(smaller.entries("t")) == ["0/t/2", "0/t/3"]
+    smaller.admit(group([1], iteration=1))
+    assert ids(smaller.entries("t")) == ["0/t/3", "1/t/0"]
+
+
+def test_a_resumed_buffer_keeps_no_pixels() -> None:
+    store = {t.id: t for t in group([1, 0, 1, 1]).trajectories}
+    resumed = ReplayBuffer()
+    resumed.load_state_dict(filled().state_dict(), store.__getitem__)
+    assert all(t.screenshots == {} for t in resumed.entries("t"))
+
+
+def test_a_store_of_another_run_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="names trajectory '0/t/0' of task 't'"):
+        ReplayBuffer().load_state_dict(
+            filled().state_dict(), lambda id: replace(trajectory(id, 1.0), task_id="something else")
+        )
+
+
+def test_metrics_say_size_tasks_and_age_in_policy_versions() -> None:
+    buffer = ReplayBuffer()
+    buffer.admit(group([1, 1], iteration=1))
+    buffer.admit(group([1], iteration=4, task_id="other"))
+    # Ages at version 5: 4, 4, 1
+    assert buffer.metrics(5) == {"size": 3.0, "tasks": 2.0, "age_mean": 3.0, "age_max": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"capacity_per_task": 0}, "capacity_per_task must be at least 1, got 0"),
+        ({"success_threshold": 1.0}, r"success_threshold must lie in \[0, 1\), got 1.0"),
+        ({"success_threshold": -0.1}, r"success_threshold must lie in \[0, 1\), got -0.1"),
+        ({"trigger": "std"}, "trigger must be one of all_failed, official, got 'std'"),
+        ({"replaced": "last"}, "replaced must be one of random, first, got 'last'"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReplayBuffer(**arguments)  # type: ignore[arg-type]
