@@ -1,0 +1,269 @@
+"""Where the environments of a pool run: in Ray actors, or in threads of this process. The one file with Ray in it."""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from pickle import PicklingError
+from typing import Any, Literal, Protocol
+
+import arpo
+from arpo.envs.base import DesktopEnv
+from arpo.envs.slots import Worker
+from arpo.envs.worker import WORKER_VARIABLE, DaemonThread, EnvWorker, Method, new_worker_label
+from arpo.errors import ConfigError, EnvError, env_boundary
+from arpo.session import MAX_DIRECTORY_LENGTH, end_processes, session_directory
+
+log = logging.getLogger(__name__)
+
+OBJECT_STORE_BYTES = 200 * 2**20
+"""Room for some hundred 1080p screenshots on their way; small ones never enter the store."""
+WORKER_START_TIMEOUT_S = 120.0
+MAX_CALLS_IN_FLIGHT = 1000
+
+
+class Backend(Protocol):
+    """Starts workers."""
+
+    async def open(self) -> None:
+        """Prepare; called once before the first worker."""
+        ...
+
+    async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> Worker:
+        """Start a worker with room for some environments; it builds none yet.
+
+        Raises:
+            EnvError: If the worker does not start.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free what `open` took; every worker was killed before."""
+        ...
+
+
+class ThreadWorker:
+    """A worker in this process. A hung environment keeps its thread until the process ends."""
+
+    def __init__(self, make_env: Callable[[], DesktopEnv], count: int) -> None:
+        self._worker = EnvWorker(make_env, count)
+
+    async def call(self, index: int, method: Method, *arguments: object) -> object:
+        """Run a method of one environment in its thread."""
+        return await self._worker.call(index, method, *arguments)
+
+    async def kill(self) -> None:
+        """Close what can be closed, without waiting for what hangs."""
+        self._worker.dismiss()
+
+
+class ThreadBackend:
+    """Runs environments in threads: for laptops and tests. A crashing environment takes the process with it."""
+
+    async def open(self) -> None:
+        """Do nothing: threads are there."""
+
+    async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> Worker:
+        """Start the threads of one worker."""
+        return ThreadWorker(make_env, count)
+
+    async def close(self) -> None:
+        """Do nothing: threads end with the process."""
+
+
+class RayWorker:
+    """A worker in a Ray actor."""
+
+    def __init__(self, actor: Any, label: str) -> None:
+        self._actor = actor
+        self._label = label
+
+    async def wait_until_started(self, timeout_s: float) -> None:
+        """Wait for the worker process.
+
+        Raises:
+            EnvError: If it dies at once, or does not start in time.
+        """
+        try:
+            process_id = await asyncio.wait_for(_answer(self._actor.process_id.remote()), timeout_s)
+        except TimeoutError as error:
+            raise EnvError("timeout", f"no worker process started within {timeout_s:.0f} s") from error
+        log.debug("worker process %s has label %s", process_id, self._label)
+
+    async def call(self, index: int, method: Method, *arguments: object) -> object:
+        """Run a method of one environment in the actor."""
+        return await _answer(self._actor.call.remote(index, method, *arguments))
+
+    async def kill(self) -> None:
+        """Kill the actor, then the browsers that it cannot close any more, as far as they are on this machine."""
+        import ray
+        from ray.exceptions import RayError
+
+        with suppress(RayError):  # then there is no Ray, and no actor either
+            ray.kill(self._actor, no_restart=True)
+        await asyncio.to_thread(end_processes, self._label, variable=WORKER_VARIABLE)
+
+
+class RayBackend:
+    """Runs environments in Ray actors, on this machine or, where `RAY_ADDRESS` is set, on a cluster.
+
+    Args:
+        resources: Custom Ray resources that every worker takes, such as `{"docker": 1}`: on a cluster they say on
+            which nodes workers go, and how many. On a Ray of our own, which is one machine, they mean nothing.
+    """
+
+    def __init__(self, resources: Mapping[str, float] | None = None) -> None:
+        self._resources = dict(resources or {})
+        self._opened = False
+
+    async def open(self) -> None:
+        """Start Ray, or join the one that runs in this process or at `RAY_ADDRESS`."""
+        await asyncio.wrap_future(_RAY.acquire())
+        self._opened = True
+
+    async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> Worker:
+        """Start an actor. It asks for no CPU: environments wait more than they compute, and any number must fit."""
+        import ray
+
+        label = new_worker_label()
+        actor = ray.remote(EnvWorker).options(
+            num_cpus=0,
+            resources={} if _RAY.owned else self._resources,
+            max_restarts=0,
+            max_concurrency=MAX_CALLS_IN_FLIGHT,
+            # A Ray of our own hands our environment and import path to its workers, and starts them faster so.
+            runtime_env=None if _RAY.owned else {"env_vars": worker_environment()},
+        )
+        try:
+            with env_boundary("crash", "starting a worker process"):
+                worker = RayWorker(actor.remote(make_env, count, label), label)
+        except EnvError as error:
+            if isinstance(error.__cause__, TypeError | PicklingError):
+                raise ConfigError(f"make_env must be picklable to travel to a worker process: {error}") from error
+            raise
+        try:
+            await worker.wait_until_started(WORKER_START_TIMEOUT_S)
+        except BaseException:
+            await worker.kill()
+            raise
+        return worker
+
+    async def close(self) -> None:
+        """Stop Ray, if we started it and no other pool uses it."""
+        if self._opened:
+            self._opened = False
+            await asyncio.wrap_future(_RAY.release())
+
+
+def make_backend(backend: Literal["ray", "thread"] | Backend) -> Backend:
+    """Return the backend that a name stands for; an object stands for itself.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    match backend:
+        case "ray":
+            return RayBackend()
+        case "thread":
+            return ThreadBackend()
+        case str():
+            raise ConfigError(f"backend must be 'ray', 'thread' or an object that starts workers, got {backend!r}")
+        case _:
+            return backend
+
+
+class RayRuntime:
+    """The Ray of this process, started for the first pool and stopped after the last.
+
+    Ray is started in a thread of its own, for two reasons: the kernel kills Ray's processes when the thread that
+    started them ends, which must not be the thread of an event loop; and outside the main thread Ray leaves the
+    signal handlers of the program alone.
+    """
+
+    def __init__(self) -> None:
+        self.owned = False
+        self._users = 0
+        self._thread: DaemonThread | None = None
+
+    def acquire(self) -> "Future[object]":
+        """Start or join Ray; the future is done when it runs."""
+        self._thread = self._thread or DaemonThread("ray")
+        return self._thread.submit(self._acquire)
+
+    def release(self) -> "Future[object]":
+        """Undo one `acquire`."""
+        self._thread = self._thread or DaemonThread("ray")
+        return self._thread.submit(self._release)
+
+    def _acquire(self) -> None:
+        import ray
+
+        if not ray.is_initialized():
+            with env_boundary("crash", "starting Ray"):
+                self._start()
+        self._users += 1
+
+    def _start(self) -> None:
+        import ray
+
+        if os.environ.get("RAY_ADDRESS"):
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one into the home directory
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(
+                num_cpus=0,  # no worker processes in advance
+                num_gpus=0,
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=_ray_directory(),
+            )
+        self.owned = not os.environ.get("RAY_ADDRESS")
+
+    def _release(self) -> None:
+        import ray
+
+        self._users -= 1
+        if self._users == 0 and self.owned:
+            self.owned = False
+            ray.shutdown()
+
+
+_RAY = RayRuntime()
+
+
+def worker_environment() -> dict[str, str]:
+    """Return the environment of a worker process: few threads, and the way to this package."""
+    package_parent = str(Path(arpo.__file__).resolve().parent.parent)
+    python_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**threads, "PYTHONPATH": python_path}
+
+
+def _ray_directory() -> str | None:
+    """Return where Ray may put its files: in the session, or, without one, where it likes."""
+    session = session_directory()
+    if session is None:
+        return None
+    if len(str(session)) > MAX_DIRECTORY_LENGTH:
+        raise ConfigError(
+            f"the session directory {session} is longer than {MAX_DIRECTORY_LENGTH} characters, too long for the "
+            "sockets of Ray; start the session under a shorter root"
+        )
+    return str(session / "ray")
+
+
+async def _answer(reference: Any) -> Any:
+    from ray.exceptions import RayError
+
+    try:
+        return await reference
+    except RayError as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise EnvError("crash", f"the worker process failed: {type(error).__name__}: {first_line}") from error

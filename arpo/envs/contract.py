@@ -1,0 +1,149 @@
+"""What every desktop must do, as executable checks: one contract for the fake, the browser and the real desktops.
+
+check_env(env, task)        # a fresh environment; it is closed afterwards
+check_episode(env, task)    # one more task of an environment that goes on living
+"""
+
+import io
+from collections.abc import Callable, Sequence
+
+from PIL import Image
+
+from arpo.agent.actions import Action, Finished, Hover, Press, Scroll, Wait
+from arpo.envs.base import DesktopEnv, SolvableEnv
+from arpo.errors import ConfigError, EnvError
+from arpo.types import Observation, Task
+
+
+class ContractError(AssertionError):
+    """Raised when an environment breaks the contract of `DesktopEnv`.
+
+    Attributes:
+        violations: One sentence for each broken clause.
+    """
+
+    def __init__(self, violations: Sequence[str]) -> None:
+        super().__init__("the environment breaks the DesktopEnv contract:\n" + "\n".join(f"- {v}" for v in violations))
+        self.violations = tuple(violations)
+
+    def __reduce__(self) -> tuple[type["ContractError"], tuple[tuple[str, ...]]]:
+        return type(self), (self.violations,)
+
+
+def harmless_actions(width: int, height: int) -> tuple[Action, ...]:
+    """Actions that any desktop accepts and that solve nothing; the last one ends an episode."""
+    x, y = width // 2, height // 2
+    return (Wait(), Hover(x, y), Scroll("down", x, y), Press("shift"), Finished())
+
+
+def check_env(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_solution_steps: int = 50) -> None:
+    """Check a fresh environment from its first call to its last; it is closed afterwards.
+
+    Args:
+        env: An environment that was never reset.
+        task: A task it can run.
+        deterministic: Whether two resets must show the same first observation.
+        max_solution_steps: The most actions a solution may take.
+
+    Raises:
+        ContractError: With every clause that does not hold.
+        EnvError: If the desktop itself fails in a call that must succeed.
+    """
+    broken: list[str] = []
+    try:
+        broken += _must_refuse("before reset", env, task=None)
+        broken += episode_violations(env, task, deterministic=deterministic, max_solution_steps=max_solution_steps)
+    finally:
+        env.close()
+    env.close()
+    broken += _must_refuse("after close", env, task=task)
+    if broken:
+        raise ContractError(broken)
+
+
+def check_episode(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_solution_steps: int = 50) -> None:
+    """Check the clauses of one task; the environment stays open.
+
+    Raises:
+        ContractError: With every clause that does not hold.
+        EnvError: If the desktop itself fails in a call that must succeed.
+    """
+    broken = episode_violations(env, task, deterministic=deterministic, max_solution_steps=max_solution_steps)
+    if broken:
+        raise ContractError(broken)
+
+
+def episode_violations(env: DesktopEnv, task: Task, *, deterministic: bool, max_solution_steps: int) -> list[str]:
+    """Return the clauses that do not hold for this task: first observation, steps, evaluation, reset, solution."""
+    first = env.reset(task)
+    broken = _observation_violations("reset", first)
+    if not (first.instruction or task.instruction):
+        broken.append("reset gives no instruction, and the task has none")
+    for action in harmless_actions(first.width, first.height):
+        result = env.step(action)
+        broken += _observation_violations(f"step({action})", result.observation)
+        if (result.observation.width, result.observation.height) != (first.width, first.height):
+            broken.append(f"step({action}) changed the screen size")
+        if result.terminated or result.truncated:
+            break
+    broken += _reward_violations("evaluate", env.evaluate())
+    again = env.reset(task)
+    if deterministic and again != first:
+        broken.append("a second reset of the same task gives another first observation")
+    if isinstance(env, SolvableEnv):
+        broken += _solution_violations(env, env, max_solution_steps)
+    return broken
+
+
+def _observation_violations(what: str, observation: Observation) -> list[str]:
+    try:
+        with Image.open(io.BytesIO(observation.screenshot)) as image:
+            image.load()
+            form, size = image.format, image.size
+    except OSError as error:
+        return [f"{what}: the screenshot cannot be decoded: {error}"]
+    broken = []
+    if form != "PNG":
+        broken.append(f"{what}: the screenshot is {form}, not PNG")
+    if size != (observation.width, observation.height):
+        broken.append(
+            f"{what}: the screenshot is {size}, the observation says {observation.width, observation.height}"
+        )
+    return broken
+
+
+def _reward_violations(what: str, reward: float) -> list[str]:
+    if isinstance(reward, float) and 0.0 <= reward <= 1.0:
+        return []
+    return [f"{what} gives {reward!r}, not a float in [0, 1]"]
+
+
+def _solution_violations(env: DesktopEnv, solver: SolvableEnv, max_steps: int) -> list[str]:
+    try:
+        solution = solver.solve()
+    except ConfigError:
+        return []  # an environment may say that it has no script for this task
+    taken: list[Action] = []
+    for action in solution:
+        taken.append(action)
+        result = env.step(action)
+        if result.terminated or result.truncated or len(taken) == max_steps:
+            break
+    reward = env.evaluate()
+    if reward <= 0.5:
+        return [f"solve() ends with reward {reward} after {len(taken)} actions: {taken}"]
+    return _reward_violations("evaluate after solve()", reward)
+
+
+def _must_refuse(when: str, env: DesktopEnv, *, task: Task | None) -> list[str]:
+    calls: dict[str, Callable[[], object]] = {"step": lambda: env.step(Wait()), "evaluate": env.evaluate}
+    if task is not None:
+        calls["reset"] = lambda: env.reset(task)
+    broken = []
+    for name, call in calls.items():
+        try:
+            call()
+        except EnvError:
+            continue
+        broken.append(f"{name} {when} does not raise EnvError")
+    return broken

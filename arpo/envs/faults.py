@@ -1,0 +1,112 @@
+"""Faults on demand, so that every way in which a desktop can break is seen in a test before it happens at night."""
+
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from arpo.errors import ConfigError, EnvError
+
+FaultKind = Literal["hang", "crash", "error", "garbage"]
+Call = Literal["reset", "step", "evaluate"]
+
+HANG_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong, and when.
+
+    `hang` does not return, `crash` ends the process, `error` raises an `EnvError` of the call's kind, and `garbage`
+    gives a screenshot that is not a PNG, or a task reward that is not a number.
+    """
+
+    kind: FaultKind
+    call: Call
+    number: int = 0
+    """Which call of that name in the episode, from 0."""
+    attempts: int | None = None
+    """Only in this many first episodes of a task; None: in all."""
+    probability: float = 1.0
+    """Drawn once an episode, from the seed, the task and the attempt."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(FaultKind):
+            raise ConfigError(f"kind must be one of {get_args(FaultKind)}, got {self.kind!r}")
+        if self.call not in get_args(Call):
+            raise ConfigError(f"call must be one of {get_args(Call)}, got {self.call!r}")
+        if not 0 <= self.probability <= 1:
+            raise ConfigError(f"probability must be in [0, 1], got {self.probability}")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What goes wrong in an environment; the same for the same seed, task and attempt, whoever runs it."""
+
+    plan: Sequence[Fault] = ()
+    latency_s: float = 0.0
+    """How long every call takes."""
+    seed: int = 0
+    ledger: str | None = None
+    """A directory in which all environments, in all processes, count the attempts at a task together, so that an
+    episode that is retried after a crash is a new attempt. Without it, every environment counts its own."""
+
+    def __post_init__(self) -> None:
+        if self.latency_s < 0:
+            raise ConfigError(f"latency_s must not be negative, got {self.latency_s}")
+        if self.ledger is not None and not Path(self.ledger).is_dir():
+            raise ConfigError(f"ledger must be an existing directory, got {self.ledger!r}; create it first")
+
+
+class FaultScript:
+    """Plays `Faults` for one environment: `begin` every episode, `meet` what is planned for every call."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._attempts: Counter[str] = Counter()
+        self._calls: Counter[Call] = Counter()
+        self._due: tuple[Fault, ...] = ()
+
+    def begin(self, task_id: str) -> None:
+        """Draw what goes wrong in the episode that begins."""
+        attempt = self._count_attempt(task_id)
+        self._calls.clear()
+        generator = random.Random(f"{self._faults.seed}/{task_id}/{attempt}")
+        draws = [generator.random() for _ in self._faults.plan]
+        self._due = tuple(
+            fault
+            for fault, draw in zip(self._faults.plan, draws, strict=True)
+            if draw < fault.probability and (fault.attempts is None or attempt < fault.attempts)
+        )
+
+    def meet(self, call: Call) -> bool:
+        """Let a planned fault happen; return whether the answer of this call is to be garbage.
+
+        Raises:
+            EnvError: If the plan says so.
+        """
+        number = self._calls[call]
+        self._calls[call] += 1
+        threading.Event().wait(self._faults.latency_s)
+        kinds = {fault.kind for fault in self._due if (fault.call, fault.number) == (call, number)}
+        if "crash" in kinds:
+            os._exit(1)
+        if "hang" in kinds:
+            threading.Event().wait(HANG_S)
+        if "error" in kinds:
+            raise EnvError(call, f"planned fault in {call} number {number}")
+        return "garbage" in kinds
+
+    def _count_attempt(self, task_id: str) -> int:
+        if self._faults.ledger is None:
+            self._attempts[task_id] += 1
+            return self._attempts[task_id] - 1
+        path = Path(self._faults.ledger) / task_id.replace("/", "_")
+        with path.open("ab") as ledger:  # one byte an attempt: appending is atomic, across processes too
+            ledger.write(b".")
+            ledger.flush()
+            return ledger.tell() - 1

@@ -1,0 +1,207 @@
+"""The environments behind a pool: building them, taking broken ones out, and bringing them back."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from arpo.envs.backends import Backend
+from arpo.envs.base import DesktopEnv
+from arpo.envs.pool_metrics import PoolMetrics
+from arpo.envs.slots import Host, Roster, Slot, SlotState, Worker, make_slots
+from arpo.envs.worker import Method
+from arpo.errors import ArpoError, ConfigError, EnvError
+
+log = logging.getLogger(__name__)
+
+FATAL_KINDS = ("timeout", "crash")
+"""Faults after which the worker has to go: nothing else ends a call that hangs."""
+RESTART_DELAYS = (0.0, 0.125, 0.25, 0.5, 1.0)
+"""Waits before the attempts at one restart, in units of the build deadline: it says how slow an environment is.
+When all of them fail, the environment is given up."""
+
+
+class Caller:
+    """Calls environments in their workers, within deadlines."""
+
+    def __init__(self, deadlines: Mapping[Method, float], metrics: PoolMetrics) -> None:
+        self.deadlines = deadlines
+        self._metrics = metrics
+
+    async def call(self, worker: Worker, index: int, method: Method, *arguments: object) -> object:
+        """Call a method of one environment.
+
+        Raises:
+            EnvError: If the environment failed, its worker died, or the deadline passed.
+        """
+        began, deadline = time.monotonic(), self.deadlines[method]
+        try:
+            async with asyncio.timeout(deadline):
+                answer = await worker.call(index, method, *arguments)
+        except TimeoutError as error:
+            raise EnvError("timeout", f"{method} took longer than {deadline:g} s") from error
+        finally:
+            self._metrics.add_call(method, time.monotonic() - began)
+        if isinstance(answer, ArpoError):
+            raise answer
+        return answer
+
+
+class Fleet:
+    """The slots of a running pool, and whoever waits for them."""
+
+    def __init__(
+        self,
+        make_env: Callable[[], DesktopEnv],
+        *,
+        size: int,
+        envs_per_worker: int,
+        recycle_after: int | None,
+        backend: Backend,
+        caller: Caller,
+        metrics: PoolMetrics,
+    ) -> None:
+        self.slots = make_slots(size, envs_per_worker)
+        self._make_env = make_env
+        self._recycle_after = recycle_after
+        self._backend = backend
+        self._caller = caller
+        self._metrics = metrics
+        self._roster = Roster()
+        self._repairs: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def build(self) -> None:
+        """Build all environments; those that fail are tried again in the background.
+
+        Raises:
+            ConfigError: If the configuration cannot work here.
+            EnvError: If not one environment could be built.
+        """
+        errors = await asyncio.gather(*(self._build(slot) for slot in self.slots))
+        failures = [error for error in errors if error is not None]
+        for error in failures:
+            if isinstance(error, ConfigError):
+                raise error
+        if len(failures) == len(errors):
+            raise failures[0]
+        for slot, outcome in zip(self.slots, errors, strict=True):
+            if outcome is not None:
+                self._repair(slot, SlotState.RESTARTING)
+        log.info("%d of %d environments are ready", errors.count(None), len(errors))
+
+    async def take(self, domain: str) -> Slot:
+        """Wait for a free environment.
+
+        Raises:
+            ConfigError: If the fleet is closed, or every environment was given up.
+        """
+        return await self._roster.take(domain, give_back=self.give_back)
+
+    def give_back(self, slot: Slot, fault: EnvError | None = None, *, used: bool = False, dirty: bool = False) -> None:
+        """End the use of an environment.
+
+        Args:
+            slot: What `take` gave.
+            fault: What broke it.
+            used: Whether an episode ran.
+            dirty: Whether a call may still be running in it.
+        """
+        if self._closed:
+            return
+        if fault is not None and fault.kind in FATAL_KINDS:
+            self._condemn(slot.host)
+        slot.episodes += used
+        if fault is not None or dirty or slot.host.condemned:
+            self._repair(slot, SlotState.RESTARTING)
+        elif slot.episodes == self._recycle_after:
+            self._repair(slot, SlotState.RECYCLING)
+        else:
+            self._roster.give(slot)
+        slot.host.vacated.set()
+
+    async def close(self) -> None:
+        """Close all environments and end their workers."""
+        self._closed = True
+        self._roster.refuse(ConfigError("the pool is closed"))
+        repairs = list(self._repairs)
+        for repair in repairs:
+            repair.cancel()
+        await asyncio.gather(*repairs, return_exceptions=True)
+        hosts = {id(slot.host): slot.host for slot in self.slots}.values()
+        await asyncio.gather(*(self._close_host(host) for host in hosts))
+
+    def _condemn(self, host: Host) -> None:
+        """Let nobody else onto a worker that is dead or has a hung environment; it is replaced when it is empty."""
+        host.condemned = True
+        for slot in host.slots:
+            if slot.state is SlotState.IDLE:
+                self._roster.withdraw(slot)
+                self._repair(slot, SlotState.RESTARTING)
+
+    def _repair(self, slot: Slot, state: SlotState) -> None:
+        slot.state = state
+        repair = asyncio.create_task(self._restore(slot))
+        self._repairs.add(repair)
+        repair.add_done_callback(self._repairs.discard)
+
+    async def _restore(self, slot: Slot) -> None:
+        """Build an environment again, several times if need be, and give it up when that does not help."""
+        success = "recycled" if slot.state is SlotState.RECYCLING else "restarts"
+        error: ArpoError | None = None
+        for delay in RESTART_DELAYS:
+            await asyncio.sleep(delay * self._caller.deadlines["build"])
+            error = await self._build(slot)
+            if error is None:
+                self._metrics.count(success)
+                return
+            self._metrics.count("restart_failures")
+        self._lose(slot, error)
+
+    def _lose(self, slot: Slot, error: ArpoError | None) -> None:
+        slot.state = SlotState.LOST
+        self._metrics.count("lost")
+        log.error("environment %s is given up after %d failed restarts: %s", slot.name, len(RESTART_DELAYS), error)
+        if all(other.state is SlotState.LOST for other in self.slots):
+            number = len(self.slots)
+            message = f"no environment is left: all {number} were given up; the last one failed with: {error}"
+            self._roster.refuse(ConfigError(message))
+
+    async def _build(self, slot: Slot) -> ArpoError | None:
+        """Build one environment and offer it; return what went wrong instead, if anything did."""
+        worker = None
+        try:
+            worker = await self._living_worker(slot.host)
+            await self._caller.call(worker, slot.index, "build")
+        except (EnvError, ConfigError) as error:
+            log.warning("environment %s did not start: %s", slot.name, error)
+            if isinstance(error, EnvError) and error.kind in FATAL_KINDS and slot.host.worker is worker:
+                self._condemn(slot.host)
+            return error
+        if slot.host.condemned:
+            return EnvError("crash", f"environment {slot.name} lost its worker while it was built")
+        slot.episodes = 0
+        self._roster.give(slot)
+        return None
+
+    async def _living_worker(self, host: Host) -> Worker:
+        """Return the worker of a host, a new one where the old one is condemned and empty."""
+        async with host.replacing:
+            if host.worker is not None and not host.condemned:
+                return host.worker
+            while host.busy:
+                host.vacated.clear()
+                await host.vacated.wait()
+            if host.worker is not None:
+                worker, host.worker = host.worker, None
+                await worker.kill()
+            host.worker = await self._backend.launch(self._make_env, len(host.slots))
+            host.condemned = False
+            return host.worker
+
+    async def _close_host(self, host: Host) -> None:
+        if host.worker is None:
+            return
+        closing = (self._caller.call(host.worker, slot.index, "close") for slot in host.slots)
+        await asyncio.gather(*closing, return_exceptions=True)  # whoever does not close is killed
+        await host.worker.kill()

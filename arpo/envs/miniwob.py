@@ -1,0 +1,289 @@
+"""MiniWoB++ as a desktop: real web pages in headless Chromium, one tab an environment.
+
+An environment keeps its last page open and restarts it with the next seed, which is several times cheaper than
+loading it: whoever hands out environments should prefer one whose last task had the same `task.domain`.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
+from arpo.envs.base import StepResult
+from arpo.envs.miniwob_browser import find_chromium
+from arpo.envs.miniwob_input import InputDevices
+from arpo.envs.miniwob_tab import Geometry, Tab
+from arpo.envs.miniwob_tasks import PAGES, SOLVABLE_PAGES, pages_directory
+from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
+from arpo.types import Observation, Task
+
+log = logging.getLogger(__name__)
+
+STEP_MS = 500
+"""Virtual time that passes after an action: the longest delay of a page, an autocompletion, is 300 ms."""
+WAIT_MS = 1000
+SUCCESS = 0.99
+"""Raw reward from which a task counts as solved; many pages give fractions for half a solution."""
+RELOADED_PAGES = frozenset(
+    [
+        "book-flight",
+        "book-flight-nodelay",
+        "choose-date",
+        "choose-date-easy",
+        "choose-date-medium",
+        "hot-cold",
+        "scroll-text",
+        "scroll-text-2",
+        "use-colorwheel",
+        "use-colorwheel-2",
+    ]
+)
+"""Pages that carry traces of an episode into the next one: loaded anew for every episode."""
+
+
+class FirstScreens:
+    """First screenshots by page, seed and geometry, the least recently used dropped; shared by a process's tabs.
+
+    A page is a function of its seed, so the members of a group all start from the same pixels.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._screens: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[Any, ...]) -> bytes | None:
+        """Return the screenshot, if it was kept."""
+        with self._lock:
+            if key in self._screens:
+                self._screens.move_to_end(key)
+            return self._screens.get(key)
+
+    def put(self, key: tuple[Any, ...], png: bytes) -> None:
+        """Keep a screenshot."""
+        with self._lock:
+            self._screens[key] = png
+            while len(self._screens) > self._capacity:
+                self._screens.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget every screenshot."""
+        with self._lock:
+            self._screens.clear()
+
+
+FIRST_SCREENS = FirstScreens(capacity=1024)
+
+
+class MiniWobEnv:
+    """A MiniWoB++ page on a screen. Environments of one process share a browser; each may live in its own thread.
+
+    Args:
+        screen: Width and height of the screenshots; pixels around the page show a plain desktop.
+        viewport: Width and height of the browser window in page pixels, at least 160 x 210.
+        scale: Screen pixels per page pixel.
+        executable: Chromium; by default `ARPO_CHROMIUM` or the first one in PATH.
+        renderers: Renderer processes that the tabs of this process share.
+        reset_timeout_s: How long a page may take to load and start.
+        step_timeout_s: How long an action and its screenshot may take.
+
+    Raises:
+        ConfigError: If a number is impossible, or Chromium or the pages are not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        screen: tuple[int, int] = (168, 210),
+        viewport: tuple[int, int] = (168, 210),
+        scale: float = 1.0,
+        executable: str | None = None,
+        renderers: int = 1,
+        reset_timeout_s: float = 30.0,
+        step_timeout_s: float = 15.0,
+    ) -> None:
+        if renderers < 1:
+            raise ConfigError(f"renderers must be at least 1, got {renderers}")
+        if min(reset_timeout_s, step_timeout_s) <= 0:
+            raise ConfigError(f"timeouts must be positive, got reset {reset_timeout_s}, step {step_timeout_s}")
+        self._geometry = Geometry((screen[0], screen[1]), (viewport[0], viewport[1]), scale)
+        self._executable = find_chromium(executable)
+        pages_directory()
+        self._renderers = renderers
+        self._reset_timeout_s = reset_timeout_s
+        self._step_timeout_s = step_timeout_s
+        self._tab: Tab | None = None
+        self._devices = InputDevices()
+        self._observation: Observation | None = None
+        self._done, self._raw_reward = False, 0.0
+        self._closed = False
+
+    @property
+    def raw_reward(self) -> float:
+        """What the page itself said last, in [-1, 1]; many pages give fractions for half a solution."""
+        return self._raw_reward
+
+    @property
+    def browser_pid(self) -> int:
+        """Process (and process group) of the browser behind this environment; 0 before the first reset."""
+        return self._tab.browser_pid if self._tab is not None else 0
+
+    def reset(self, task: Task) -> Observation:
+        """Start the task's page with its seed and return the first observation, which carries the instruction.
+
+        Raises:
+            EnvError: If the page or the browser failed, or the environment is closed.
+            TaskFormatError: If the task is not a page and a seed.
+        """
+        page, seed = _page_and_seed(task)
+        if self._closed:
+            raise EnvError("reset", "the environment is closed")
+        self._observation = None
+        deadline = time.monotonic() + self._reset_timeout_s
+        with env_boundary("reset", task.id):
+            tab = self._tab_for(page, deadline)
+            tab.dispatch(self._devices.release(*self._parking_place()), deadline)
+            instruction = tab.evaluate(f"arpo.start({json.dumps(seed)})", deadline)
+            key = (page, seed, self._geometry)
+            png = FIRST_SCREENS.get(key)
+            if png is None:
+                png = tab.screenshot(deadline)
+                FIRST_SCREENS.put(key, png)
+        self._done, self._raw_reward = False, 0.0
+        width, height = self._geometry.screen
+        self._observation = Observation(png, width, height, str(instruction))
+        return self._observation
+
+    def step(self, action: Action) -> StepResult:
+        """Perform one action, in screen pixels; an ended page keeps the screenshot from before the last action.
+
+        Raises:
+            EnvError: If the page or the browser failed, or there is no running episode.
+        """
+        tab = self._running_tab("step")
+        if self._done:
+            raise EnvError("step", "the episode has ended")
+        deadline = time.monotonic() + self._step_timeout_s
+        with env_boundary("step", f"{tab.page}: {action}"):
+            placed = self._geometry.to_page(action)
+            if placed is not None:
+                tab.dispatch(self._devices.events(placed), deadline)
+            passing = WAIT_MS if isinstance(action, Wait) else STEP_MS
+            self._done, self._raw_reward = tab.evaluate(f"arpo.advance({passing})", deadline)
+            return StepResult(self._look(tab, deadline), terminated=self._done)
+
+    def evaluate(self) -> float:
+        """Return 1 if the page says that its task is solved, else 0.
+
+        Raises:
+            EnvError: If there is no episode.
+        """
+        self._running_tab("evaluate")
+        return 1.0 if self._raw_reward >= SUCCESS else 0.0
+
+    def solve(self) -> Iterator[Action]:
+        """Yield, closed loop, the next right action of the current episode, read off the page.
+
+        Raises:
+            ConfigError: If there is no script for this page.
+            EnvError: If there is no episode.
+        """
+        page = self._running_tab("step").page
+        if page not in SOLVABLE_PAGES:
+            raise ConfigError(f"no scripted solution for {page!r}; there is one for {', '.join(SOLVABLE_PAGES)}")
+        return self._solution()
+
+    def distractors(self) -> tuple[Action, ...]:
+        """Return clicks on everything clickable that is not the next right thing to click.
+
+        Raises:
+            EnvError: If there is no episode.
+        """
+        tab = self._running_tab("step")
+        points = self.look_up(f"arpo.distractors({json.dumps(tab.page)})")
+        return tuple(Click(*self._geometry.to_screen(x, y)) for x, y in points)
+
+    def look_up(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression in the page: for tests and new solution scripts.
+
+        Raises:
+            EnvError: If there is no episode, or the expression throws.
+        """
+        tab = self._running_tab("step")
+        with env_boundary("step", f"{tab.page}: {expression}"):
+            return tab.evaluate(expression, time.monotonic() + self._step_timeout_s)
+
+    def close(self) -> None:
+        """Close the tab; idempotent."""
+        self._closed = True
+        self._observation = None
+        tab, self._tab = self._tab, None
+        if tab is not None:
+            tab.close()
+
+    def _tab_for(self, page: str, deadline: float) -> Tab:
+        if self._tab is not None and not self._tab.alive:
+            self._tab.close()
+            self._tab = None
+        if self._tab is None:
+            self._tab = Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline)
+            self._devices = InputDevices()
+        if self._tab.page != page or page in RELOADED_PAGES:
+            self._tab.load(page, deadline)
+        return self._tab
+
+    def _running_tab(self, kind: str) -> Tab:
+        if self._tab is None or self._observation is None:
+            raise EnvError(kind, "there is no episode: reset first")
+        return self._tab
+
+    def _look(self, tab: Tab, deadline: float) -> Observation:
+        before = self._observation
+        if before is None:
+            raise EnvError("step", "there is no episode: reset first")
+        if not self._done:
+            self._observation = Observation(tab.screenshot(deadline), before.width, before.height)
+        return self._observation or before
+
+    def _parking_place(self) -> tuple[float, float]:
+        # The far corner: whatever an earlier episode left hovered must not be.
+        width, height = self._geometry.viewport
+        return width - 1.0, height - 1.0
+
+    def _solution(self) -> Iterator[Action]:
+        while not self._done:
+            move = self.look_up(f"arpo.solve({json.dumps(self._running_tab('step').page)})")
+            if move is None:
+                return
+            yield self._as_action(*move)
+
+    def _as_action(self, kind: str, *values: Any) -> Action:
+        place = self._geometry.to_screen
+        match kind:
+            case "click":
+                return Click(*place(*values))
+            case "drag":
+                return Drag(*place(*values[:2]), *place(*values[2:]))
+            case "scroll":
+                return Scroll(values[0], *place(*values[1:]))
+            case "type":
+                return TypeText(values[0])
+            case "press":
+                return Press(values[0])
+            case "hotkey":
+                return Hotkey(tuple(values))
+            case _:
+                raise ConfigError(f"miniwob_solutions.js gave an unknown action {kind!r}")
+
+
+def _page_and_seed(task: Task) -> tuple[str, int]:
+    page, seed = task.config.get("page"), task.config.get("seed")
+    if page not in PAGES:
+        raise TaskFormatError(f"task {task.id!r}: config['page'] is {page!r}, not a MiniWoB++ page")
+    if not isinstance(seed, int):
+        raise TaskFormatError(f"task {task.id!r}: config['seed'] is {seed!r}, not an integer")
+    return page, seed

@@ -1,0 +1,270 @@
+"""Headless Chromium over its debugging pipe: one browser a process, one tab an environment, any number of threads.
+
+The DevTools protocol is spoken over the two pipes of `--remote-debugging-pipe`: no driver process, no port, and a
+browser that exits by itself when the process at the other end is gone, however it died. A reader thread completes
+futures; every thread that owns a tab writes its own commands and waits for its own answers.
+"""
+
+import fcntl
+import itertools
+import json
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from arpo.errors import ConfigError, EnvError
+
+log = logging.getLogger(__name__)
+
+EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""Looked up in PATH, in this order: the headless shell needs half the processor time and half the memory."""
+START_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 3.0
+FLAGS = (
+    "--headless",
+    "--no-sandbox",  # root in a container has no user namespaces; the pages are local files
+    "--remote-debugging-pipe",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--process-per-site",  # the tabs share renderers: 10 MB a tab instead of 60
+    "--disable-background-timer-throttling",
+    "--disable-renderer-backgrounding",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-hang-monitor",
+    "--disable-ipc-flooding-protection",
+    "--disable-smooth-scrolling",
+    "--disable-lcd-text",
+    "--font-render-hinting=none",
+    "--force-color-profile=srgb",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+    "--disable-breakpad",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--password-store=basic",
+    "--mute-audio",
+    "--disable-partial-raster",  # a repainted corner differs from a first painted one by one grey level
+    "--allow-file-access-from-files",  # the page script reads the linked style sheets
+    "--lang=en-US",
+    # Nothing leaves this machine: no name resolves, and every connection goes to a closed port.
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--proxy-server=http://127.0.0.1:9",
+    "--proxy-bypass-list=<-loopback>",
+    "--disable-features=Translate,MediaRouter,OptimizationHints,PaintHolding,CalculateNativeWinOcclusion",
+)
+
+
+def find_chromium(executable: str | None = None) -> str:
+    """Return the path of a Chromium: the argument, `ARPO_CHROMIUM`, or the first one in PATH.
+
+    Raises:
+        ConfigError: If there is none; the message says how to install it.
+    """
+    asked = executable or os.environ.get("ARPO_CHROMIUM")
+    for name in (asked,) if asked else EXECUTABLES:
+        if path := shutil.which(name):
+            return path
+    raise ConfigError(
+        f"no Chromium found: looked for {asked or ', '.join(EXECUTABLES)} in PATH; install one "
+        "(`apt-get install chromium-headless-shell` or `apt-get install chromium`) or point ARPO_CHROMIUM at it"
+    )
+
+
+class ChromiumError(RuntimeError):
+    """Raised when Chromium refuses a command or a script throws; the caller knows what it was doing."""
+
+
+class Browser:
+    """A running Chromium. Thread-safe; once dead it stays dead, and every call raises `EnvError("crash")`."""
+
+    def __init__(self, executable: str, *, renderers: int = 1) -> None:
+        parent = os.environ.get("ARPO_SESSION_DIR") or tempfile.gettempdir()
+        self.profile = Path(tempfile.mkdtemp(prefix="arpo-chromium-", dir=parent))
+        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()  # its own: a full pipe must not stop the reader
+        self._ids = itertools.count(1)
+        self._pending: dict[int, tuple[str, Future[Any]]] = {}
+        self._events: dict[tuple[str, str], Future[Any]] = {}
+        self._dead = ""
+        self.pid, self._write_fd, self._read_fd = _spawn(executable, self.profile, renderers)
+        threading.Thread(target=self._read, name="arpo-chromium", daemon=True).start()
+        try:
+            version = self.call("Browser.getVersion", timeout_s=START_TIMEOUT_S)
+        except EnvError:
+            self.kill("it did not start")
+            raise
+        log.info("started %s as process %d", version["product"], self.pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether commands can still be sent."""
+        return not self._dead
+
+    def send(self, method: str, params: Mapping[str, Any] | None = None, session: str = "") -> "Future[Any]":
+        """Send one command and return the future of its answer."""
+        future: Future[Any] = Future()
+        message: dict[str, Any] = {"method": method, "params": params or {}}
+        if session:
+            message["sessionId"] = session
+        with self._lock:
+            if self._dead:
+                raise EnvError("crash", f"the browser is gone: {self._dead}")
+            message["id"] = next(self._ids)
+            self._pending[message["id"]] = (session, future)
+        try:
+            with self._write_lock:
+                _write_all(self._write_fd, json.dumps(message).encode() + b"\0")
+        except OSError as error:
+            raise EnvError("crash", f"the browser closed its pipe: {error}") from error
+        return future
+
+    def event(self, session: str, name: str) -> "Future[Any]":
+        """Return the future of the next event of this name in this session; ask before causing it."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._dead:
+                raise EnvError("crash", f"the browser is gone: {self._dead}")
+            self._events[(session, name)] = future
+        return future
+
+    def wait(self, futures: "Iterable[Future[Any]]", deadline: float, what: str) -> list[Any]:
+        """Return the answers, or replace a browser that does not give them in time.
+
+        Raises:
+            EnvError: `timeout` or `crash`.
+            ChromiumError: If Chromium refused a command.
+        """
+        try:
+            return [future.result(max(0.0, deadline - time.monotonic())) for future in futures]
+        except FutureTimeoutError as error:
+            # A hung page holds the renderer that its neighbours share: a new browser is the only way on.
+            self.kill(f"{what} hung")
+            raise EnvError("timeout", f"{what}: no answer in time; the browser was killed") from error
+
+    def call(
+        self, method: str, params: Mapping[str, Any] | None = None, session: str = "", *, timeout_s: float
+    ) -> Any:
+        """Send one command and return its answer."""
+        return self.wait([self.send(method, params, session)], time.monotonic() + timeout_s, method)[0]
+
+    def kill(self, reason: str) -> None:
+        """End the browser and everything it started, at once."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._fail(reason)
+
+    def close(self) -> None:
+        """Ask the browser to exit, kill it where it does not, and remove its profile."""
+        if self.alive:
+            with suppress(EnvError):
+                self.send("Browser.close")
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        while not _reaped(self.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.kill("it was closed")
+        shutil.rmtree(self.profile, ignore_errors=True)
+
+    def _read(self) -> None:
+        buffer = b""
+        while chunk := _read_some(self._read_fd):
+            *messages, buffer = (buffer + chunk).split(b"\0")
+            for message in messages:
+                self._dispatch(json.loads(message))
+        os.close(self._read_fd)
+        self._fail("its process ended")
+        _reaped(self.pid)
+
+    def _dispatch(self, message: dict[str, Any]) -> None:
+        if "id" in message:
+            with self._lock:
+                _, future = self._pending.pop(message["id"], ("", Future()))
+            if "error" in message:
+                future.set_exception(ChromiumError(f"command refused: {message['error']}"))
+            else:
+                future.set_result(message["result"])
+            return
+        session, name = message.get("sessionId", ""), message["method"]
+        if name in ("Inspector.targetCrashed", "Target.detachedFromTarget"):
+            self._fail_session(message["params"].get("sessionId", session))
+            return
+        with self._lock:
+            waiter = self._events.pop((session, name), None)
+        if waiter is not None:
+            waiter.set_result(message["params"])
+
+    def _fail_session(self, session: str) -> None:
+        with self._lock:
+            lost = [number for number, (owner, _) in self._pending.items() if owner == session]
+            futures = [self._pending.pop(number)[1] for number in lost]
+            futures += [self._events.pop(key) for key in list(self._events) if key[0] == session]
+        for future in futures:
+            future.set_exception(EnvError("crash", "the page's renderer crashed"))
+
+    def _fail(self, reason: str) -> None:
+        with self._lock:
+            if self._dead:
+                return
+            self._dead = reason
+            futures = [future for _, future in self._pending.values()] + list(self._events.values())
+            self._pending.clear()
+            self._events.clear()
+        with self._write_lock:
+            os.close(self._write_fd)
+            self._write_fd = -1  # a late write fails instead of reaching whoever gets the number next
+        for future in futures:
+            future.set_exception(EnvError("crash", f"the browser is gone: {reason}"))
+
+
+def _spawn(executable: str, profile: Path, renderers: int) -> tuple[int, int, int]:
+    child_in, write_fd = os.pipe()
+    read_fd, child_out = os.pipe()
+    # Above 9, so that no source is overwritten by the copies to 0-4.
+    null = os.open(os.devnull, os.O_RDWR)
+    sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in (null, child_in, child_out)]
+    environment = {**os.environ, "HOME": str(profile), "TMPDIR": str(profile), "TZ": "UTC", "LANGUAGE": "en_US"}
+    arguments = [executable, *FLAGS, f"--renderer-process-limit={renderers}", f"--user-data-dir={profile}"]
+    try:
+        pid = os.posix_spawn(
+            executable,
+            [*arguments, "about:blank"],
+            environment,
+            file_actions=[(os.POSIX_SPAWN_DUP2, sources[0], stream) for stream in (0, 1, 2)]
+            + [(os.POSIX_SPAWN_DUP2, sources[1], 3), (os.POSIX_SPAWN_DUP2, sources[2], 4)],
+            setpgroup=0,  # one group for the whole tree: one signal ends it
+        )
+    finally:
+        for descriptor in (child_in, child_out, null, *sources):
+            os.close(descriptor)
+    return pid, write_fd, read_fd
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _read_some(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 1 << 20)
+    except OSError:
+        return b""
+
+
+def _reaped(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True

@@ -1,0 +1,221 @@
+"""One tab with a MiniWoB++ page in it, the browser it shares, and where the page lies on the screen."""
+
+import atexit
+import base64
+import contextlib
+import io
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from arpo.agent.actions import Action, Click, DoubleClick, Drag, Hover, RightClick, Scroll
+from arpo.envs.miniwob_browser import Browser, ChromiumError
+from arpo.envs.miniwob_input import Event
+from arpo.envs.miniwob_tasks import pages_directory
+from arpo.errors import ConfigError, EnvError
+
+PAGE_SIZE = (160, 210)
+"""Every MiniWoB++ page is drawn in a box of this size, at the top left of its window."""
+DESKTOP_COLOUR = (58, 110, 165)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A window of page pixels, enlarged, in the middle of a screen."""
+
+    screen: tuple[int, int]
+    viewport: tuple[int, int]
+    scale: float
+
+    def __post_init__(self) -> None:
+        if self.viewport[0] < PAGE_SIZE[0] or self.viewport[1] < PAGE_SIZE[1]:
+            raise ConfigError(f"viewport must be at least {PAGE_SIZE}, the size of a MiniWoB++ page: {self.viewport}")
+        if self.scale <= 0:
+            raise ConfigError(f"scale must be positive, got {self.scale}")
+        if self.window[0] > self.screen[0] or self.window[1] > self.screen[1]:
+            raise ConfigError(
+                f"a viewport of {self.viewport} at scale {self.scale} needs a screen of at least {self.window}, "
+                f"got {self.screen}"
+            )
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Size of the page's window in screen pixels."""
+        return round(self.viewport[0] * self.scale), round(self.viewport[1] * self.scale)
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """Screen position of the window's top left corner."""
+        return (self.screen[0] - self.window[0]) // 2, (self.screen[1] - self.window[1]) // 2
+
+    def to_page(self, action: Action) -> Action | None:
+        """Return the action in page pixels, or None where it meets the empty desktop."""
+        if not isinstance(action, Click | DoubleClick | RightClick | Hover | Drag | Scroll):
+            return action
+        if action.x is None or action.y is None:
+            return action
+        x, y = self._point_to_page(action.x, action.y)
+        if not (0 <= x < self.viewport[0] and 0 <= y < self.viewport[1]):
+            return None
+        if isinstance(action, Drag):
+            to_x, to_y = self._point_to_page(action.to_x, action.to_y)
+            return Drag(x, y, to_x, to_y)
+        return replace(action, x=x, y=y)
+
+    def to_screen(self, x: float, y: float) -> tuple[float, float]:
+        """Return where a point of the page is on the screen, as whole pixels inside it."""
+        moved = [round(value * self.scale + start) for value, start in zip((x, y), self.origin, strict=True)]
+        return tuple(float(min(max(0, m), size - 1)) for m, size in zip(moved, self.screen, strict=True))  # type: ignore[return-value]
+
+    def frame(self, png: bytes) -> bytes:
+        """Return the window's picture with the desktop around it."""
+        if self.window == self.screen:
+            return png
+        picture = Image.new("RGB", self.screen, DESKTOP_COLOUR)
+        with Image.open(io.BytesIO(png)) as window:
+            picture.paste(window.convert("RGB"), self.origin)
+        out = io.BytesIO()
+        picture.save(out, "PNG", compress_level=1)
+        return out.getvalue()
+
+    def _point_to_page(self, x: float, y: float) -> tuple[float, float]:
+        return (x - self.origin[0]) / self.scale, (y - self.origin[1]) / self.scale
+
+
+class BrowserPool:
+    """The one browser of this process: started for the first tab, replaced when dead, closed with the last tab."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._browsers: dict[tuple[str, int], Browser] = {}
+        self._users: dict[Browser, int] = {}
+
+    def acquire(self, executable: str, renderers: int) -> Browser:
+        """Return a living browser; give it back with `release`."""
+        with self._lock:
+            browser = self._browsers.get((executable, renderers))
+            if browser is None or not browser.alive:
+                browser = self._browsers[(executable, renderers)] = Browser(executable, renderers=renderers)
+            self._users[browser] = self._users.get(browser, 0) + 1
+            return browser
+
+    def release(self, browser: Browser) -> None:
+        """Close the browser when nobody uses it any more."""
+        with self._lock:
+            self._users[browser] -= 1
+            if self._users[browser]:
+                return
+            del self._users[browser]
+            self._browsers = {key: other for key, other in self._browsers.items() if other is not browser}
+        browser.close()
+
+    def close(self) -> None:
+        """Close every browser."""
+        with self._lock:
+            browsers = list(self._browsers.values())
+            self._browsers.clear()
+        for browser in browsers:
+            browser.close()
+
+
+BROWSERS = BrowserPool()
+atexit.register(BROWSERS.close)
+
+
+class Tab:
+    """One tab of the process's shared browser. Calls take a deadline in `time.monotonic` seconds."""
+
+    def __init__(self, executable: str, geometry: Geometry, *, renderers: int, deadline: float) -> None:
+        self.page = ""
+        self._geometry = geometry
+        self._browser: Browser = BROWSERS.acquire(executable, renderers)
+        self._target = self._session = ""
+        try:
+            self._open(deadline)
+        except (EnvError, ChromiumError):
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether the browser is still there."""
+        return self._browser.alive
+
+    @property
+    def browser_pid(self) -> int:
+        """The browser's process, which leads its process group."""
+        return self._browser.pid
+
+    def load(self, page: str, deadline: float) -> None:
+        """Load a page from scratch and wait until it is complete."""
+        self.page = ""
+        loaded = self._browser.event(self._session, "Page.loadEventFired")
+        url = (pages_directory() / f"{page}.html").as_uri()
+        answer = self._call("Page.navigate", {"url": url}, deadline)
+        if "errorText" in answer:
+            raise ChromiumError(f"loading {url}: {answer['errorText']}")
+        self._browser.wait([loaded], deadline, f"loading {page}")
+        self.page = page
+
+    def evaluate(self, expression: str, deadline: float) -> Any:
+        """Return the value of a JavaScript expression; a promise is awaited.
+
+        Raises:
+            ChromiumError: If it throws.
+        """
+        settings = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+        answer = self._call("Runtime.evaluate", settings, deadline)
+        if "exceptionDetails" in answer:
+            details = answer["exceptionDetails"]
+            what = details.get("exception", {}).get("description", details["text"])
+            raise ChromiumError(f"{self.page}: {what}")
+        return answer["result"].get("value")
+
+    def dispatch(self, events: Sequence[Event], deadline: float) -> None:
+        """Send input events in order, and wait until the page has handled them."""
+        futures = [self._browser.send(method, params, self._session) for method, params in events]
+        self._browser.wait(futures, deadline, f"{self.page}: input")
+
+    def screenshot(self, deadline: float) -> bytes:
+        """Return what the screen shows, as PNG."""
+        answer = self._call("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True}, deadline)
+        return self._geometry.frame(base64.b64decode(answer["data"]))
+
+    def close(self) -> None:
+        """Close the tab, and the browser with its last tab; never raises."""
+        if self._browser.alive and self._target:
+            with contextlib.suppress(EnvError):
+                self._browser.send("Target.closeTarget", {"targetId": self._target})
+        BROWSERS.release(self._browser)
+
+    def _open(self, deadline: float) -> None:
+        # A window of its own: full Chromium does not paint a tab in the background.
+        target = self._call("Target.createTarget", {"url": "about:blank", "newWindow": True}, deadline)
+        self._target = target["targetId"]
+        attached = self._call("Target.attachToTarget", {"targetId": self._target, "flatten": True}, deadline)
+        self._session = attached["sessionId"]
+        width, height = self._geometry.viewport
+        metrics = {"width": width, "height": height, "deviceScaleFactor": self._geometry.scale, "mobile": False}
+        scripts = "\n".join((_script("miniwob_page.js"), _script("miniwob_solutions.js")))
+        commands: list[Event] = [
+            ("Page.enable", {}),
+            ("Inspector.enable", {}),
+            ("Emulation.setDeviceMetricsOverride", metrics),
+            ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
+            ("Page.addScriptToEvaluateOnNewDocument", {"source": scripts}),
+        ]
+        self.dispatch(commands, deadline)
+
+    def _call(self, method: str, params: dict[str, Any], deadline: float) -> Any:
+        return self._browser.call(method, params, self._session, timeout_s=max(0.0, deadline - time.monotonic()))
+
+
+@cache
+def _script(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")

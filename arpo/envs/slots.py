@@ -1,0 +1,153 @@
+"""Who gets the next free environment: the slots of a pool, their states, and the queue before them."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from arpo.envs.worker import Method
+from arpo.errors import ArpoError, EnvError
+
+
+class Worker(Protocol):
+    """A worker as the pool sees it, whatever lies between."""
+
+    async def call(self, index: int, method: Method, *arguments: object) -> object:
+        """Run a method of one environment; an `ArpoError` comes back as a value.
+
+        Raises:
+            EnvError: Of kind `crash`, if the worker is dead.
+        """
+        ...
+
+    async def kill(self) -> None:
+        """End the worker and what its environments started; idempotent."""
+        ...
+
+
+class SlotState(StrEnum):
+    """What an environment of the pool is doing."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    RECYCLING = "recycling"
+    RESTARTING = "restarting"
+    LOST = "lost"
+    """Given up after too many failed restarts."""
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """One worker and the slots it serves."""
+
+    worker: Worker | None = None
+    slots: "list[Slot]" = field(default_factory=list)
+    condemned: bool = False
+    """Dead, or with a hung environment: takes no new lease and is replaced when the last one ends."""
+    replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    vacated: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever a lease on one of the slots ends."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether an episode runs on this worker."""
+        return any(slot.state is SlotState.BUSY for slot in self.slots)
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One environment of the pool."""
+
+    name: str
+    host: Host
+    index: int
+    """Position in its worker."""
+    state: SlotState = SlotState.STARTING
+    domain: str = ""
+    """Domain of the last task."""
+    episodes: int = 0
+    """Since the environment was built."""
+    since: float = 0.0
+    """When the running lease began."""
+
+
+def make_slots(size: int, envs_per_worker: int) -> list[Slot]:
+    """Return slots in their hosts, the last host with what remains."""
+    slots: list[Slot] = []
+    for number in range(size):
+        index = number % envs_per_worker
+        host = Host() if index == 0 else slots[-1].host
+        slots.append(Slot(f"{number + 1}/{size}", host, index))
+        host.slots.append(slots[-1])
+    return slots
+
+
+class Roster:
+    """Gives free slots to those who wait: first come, first served; among free slots, the best one."""
+
+    def __init__(self) -> None:
+        self._idle: dict[Slot, None] = {}  # in the order in which they became free
+        self._waiting: deque[tuple[asyncio.Future[Slot], str]] = deque()
+        self._refusal: ArpoError | None = None
+
+    async def take(self, domain: str, give_back: Callable[[Slot], None]) -> Slot:
+        """Wait for a slot; it is busy from then on.
+
+        Args:
+            domain: What the slot should have run last, if there is a choice.
+            give_back: Called with the slot when whoever waits is cancelled in the moment of getting it.
+
+        Raises:
+            ArpoError: If there is nothing to wait for, now or later.
+        """
+        if self._refusal is not None:
+            raise _copy(self._refusal)
+        future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        self._waiting.append((future, domain))
+        self._match()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                give_back(future.result())
+            raise
+
+    def give(self, slot: Slot) -> None:
+        """Declare a slot free."""
+        slot.state = SlotState.IDLE
+        self._idle[slot] = None
+        self._match()
+
+    def withdraw(self, slot: Slot) -> None:
+        """Take a free slot out of service."""
+        del self._idle[slot]
+
+    def refuse(self, error: ArpoError) -> None:
+        """Tell everyone who waits, and everyone who comes, that there is nothing to wait for."""
+        self._refusal = error
+        for future, _ in self._waiting:
+            if not future.done():
+                future.set_exception(_copy(error))
+        self._waiting.clear()
+
+    def _match(self) -> None:
+        while self._idle and self._waiting:
+            future, domain = self._waiting.popleft()
+            if future.done():  # whoever waited was cancelled
+                continue
+            slot = self._choose(domain)
+            del self._idle[slot]
+            slot.state = SlotState.BUSY
+            future.set_result(slot)
+
+    def _choose(self, domain: str) -> Slot:
+        """Return a free slot whose last task was of this domain, which is still loaded; else the longest free one."""
+        return next((slot for slot in self._idle if slot.domain == domain), next(iter(self._idle)))
+
+
+def _copy(error: ArpoError) -> ArpoError:
+    """Return an error like this one: one object raised in many tasks would collect all their tracebacks."""
+    return EnvError(error.kind, str(error)) if isinstance(error, EnvError) else type(error)(str(error))

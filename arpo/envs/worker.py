@@ -1,0 +1,209 @@
+"""The far side of the pool: environments in a worker process, each with a thread of its own.
+
+Imported in every worker process, so it stays light: no torch, no transformers, no Ray.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from io import BytesIO
+from typing import Literal, Protocol, runtime_checkable
+
+from PIL import Image
+
+from arpo.agent.actions import Action
+from arpo.envs.base import DesktopEnv, SolvableEnv, StepResult
+from arpo.errors import ArpoError, ConfigError, EnvError, env_boundary
+from arpo.types import Observation, Task
+
+log = logging.getLogger(__name__)
+
+Method = Literal["build", "reset", "step", "evaluate", "next_solution", "distractors", "close"]
+
+WORKER_VARIABLE = "ARPO_WORKER"
+"""Marks the processes that the environments of one worker start, such as browsers."""
+
+
+@runtime_checkable
+class DistractingEnv(Protocol):
+    """An environment that knows plausible wrong actions: imperfect demonstrations live on it."""
+
+    def distractors(self) -> Sequence[Action]:
+        """Return actions like the right ones that are wrong now."""
+        ...
+
+
+class DaemonThread:
+    """Runs functions one after the other, always in the same thread, as browser drivers demand.
+
+    Unlike a thread of an executor it never holds up the end of the process, even when a function does not return.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def submit(self, function: Callable[[], object]) -> "Future[object]":
+        """Queue a function; the future gives what it returns, or the `ArpoError` that it raises."""
+        future: Future[object] = Future()
+        self._jobs.put((future, function))
+        return future
+
+    def stop(self) -> None:
+        """End the thread after what is queued."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, function = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                with env_boundary("crash", "environment thread"):
+                    future.set_result(function())
+            except ArpoError as error:
+                future.set_exception(error)
+
+
+class HostedEnv:
+    """One environment, held to its contract: whatever it does wrong becomes an `EnvError`."""
+
+    def __init__(self, make_env: Callable[[], DesktopEnv]) -> None:
+        self._make_env = make_env
+        self._env: DesktopEnv | None = None
+        self._solution: Iterator[Action] | None = None
+
+    def build(self) -> None:
+        """Build the environment anew."""
+        self.close()
+        with env_boundary("reset", "building the environment"):
+            self._env = self._make_env()
+
+    def reset(self, task: Task) -> Observation:
+        """Reset the environment and check the screenshot."""
+        self._solution = None
+        with env_boundary("reset", f"reset of task {task.id}"):
+            observation = self._built().reset(task)
+        check_screenshot(observation)
+        return observation
+
+    def step(self, action: Action) -> StepResult:
+        """Perform an action and check the screenshot."""
+        with env_boundary("step", f"step {action}"):
+            result = self._built().step(action)
+        check_screenshot(result.observation)
+        return result
+
+    def evaluate(self) -> float:
+        """Evaluate the task and check that the reward is one."""
+        with env_boundary("evaluate", "evaluate"):
+            reward = float(self._built().evaluate())
+        if not (math.isfinite(reward) and 0.0 <= reward <= 1.0):
+            raise EnvError("evaluate", f"the task reward must be in [0, 1], the checker gave {reward}")
+        return reward
+
+    def next_solution(self) -> Action | None:
+        """Return the next action of the scripted solution, None when there is no more."""
+        env = self._built()
+        if not isinstance(env, SolvableEnv):
+            raise ConfigError(f"{type(env).__name__} cannot solve its tasks; choose one that has solve()")
+        with env_boundary("step", "solve"):
+            if self._solution is None:
+                self._solution = env.solve()
+            return next(self._solution, None)
+
+    def distractors(self) -> Sequence[Action]:
+        """Return plausible wrong actions, none where the environment knows none."""
+        env = self._built()
+        if not isinstance(env, DistractingEnv):
+            return ()
+        with env_boundary("step", "distractors"):
+            return tuple(env.distractors())
+
+    def close(self) -> None:
+        """Close the environment, if there is one."""
+        env, self._env, self._solution = self._env, None, None
+        if env is None:
+            return
+        try:
+            with env_boundary("crash", "close"):
+                env.close()
+        except EnvError as error:  # it is thrown away whatever happens
+            log.warning("%s", error)
+
+    def _built(self) -> DesktopEnv:
+        if self._env is None:
+            raise EnvError("crash", "the environment is not built")
+        return self._env
+
+
+class EnvWorker:
+    """The environments of one worker; the class of the Ray actor, and of the threads that stand in for it."""
+
+    def __init__(self, make_env: Callable[[], DesktopEnv], count: int, label: str | None = None) -> None:
+        self._envs = [HostedEnv(make_env) for _ in range(count)]
+        self._threads = [DaemonThread(f"env-{index}") for index in range(count)]
+        if label is not None:
+            os.environ[WORKER_VARIABLE] = label
+
+    async def call(self, index: int, method: Method, *arguments: object) -> object:
+        """Run a method of one environment in its thread.
+
+        Returns:
+            What the method gives, or the `ArpoError` it raises: as a value it crosses processes unchanged.
+        """
+        operation = partial(_OPERATIONS[method], self._envs[index], *arguments)
+        try:
+            return await asyncio.wrap_future(self._threads[index].submit(operation))
+        except ArpoError as error:
+            return error
+
+    def dismiss(self) -> None:
+        """Close every environment and end its thread, without waiting for what hangs."""
+        for env, thread in zip(self._envs, self._threads, strict=True):
+            thread.submit(env.close)
+            thread.stop()
+
+    async def process_id(self) -> int:
+        """Return the id of the process that this worker is in."""
+        return os.getpid()
+
+
+_OPERATIONS: dict[Method, Callable[..., object]] = {
+    "build": HostedEnv.build,
+    "reset": HostedEnv.reset,
+    "step": HostedEnv.step,
+    "evaluate": HostedEnv.evaluate,
+    "next_solution": HostedEnv.next_solution,
+    "distractors": HostedEnv.distractors,
+    "close": HostedEnv.close,
+}
+
+
+def new_worker_label() -> str:
+    """Return a label that no other worker has."""
+    return uuid.uuid4().hex
+
+
+def check_screenshot(observation: Observation) -> None:
+    """Check that a screenshot is a whole PNG of the size that the observation says; the pixels stay undecoded.
+
+    Raises:
+        EnvError: Of kind `screenshot`.
+    """
+    with env_boundary("screenshot", f"a screenshot of {len(observation.screenshot)} bytes is not a PNG"):
+        image = Image.open(BytesIO(observation.screenshot), formats=("PNG",))
+        image.verify()  # reads every chunk with its checksum
+    if image.size != (observation.width, observation.height):
+        raise EnvError(
+            "screenshot",
+            f"a screenshot is {image.width}x{image.height}, the observation says "
+            f"{observation.width}x{observation.height}",
+        )

@@ -1,0 +1,298 @@
+"""One labelled place for everything temporary of a run, and an end for every process that the run started.
+
+A process belongs to a session when it inherited the label in its environment, when it writes into the directory of
+the session (Ray's agents overwrite their environment with a title, and a forked child never had the label in it),
+or when it descends from such a process. Nothing is ever found by its name.
+"""
+
+import atexit
+import fcntl
+import logging
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from arpo.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LABEL_VARIABLE = "ARPO_SESSION"
+DIRECTORY_VARIABLE = "ARPO_SESSION_DIR"
+
+MAX_DIRECTORY_LENGTH = 38
+"""Ray adds up to 68 characters for its sockets, and Linux allows 107 in the path of a socket."""
+
+TERMINATE_GRACE_S = 2.0
+KILL_GRACE_S = 5.0
+SWEEPS = 3
+"""How often we look again for processes that were born while we ended the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What was left over by runs that died."""
+
+    sessions: int
+    processes: int
+
+
+class Session:
+    """The temporary directory and the processes of one run; `start` one per process and `close` it at the end.
+
+    While it is open, `ARPO_SESSION`, `ARPO_SESSION_DIR` and `TMPDIR` lead every child to it. A run that was killed
+    cannot close its session: the next `start` under the same root does.
+
+    Attributes:
+        directory: Where everything temporary of the run goes; the path is short enough for Ray's sockets.
+        label: What marks the processes of the run.
+    """
+
+    def __init__(self, directory: Path, descriptors: tuple[int, ...]) -> None:
+        """Take over a locked directory; use `Session.start`."""
+        self.directory = directory
+        self.label = directory.name
+        self._descriptors = descriptors
+        self._owner = os.getpid()
+        self._closed = False
+        temporary = directory / "tmp"
+        temporary.mkdir()
+        exported = {LABEL_VARIABLE: self.label, DIRECTORY_VARIABLE: str(directory), "TMPDIR": str(temporary)}
+        self._environment_before = {name: os.environ.get(name) for name in exported}
+        os.environ.update(exported)
+        tempfile.tempdir = None  # forget the cached answer, which is from before TMPDIR changed
+
+    @classmethod
+    def start(cls, root: Path | None = None) -> "Session":
+        """Reap what dead runs left behind, then open the session of this process.
+
+        Args:
+            root: Where the directories of all sessions lie; by default one per user under the temporary directory.
+
+        Raises:
+            ConfigError: If this process has an open session, or the root belongs to another user.
+        """
+        root = _private(root if root is not None else _default_root())
+        directory = root / _own_name()
+        if directory.exists():
+            raise ConfigError(f"this process already has an open session at {directory}; close it before the next")
+        reap(root)
+        lock = _take_lock(directory)
+        if lock is None:
+            raise ConfigError(f"{directory}.lock is held by a process of another container; give each its own TMPDIR")
+        directory.mkdir(mode=0o700)
+        # An open file inside marks children that are forked and never execute another program.
+        marker = os.open(directory / "owner", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        session = cls(directory, (marker, lock))
+        atexit.register(session.close)
+        return session
+
+    def close(self) -> None:
+        """End the processes that are left, remove the directory and restore the environment; idempotent."""
+        if self._closed or os.getpid() != self._owner:  # a forked child must not end its parent's run
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        ended = end_processes(self.label, self.directory)
+        if ended:
+            log.info("ended %d processes that the run had left", ended)
+        for name, value in self._environment_before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        tempfile.tempdir = None
+        _remove(self.directory)
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def session_directory() -> Path | None:
+    """Return the directory of the session that this process runs in, None outside of a session."""
+    value = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(value) if value else None
+
+
+def reap(root: Path) -> Reaped:
+    """End the processes and remove the directories of all sessions under `root` whose owner is gone."""
+    sessions = processes = 0
+    for lock_path in sorted(root.glob("*.lock")):
+        directory = lock_path.with_suffix("")
+        if _owner_lives(directory.name):
+            continue
+        lock = _take_lock(directory)
+        if lock is None:  # the owner lives in another container, or another run is reaping it
+            continue
+        processes += end_processes(directory.name, directory)
+        _remove(directory)
+        os.close(lock)
+        sessions += 1
+    if sessions:
+        log.info("cleaned up after %d dead runs and ended %d processes of theirs", sessions, processes)
+    return Reaped(sessions, processes)
+
+
+def end_processes(label: str, directory: Path | None = None, variable: str = LABEL_VARIABLE) -> int:
+    """End every process that carries a label, first politely; return how many there were.
+
+    Args:
+        label: What the environment variable of the processes holds.
+        directory: Processes that write below it belong to the label as well.
+        variable: The environment variable.
+    """
+    ended: set[int] = set()
+    for _ in range(SWEEPS):
+        found = _marked_processes(variable, label, directory)
+        if not found:
+            break
+        ended.update(process.pid for process in found)
+        _signal(found, psutil.Process.terminate)
+        stubborn = _still_running(found, within_s=TERMINATE_GRACE_S)
+        _signal(stubborn, psutil.Process.kill)
+        _still_running(stubborn, within_s=KILL_GRACE_S)
+    return len(ended)
+
+
+def _marked_processes(variable: str, label: str, directory: Path | None) -> list[psutil.Process]:
+    """Find the processes of a label with their descendants, without this process and its ancestors."""
+    myself = psutil.Process()
+    spared = {myself.pid, *(parent.pid for parent in myself.parents())}
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        if process.pid in spared or not _is_marked(process, variable, label, directory):
+            continue
+        found[process.pid] = process
+        found.update((child.pid, child) for child in _descendants(process) if child.pid not in spared)
+    return list(found.values())
+
+
+def _is_marked(process: psutil.Process, variable: str, label: str, directory: Path | None) -> bool:
+    try:
+        if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        if process.environ().get(variable) == label:
+            return True
+        return directory is not None and any(path.is_relative_to(directory) for path in _written_files(process))
+    except psutil.Error:  # it ended while we looked
+        return False
+
+
+def _written_files(process: psutil.Process) -> Iterator[Path]:
+    """Yield the files that a process has open for writing; where the system does not tell how, none."""
+    if sys.platform == "linux":
+        for file in process.open_files():
+            if file.mode != "r":
+                yield Path(file.path)
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _signal(processes: Iterable[psutil.Process], send: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            send(process)
+
+
+def _still_running(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
+    """Wait for processes to end and return those that did not.
+
+    A zombie has ended: in a container whose first process does not collect children, it stays one for good.
+    """
+    deadline = time.monotonic() + within_s
+    alive = list(processes)
+    while True:
+        alive = [process for process in alive if _is_running(process)]
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(0.02)
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _default_root() -> Path:
+    """Return the root of this user's sessions; a run inside a session gets a place beside it, not below it."""
+    enclosing = session_directory()
+    if enclosing is not None:
+        return enclosing.parent
+    root = Path(tempfile.gettempdir()) / f"arpo-{os.getuid()}"
+    too_long = len(str(root / _own_name())) > MAX_DIRECTORY_LENGTH
+    return Path("/tmp") / root.name if too_long else root
+
+
+def _private(root: Path) -> Path:
+    """Create a directory that only this user can enter.
+
+    Raises:
+        ConfigError: If it exists and belongs to somebody else, who could then read or replace what we put there.
+    """
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = root.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"{root} belongs to user {found.st_uid}, not to us; remove it or set TMPDIR elsewhere")
+    return root
+
+
+def _own_name() -> str:
+    process = psutil.Process()
+    return f"{process.pid}-{int(process.create_time())}"
+
+
+def _owner_lives(name: str) -> bool:
+    pid, _, started = name.partition("-")
+    if not (pid.isdecimal() and started.isdecimal()):
+        return True  # not one of ours: leave it alone
+    try:
+        return int(psutil.Process(int(pid)).create_time()) == int(started)
+    except psutil.Error:
+        return False
+
+
+def _take_lock(directory: Path) -> int | None:
+    """Lock the file beside a directory until its descriptor is closed; None when somebody else holds it.
+
+    The kernel drops the lock when the owner dies, a forked child does not inherit it, and other containers see it.
+    """
+    lock_path = directory.with_name(directory.name + ".lock")
+    descriptor = os.open(lock_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory and the lock beside it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        log.warning("could not remove %s entirely", directory)
+    directory.with_name(directory.name + ".lock").unlink(missing_ok=True)

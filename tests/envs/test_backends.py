@@ -1,0 +1,252 @@
+"""The pool of environments in real worker processes, really killed."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arpo.agent.actions import Wait
+from arpo.envs.backends import RayBackend
+from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.envs.faults import Fault
+from arpo.errors import ConfigError, EnvError
+from arpo.session import LABEL_VARIABLE, Session
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+from tests.envs.pool_support import (
+    CRASH,
+    HANG,
+    desktop_with_browser,
+    fail,
+    faulty_desktop,
+    make_pool,
+    solve,
+    until,
+    with_pool,
+)
+
+
+def short_root():
+    """A directory for sessions with Ray: `tmp_path` is too long for sockets."""
+    return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+
+
+@pytest.fixture(scope="module")
+def ray_session():
+    """A session with one Ray for all tests here: it takes seconds to start."""
+    root = short_root()
+    with Session.start(root) as session:
+        backend = RayBackend()
+        asyncio.run(backend.open())
+        yield session
+        asyncio.run(backend.close())
+    root.rmdir()
+
+
+def workers():
+    """The worker processes of pools that run under this session."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            label = process.environ().get(LABEL_VARIABLE)
+            if process.name().startswith("ray::EnvWorker") and label == os.environ[LABEL_VARIABLE]:
+                found.append(process)
+    return found
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_worker_processes_serve_many_episodes_and_stay_thin():
+    async def scenario(pool):
+        rewards = await asyncio.gather(*(solve(pool, task) for task in fake_tasks(24)))
+        return rewards, [worker.memory_info().rss for worker in workers()]
+
+    rewards, memory = with_pool(make_pool(size=8, envs_per_worker=4, backend="ray"), scenario)
+    assert rewards == [1.0] * 24
+    assert len(memory) == 2
+    assert max(memory) < 150 * 2**20  # 95 MB measured; with torch it is more than 300
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_a_worker_that_is_killed_is_a_crash_and_its_browser_goes_too(tmp_path):
+    (task,) = fake_tasks(1)
+
+    async def scenario(pool):
+        async with pool.lease(task) as env:
+            await env.reset(task)
+            (worker,) = workers()
+            (browser,) = worker.children()
+            worker.send_signal(signal.SIGKILL)
+            with pytest.raises(EnvError) as caught:
+                await env.step(Wait())
+        reward = await solve(pool, task)
+        return caught.value.kind, reward, browser, pool.counters()
+
+    kind, reward, browser, counters = with_pool(make_pool(desktop_with_browser, backend="ray"), scenario)
+    assert (kind, reward) == ("crash", 1.0)
+    assert counters["env/fault_crash"] == counters["env/restarts"] == 1
+    assert not browser.is_running() or browser.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_crashes_hangs_and_garbage_in_workers_are_survived(tmp_path):
+    kinds = {"crash": CRASH, "timeout": HANG, "screenshot": Fault("garbage", "step", attempts=1)}
+
+    async def scenario(pool):
+        first = await fail(pool, fake_tasks(1)[0])
+        return first.kind, await solve(pool, fake_tasks(1)[0])
+
+    async def all_scenarios():
+        outcomes = []
+        for kind, fault in kinds.items():
+            (tmp_path / kind).mkdir()
+            make_env = faulty_desktop(fault, ledger=tmp_path / kind)
+            pool = make_pool(make_env, backend="ray", reset_timeout_s=10.0, step_timeout_s=0.5)
+            await pool.start()
+            outcomes.append(await scenario(pool))
+            await pool.close()
+        return outcomes
+
+    assert asyncio.run(all_scenarios()) == [(kind, 1.0) for kind in kinds]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_a_crash_in_a_shared_worker_is_told_to_all_its_leases():
+    first, second = fake_tasks(2)
+
+    async def scenario(pool):
+        async with pool.lease(first) as one, pool.lease(second) as two:
+            await asyncio.gather(one.reset(first), two.reset(second))
+            (worker,) = workers()
+            worker.send_signal(signal.SIGKILL)
+            for env in (one, two):
+                with pytest.raises(EnvError, match="worker process"):
+                    await env.step(Wait())
+        await until(lambda: pool.states()["idle"] == 2)
+        return len(workers()), pool.counters()
+
+    number, counters = with_pool(make_pool(size=2, envs_per_worker=2, backend="ray"), scenario)
+    assert number == 1
+    assert counters["env/fault_crash"] == counters["env/restarts"] == 2
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_closing_a_pool_ends_its_workers():
+    with_pool(make_pool(size=2, backend="ray"), lambda pool: asyncio.sleep(0))
+    deadline = time.monotonic() + 10
+    while workers() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert workers() == []
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_an_environment_that_cannot_travel_is_a_configuration_error():
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match="picklable"):
+        asyncio.run(make_pool(lambda: FakeDesktop(lock), backend="ray").start())
+
+
+DRIVER = """
+import asyncio, sys
+from pathlib import Path
+from arpo.envs.fake import FakeDesktop
+from arpo.envs.pool import EnvPool
+from arpo.session import Session
+
+async def main():
+    pool = EnvPool(FakeDesktop, size=2)
+    await pool.start()
+    print(session.label, flush=True)
+    try:
+        await asyncio.sleep(120)
+    finally:
+        await pool.close()
+
+session = Session.start(Path(sys.argv[1]))
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    import ray
+    print("Ray runs:", ray.is_initialized())
+"""
+
+
+GUEST = """
+import asyncio, sys
+from pathlib import Path
+import ray
+from arpo.envs.backends import RayBackend
+from arpo.envs.fake import FakeDesktop
+from arpo.envs.pool import EnvPool
+from arpo.session import Session
+
+async def main():
+    pool = EnvPool(FakeDesktop, size=3, envs_per_worker=2, backend=RayBackend(resources={"docker": 1}))
+    await pool.start()
+    left = ray.available_resources()["docker"]
+    await pool.close()
+    print(left, ray.is_initialized())
+
+with Session.start(Path(sys.argv[1])) as session:
+    ray.init(num_cpus=0, resources={"docker": 5}, include_dashboard=False, _temp_dir=str(session.directory / "ray"))
+    asyncio.run(main())
+    ray.shutdown()
+"""
+
+
+@pytest.mark.ray
+def test_in_a_ray_that_runs_already_workers_take_their_resources_and_leave_it_running():
+    root = short_root()
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    code = [sys.executable, "-c", GUEST, str(root)]
+    answer = subprocess.check_output(code, stderr=subprocess.DEVNULL, env=environment, text=True)
+    assert answer.split() == ["3.0", "True"]  # 5 machines, 2 workers
+    root.rmdir()
+
+
+def of_session(label, directory):
+    """Processes that carry the label or write below the directory."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            written = (file.path for file in process.open_files() if file.mode != "r")
+            if process.environ().get(LABEL_VARIABLE) == label or any(path.startswith(directory) for path in written):
+                found.append(process)
+    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_of_a_run_with_ray_is_left(end):
+    root = short_root()
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    code = [sys.executable, "-c", DRIVER, str(root)]
+    driver = subprocess.Popen(code, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+    label = driver.stdout.readline().decode().strip()
+    assert len(of_session(label, str(root))) >= 4  # among them the scheduler, its agents and two workers
+    driver.send_signal(end)
+    rest, _ = driver.communicate(timeout=60)
+    if end is signal.SIGINT:
+        assert rest.decode().strip() == "Ray runs: False"
+    if end is signal.SIGKILL:
+        assert (root / label).exists()
+        Session.start(root).close()
+    assert of_session(label, str(root)) == []
+    assert list(root.iterdir()) == []
+    root.rmdir()

@@ -1,0 +1,559 @@
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from arpo.agent.actions import (
+    Click,
+    DoubleClick,
+    Drag,
+    Finished,
+    Hotkey,
+    KeyDown,
+    Press,
+    RightClick,
+    Scroll,
+    TypeText,
+    Wait,
+)
+from arpo.envs.contract import check_env, check_episode
+from arpo.envs.miniwob import MiniWobEnv
+from arpo.envs.miniwob_browser import find_chromium
+from arpo.envs.miniwob_tab import BROWSERS, DESKTOP_COLOUR, Geometry
+from arpo.envs.miniwob_tasks import PAGES, SOLVABLE_PAGES, miniwob_task, miniwob_tasks, pages_directory
+from arpo.errors import ConfigError, EnvError, TaskFormatError
+from arpo.types import Task
+
+DEMO_PAGES = (
+    "click-test-2",
+    "click-dialog-2",
+    "click-color",
+    "focus-text-2",
+    "click-tab",
+    "click-widget",
+    "grid-coordinate",
+    "click-button-sequence",
+    "click-option",
+    "click-collapsible",
+    "click-checkboxes",
+    "enter-text",
+    "simple-arithmetic",
+    "use-spinner",
+    "login-user",
+    "enter-password",
+)
+
+
+def chromium_is_missing() -> bool:
+    try:
+        find_chromium()
+    except ConfigError:
+        return True
+    return False
+
+
+needs_browser = pytest.mark.skipif(chromium_is_missing(), reason="no Chromium in PATH and no ARPO_CHROMIUM")
+
+
+def browser(test):
+    return pytest.mark.browser(needs_browser(test))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_browser():
+    """Keep the shared browser open between tests, and leave none behind."""
+    if chromium_is_missing():
+        yield
+        return
+    keeper = MiniWobEnv()
+    keeper.reset(miniwob_task("click-test", 1))
+    yield
+    keeper.close()
+    BROWSERS.close()
+
+
+@pytest.fixture
+def env():
+    env = MiniWobEnv()
+    yield env
+    env.close()
+
+
+def picture(png: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(png)).convert("RGB")
+
+
+def solve(env: MiniWobEnv, limit: int = 60) -> float:
+    for number, action in enumerate(env.solve()):
+        if env.step(action).terminated or number == limit:
+            break
+    return env.evaluate()
+
+
+def click_on(env: MiniWobEnv) -> None:
+    for _ in range(10_000):
+        env.step(Click(1, 1))
+
+
+# Tasks and settings: no browser.
+
+
+def test_the_wheel_has_the_registered_pages_and_five_more():
+    found = {path.stem for path in pages_directory().glob("*.html")}
+    others = {"button-delay", "chase-circle", "hover-shape", "moving-items", "simon-says"}
+    assert len(PAGES) == 125
+    assert found - set(PAGES) == others
+
+
+def test_a_task_is_a_page_and_a_seed():
+    tasks = miniwob_tasks(["click-test", "enter-text"], [3, 4])
+    assert [task.id for task in tasks] == [
+        "miniwob/click-test/3",
+        "miniwob/click-test/4",
+        "miniwob/enter-text/3",
+        "miniwob/enter-text/4",
+    ]
+    assert tasks[0] == Task("miniwob/click-test/3", "", "click-test", {"page": "click-test", "seed": 3})
+
+
+def test_a_page_that_does_not_exist_is_refused():
+    with pytest.raises(TaskFormatError, match="no MiniWoB"):
+        miniwob_tasks(["click-tset"], [1])
+
+
+@pytest.mark.parametrize("config", [{}, {"page": "nowhere", "seed": 1}, {"page": "click-test", "seed": "1"}])
+@needs_browser
+def test_a_task_without_page_or_seed_is_refused_before_a_browser_starts(config):
+    with pytest.raises(TaskFormatError, match="config"):
+        MiniWobEnv().reset(Task("x", "", "", config))
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"viewport": (150, 210)}, "at least"),
+        ({"screen": (160, 210)}, "needs a screen"),
+        ({"scale": 2.0}, "needs a screen"),
+        ({"scale": 0.0}, "positive"),
+        ({"renderers": 0}, "renderers"),
+        ({"step_timeout_s": 0.0}, "positive"),
+        ({"executable": "no-such-browser"}, "apt-get install"),
+    ],
+)
+def test_impossible_settings_are_refused_at_once(settings, fault):
+    with pytest.raises(ConfigError, match=fault):
+        MiniWobEnv(**settings)
+
+
+def test_screen_and_page_coordinates_are_each_others_inverse():
+    # 400 x 300 screen, 160 x 210 page: the window starts at ((400 - 160) / 2, (300 - 210) / 2) = (120, 45).
+    geometry = Geometry((400, 300), (160, 210), 1.0)
+    assert geometry.to_page(Click(130, 50)) == Click(10, 5)
+    assert geometry.to_screen(10, 5) == (130, 50)
+    assert geometry.to_page(Drag(130, 50, 0, 0)) == Drag(10, 5, -120, -45)
+    assert geometry.to_page(Click(119, 50)) is None
+    assert geometry.to_page(TypeText("a")) == TypeText("a")
+
+
+def test_an_enlarged_page_divides_coordinates():
+    # 336 x 420 window on 640 x 480: starts at (152, 30); (162 - 152) / 2 = 5, (40 - 30) / 2 = 5.
+    assert Geometry((640, 480), (168, 210), 2.0).to_page(Click(162, 40)) == Click(5, 5)
+
+
+# One page.
+
+
+@browser
+def test_the_environment_keeps_the_contract(env):
+    check_env(env, miniwob_task("click-button", 1))
+
+
+@browser
+def test_the_instruction_comes_from_the_page(env):
+    observation = env.reset(miniwob_task("click-button-sequence", 1))
+    assert observation.instruction == "Click button ONE, then click button TWO."
+    assert picture(observation.screenshot).size == (observation.width, observation.height) == (168, 210)
+
+
+@browser
+def test_the_same_seed_gives_the_same_screen_in_another_tab_and_another_seed_does_not(env):
+    first = env.reset(miniwob_task("click-option", 1))
+    other = MiniWobEnv(viewport=(168, 210), screen=(168, 210))
+    again = other.reset(miniwob_task("click-option", 1))
+    assert again == first
+    assert other.reset(miniwob_task("click-option", 2)).screenshot != first.screenshot
+    other.close()
+
+
+@browser
+def test_the_right_actions_earn_one_and_end_the_episode(env):
+    env.reset(miniwob_task("click-test", 1))
+    (action,) = [next(iter(env.solve()))]
+    assert env.step(action).terminated
+    assert env.evaluate() == 1.0
+    with pytest.raises(EnvError, match="has ended"):
+        env.step(action)
+
+
+@browser
+def test_a_wrong_action_earns_nothing(env):
+    env.reset(miniwob_task("click-test-2", 1))
+    (wrong,) = env.distractors()
+    assert env.step(wrong).terminated
+    assert env.evaluate() == 0.0
+    assert env.raw_reward == -1.0
+
+
+@browser
+def test_half_a_solution_earns_nothing(env):
+    env.reset(miniwob_task("click-checkboxes-large", 1))
+    for _ in range(2):
+        env.step(next(iter(env.solve())))
+    submit = env.look_up("[document.querySelector('#subbtn').getBoundingClientRect()].map(b => [b.x + 9, b.y + 9])[0]")
+    assert env.step(Click(*submit)).terminated
+    assert -1 < env.raw_reward < 0.99
+    assert env.evaluate() == 0.0
+
+
+@browser
+def test_reward_does_not_depend_on_how_long_the_agent_thinks(env):
+    env.reset(miniwob_task("enter-text", 1))
+    for _ in range(30):
+        env.step(Wait())  # thirty virtual seconds: three times the page's own limit
+    assert solve(env) == 1.0
+    assert env.raw_reward == 1.0
+
+
+@browser
+def test_waiting_lets_virtual_time_pass_and_thinking_does_not(env):
+    first = env.reset(miniwob_task("stock-market", 1))
+    time.sleep(0.3)
+    assert env.step(Finished()).observation.screenshot != first.screenshot
+    before = env.look_up("document.querySelector('#area').textContent")
+    time.sleep(0.3)
+    assert env.look_up("document.querySelector('#area').textContent") == before
+    env.step(Wait())
+    assert env.look_up("document.querySelector('#area').textContent") != before
+
+
+@browser
+def test_a_screen_around_the_page_moves_every_coordinate():
+    env = MiniWobEnv(screen=(640, 480), viewport=(160, 210), scale=2.0)
+    observation = env.reset(miniwob_task("click-color", 1))
+    screen = picture(observation.screenshot)
+    assert screen.size == (640, 480)
+    assert screen.getpixel((5, 5)) == DESKTOP_COLOUR
+    assert screen.getpixel((320, 40)) == (255, 255, 0)  # the page's yellow instruction box
+    assert not env.step(Click(5, 5)).terminated
+    assert solve(env) == 1.0
+    env.close()
+
+
+@browser
+def test_no_reward_clock_or_trace_of_a_click_is_visible():
+    env = MiniWobEnv(screen=(400, 420), viewport=(400, 420))  # wide enough for MiniWoB++'s own displays
+    first = env.reset(miniwob_task("click-test-2", 1))
+    beside = picture(first.screenshot).crop((160, 0, 400, 420))
+    assert len(beside.getcolors()) == 1
+    after = env.step(Click(150, 200)).observation  # an empty place: MiniWoB++ would draw a blue disc
+    assert after.screenshot == first.screenshot
+    env.close()
+
+
+@browser
+def test_a_page_without_a_script_says_so(env):
+    env.reset(miniwob_task("tic-tac-toe", 1))
+    with pytest.raises(ConfigError, match="no scripted solution for 'tic-tac-toe'"):
+        env.solve()
+
+
+@browser
+def test_the_listed_solvable_pages_are_those_with_a_script(env):
+    env.reset(miniwob_task("click-test", 1))
+    assert tuple(env.look_up("arpo.solvable")) == SOLVABLE_PAGES
+    assert set(DEMO_PAGES) <= set(SOLVABLE_PAGES)
+
+
+# Input.
+
+
+@browser
+def test_text_arrives_as_typed(env):
+    env.reset(miniwob_task("enter-text", 1))
+    env.step(next(iter(env.solve())))
+    env.step(TypeText('Grüße, "A-b_1" £5 {x}; 你好'))
+    assert env.look_up("document.querySelector('#tt').value") == 'Grüße, "A-b_1" £5 {x}; 你好'
+    env.step(Hotkey(("ctrl", "a")))
+    env.step(Press("Backspace"))
+    assert env.look_up("document.querySelector('#tt').value") == ""
+
+
+@browser
+def test_keys_reach_a_page_that_listens_to_them(env):
+    env.reset(miniwob_task("terminal", 1))
+    env.step(TypeText("ls\n"))
+    assert "ls" in env.look_up("document.querySelector('#area').textContent")
+
+
+@browser
+def test_copy_and_paste_stay_inside_the_tab(env):
+    other = MiniWobEnv()
+    for each, word in ((env, "one"), (other, "two")):
+        each.reset(miniwob_task("login-user", 1))
+        each.step(next(iter(each.solve())))
+        each.step(TypeText(word))
+        each.step(Hotkey(("ctrl", "a")))
+        each.step(Hotkey(("ctrl", "x")))
+    for each in (env, other):
+        each.step(Hotkey(("ctrl", "v")))
+        each.step(Hotkey(("ctrl", "v")))
+    assert env.look_up("document.querySelector('#username').value") == "oneone"
+    assert other.look_up("document.querySelector('#username').value") == "twotwo"
+    other.close()
+
+
+@browser
+def test_the_wheel_scrolls_down_and_up_again(env):
+    env.reset(miniwob_task("email-inbox", 1))
+    position = "Math.max(...[...document.querySelectorAll('#area, #area *')].map(e => e.scrollTop))"
+    env.step(Scroll("down", 70, 150))
+    assert env.look_up(position) == 60
+    env.step(Scroll("up", 70, 150))
+    assert env.look_up(position) == 0
+
+
+@browser
+def test_a_drop_down_opens_on_the_screen(env):
+    closed = env.reset(miniwob_task("choose-list", 0))
+    opened = env.step(next(iter(env.solve()))).observation
+    assert opened.screenshot != closed.screenshot
+    assert solve(env) == 1.0
+
+
+@browser
+def test_right_and_double_clicks_and_held_keys_reach_the_page(env):
+    env.reset(miniwob_task("click-button", 1))
+    env.look_up(
+        "window.seen = [], ['contextmenu', 'dblclick', 'keydown'].forEach(name => "
+        "document.addEventListener(name, e => seen.push([name, e.shiftKey])))"
+    )
+    env.step(RightClick(160, 200))
+    env.step(KeyDown("shift"))
+    env.step(DoubleClick(160, 200))
+    assert env.look_up("seen") == [["contextmenu", False], ["keydown", True], ["dblclick", True]]
+
+
+@browser
+@pytest.mark.parametrize(
+    "script",
+    [
+        "location.href = 'about:blank'",
+        "document.body.innerHTML += '<a id=away href=click-test.html target=_blank>x</a>'",
+    ],
+)
+def test_nothing_leads_away_from_the_page(env, script):
+    env.reset(miniwob_task("click-button", 1))
+    env.look_up(f"void ({script})")
+    env.look_up("void document.querySelector('#away')?.click()")
+    time.sleep(0.1)
+    env.step(Wait())
+    assert env.look_up("location.pathname").endswith("/click-button.html")
+
+
+# All pages.
+
+
+@browser
+@pytest.mark.parametrize("page", DEMO_PAGES)
+def test_the_demo_pages_are_solved_on_ten_seeds(env, page):
+    for seed in range(10):
+        env.reset(miniwob_task(page, seed))
+        assert solve(env) == 1.0, (page, seed)
+
+
+@browser
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in SOLVABLE_PAGES if page not in DEMO_PAGES])
+def test_every_scripted_page_is_solved_on_ten_seeds(env, page):
+    for seed in range(10):
+        env.reset(miniwob_task(page, seed))
+        assert solve(env) == 1.0, (page, seed)
+
+
+@browser
+@pytest.mark.slow
+def test_all_pages_keep_the_contract_without_network():
+    program = "from tests.envs.test_miniwob import check_all_pages; check_all_pages()"
+    command = [sys.executable, "-c", program]
+    if subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True).returncode == 0:
+        command = ["unshare", "-n", *command]
+    subprocess.run(command, check=True, timeout=280)
+
+
+def check_all_pages() -> None:
+    def check(page: str) -> None:
+        env = MiniWobEnv()
+        try:
+            check_episode(env, miniwob_task(page, 1))
+            asked = env.look_up("performance.getEntriesByType('resource').map(e => e.name)")
+            assert all(name.startswith(("file:", "data:")) for name in asked), (page, asked)
+        finally:
+            env.close()
+
+    keeper = MiniWobEnv()
+    keeper.reset(miniwob_task("click-test", 1))  # holds the browser open between the pages
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(check, PAGES))
+    keeper.close()
+
+
+@browser
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_an_episode_leaves_no_trace_in_the_next_first_screen(page):
+    from arpo.envs.miniwob import FIRST_SCREENS
+
+    env = MiniWobEnv()
+    task = miniwob_task(page, 1)
+    first = env.reset(task)
+    for action in (Click(80, 120), TypeText("ab"), Drag(40, 90, 90, 150), Scroll("down", 80, 150), Click(60, 80)):
+        if env.step(action).terminated:
+            break
+    env.reset(miniwob_task(page, 2))
+    FIRST_SCREENS.clear()
+    assert env.reset(task) == first
+    env.close()
+
+
+# Failure.
+
+
+@browser
+def test_many_environments_share_one_browser_from_many_threads():
+    envs = [MiniWobEnv() for _ in range(8)]
+
+    def episode(number: int) -> float:
+        env = envs[number]
+        env.reset(miniwob_task(DEMO_PAGES[number], number))
+        return solve(env)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(episode, range(8))) == [1.0] * 8
+    assert len({env.browser_pid for env in envs}) == 1
+    for env in envs:
+        env.close()
+
+
+@browser
+def test_a_killed_browser_is_an_env_error_and_the_next_environment_gets_a_new_one(env):
+    env.reset(miniwob_task("click-test", 1))
+    os.killpg(env.browser_pid, signal.SIGKILL)
+    with pytest.raises(EnvError) as caught:
+        click_on(env)
+    assert caught.value.kind == "crash"
+    fresh = MiniWobEnv()
+    fresh.reset(miniwob_task("click-test", 1))
+    assert solve(fresh) == 1.0
+    fresh.close()
+    env.reset(miniwob_task("click-test", 1))
+    assert solve(env) == 1.0
+
+
+@browser
+def test_a_hung_page_is_a_timeout_and_does_not_hold_up_its_neighbours(env):
+    env.reset(miniwob_task("click-test", 1))
+    hung = MiniWobEnv(step_timeout_s=1.0)
+    hung.reset(miniwob_task("click-test", 2))
+    hung.look_up("void document.addEventListener('mousedown', () => { for (;;); })")
+    errors = {}
+
+    def step(name: str, which: MiniWobEnv) -> None:
+        try:
+            click_on(which)
+        except EnvError as error:
+            errors[name] = error.kind
+
+    threads = [threading.Thread(target=step, args=pair) for pair in (("hung", hung), ("neighbour", env))]
+    started = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == {"hung": "timeout", "neighbour": "crash"}
+    assert time.monotonic() - started < 5
+    env.reset(miniwob_task("click-test", 1))
+    assert solve(env) == 1.0
+    hung.close()
+
+
+@browser
+def test_a_crashed_renderer_is_an_env_error(env):
+    env.reset(miniwob_task("click-test", 1))
+    for pid in processes_of(env.browser_pid):
+        if b"--type=renderer" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EnvError) as caught:
+        click_on(env)
+    assert caught.value.kind == "crash"
+
+
+@browser
+def test_the_last_environment_closes_the_browser_and_its_profile(tmp_path, monkeypatch):
+    monkeypatch.setenv("ARPO_SESSION_DIR", str(tmp_path))
+    env = MiniWobEnv(renderers=2)  # another browser than that of other tests
+    env.reset(miniwob_task("click-test", 1))
+    pid = env.browser_pid
+    assert list(tmp_path.iterdir())
+    env.close()
+    env.close()
+    assert not list(tmp_path.iterdir())
+    assert processes_of(pid) == []
+
+
+@browser
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit(0)", "raise KeyboardInterrupt"])
+def test_nothing_runs_on_when_the_process_ends(tmp_path, end):
+    program = f"""
+        import os, sys
+        from arpo.envs.miniwob import MiniWobEnv
+        from arpo.envs.miniwob_tasks import miniwob_task
+        env = MiniWobEnv()
+        env.reset(miniwob_task("click-test", 1))
+        sys.stdout.write(str(env.browser_pid))
+        sys.stdout.flush()
+        {end}
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "ARPO_SESSION_DIR": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    group = int(ended.stdout)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and processes_of(group):
+        time.sleep(0.05)
+    assert processes_of(group) == []
+
+
+def processes_of(group: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                if int(fields[2]) == group and fields[0] != "Z":
+                    found.append(int(entry.name))
+    return found

@@ -1,0 +1,103 @@
+import pytest
+
+from arpo.agent.actions import (
+    Click,
+    DoubleClick,
+    Drag,
+    Finished,
+    Hotkey,
+    KeyDown,
+    KeyUp,
+    Press,
+    Scroll,
+    TypeText,
+    Wait,
+)
+from arpo.envs.miniwob_input import InputDevices, find_key
+
+
+def kinds(events):
+    return [params.get("type", params.get("text")) for _, params in events]
+
+
+def test_a_double_click_is_two_clicks_that_count():
+    events = InputDevices().events(DoubleClick(3, 4))
+    assert kinds(events) == ["mouseMoved", "mousePressed", "mouseReleased", "mousePressed", "mouseReleased"]
+    assert [params.get("clickCount") for _, params in events] == [None, 1, 1, 2, 2]
+
+
+def test_a_drag_moves_with_the_button_held_and_ends_where_it_should():
+    events = InputDevices().events(Drag(0, 0, 8, 4))
+    moves = [(p["x"], p["y"]) for _, p in events[2:-1]]
+    assert moves == [(2, 1), (4, 2), (6, 3), (8, 4)]
+    assert all(p["buttons"] == 1 for _, p in events[2:-1])
+    assert (events[-1][1]["x"], events[-1][1]["y"], events[-1][1]["type"]) == (8, 4, "mouseReleased")
+
+
+def test_a_scroll_without_a_point_happens_where_the_pointer_is():
+    devices = InputDevices()
+    devices.events(Click(30, 40))
+    wheel = devices.events(Scroll("down"))[-1][1]
+    assert (wheel["type"], wheel["x"], wheel["y"]) == ("mouseWheel", 30, 40)
+
+
+@pytest.mark.parametrize(
+    ("direction", "signs"), [("up", (0, -1)), ("down", (0, 1)), ("left", (-1, 0)), ("right", (1, 0))]
+)
+def test_a_scroll_has_four_directions(direction, signs):
+    wheel = InputDevices().events(Scroll(direction, 1, 1))[-1][1]
+    assert tuple((d > 0) - (d < 0) for d in (wheel["deltaX"], wheel["deltaY"])) == signs
+
+
+def test_a_hotkey_presses_in_order_releases_in_reverse_and_writes_nothing():
+    events = InputDevices().events(Hotkey(("ctrl", "a")))
+    assert [(p["type"], p["key"]) for _, p in events] == [
+        ("rawKeyDown", "Control"),
+        ("rawKeyDown", "a"),
+        ("keyUp", "a"),
+        ("keyUp", "Control"),
+    ]
+    assert events[1][1]["modifiers"] == 2  # Control
+    assert not any("text" in p for _, p in events)
+
+
+def test_a_held_key_modifies_clicks_until_it_is_released():
+    devices = InputDevices()
+    devices.events(KeyDown("shift"))
+    assert devices.events(Click(1, 1))[1][1]["modifiers"] == 8  # Shift
+    devices.events(KeyUp("shift"))
+    assert devices.events(Click(1, 1))[1][1]["modifiers"] == 0
+
+
+def test_release_lets_go_of_what_an_episode_left_held():
+    devices = InputDevices()
+    devices.events(KeyDown("ctrl"))
+    assert [p["type"] for _, p in devices.release(5, 5)] == ["keyUp", "mouseMoved"]
+    assert not devices.held
+
+
+def test_typing_presses_enter_for_a_newline_and_inserts_what_no_key_writes():
+    events = InputDevices().events(TypeText("a\né"))
+    assert [(method, p.get("key", p.get("text"))) for method, p in events] == [
+        ("Input.dispatchKeyEvent", "a"),
+        ("Input.dispatchKeyEvent", "a"),
+        ("Input.dispatchKeyEvent", "Enter"),
+        ("Input.dispatchKeyEvent", "Enter"),
+        ("Input.insertText", "é"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["enter", "Return", "ESC", "pageup", "PageDown", "arrowleft", "f5", "space", "win"])
+def test_key_names_are_found_in_any_case_and_by_their_synonyms(name):
+    assert find_key(name) is not None
+
+
+@pytest.mark.parametrize("name", ["", "nonsense", "\x00"])
+def test_an_unknown_key_does_nothing(name):
+    assert find_key(name) is None
+    assert InputDevices().events(Press(name)) == []
+
+
+@pytest.mark.parametrize("action", [Wait(), Finished()])
+def test_some_actions_touch_nothing(action):
+    assert InputDevices().events(action) == []

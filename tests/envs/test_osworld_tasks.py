@@ -1,0 +1,107 @@
+"""OSWorld's task files: all that exist are read, and a broken one is named."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from arpo.envs.osworld_tasks import osworld_tasks
+from arpo.errors import ConfigError, TaskFormatError
+
+ROOT = Path(__file__).parent.parent.parent
+FILES = Path(os.environ.get("ARPO_OSWORLD_TASKS", ROOT.parent / "shared" / "osworld"))
+needs_files = pytest.mark.skipif(
+    not (FILES / "examples").is_dir(),
+    reason=f"there are no OSWorld task files at {FILES}: set ARPO_OSWORLD_TASKS to evaluation_examples of a clone",
+)
+
+
+def ids_of(name):
+    return OmegaConf.load(ROOT / "conf" / "tasks" / f"{name}.yaml").train.ids
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with one good task, to be broken."""
+    write(tmp_path, {"id": "good", "instruction": "Do it.", "config": [], "evaluator": {"func": "exact_match"}})
+    return tmp_path
+
+
+def write(root, record, name="good"):
+    path = root / "examples" / "chrome" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record if isinstance(record, str) else json.dumps(record))
+
+
+@needs_files
+def test_all_369_tasks_are_read():
+    tasks = osworld_tasks(FILES, ids_of("osworld_369"))
+    assert len({task.id for task in tasks}) == 369
+    assert all(task.instruction and task.config["evaluator"] for task in tasks)
+    assert set(Counter(task.domain for task in tasks)) == set(ids_of("osworld_369"))
+
+
+@needs_files
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [("osworld_369", "test_all"), ("osworld_128", "arpo_128"), ("osworld_subset32", "arpo_subset32")],
+)
+def test_a_list_is_the_published_one(name, theirs):
+    published = json.loads((FILES / f"{theirs}.json").read_text())
+    ours = ids_of(name)
+    assert {domain: sorted(ids) for domain, ids in ours.items()} == {
+        domain: sorted(ids) for domain, ids in published.items() if ids
+    }
+    assert len(osworld_tasks(FILES, ours)) == sum(len(ids) for ids in published.values())
+
+
+@needs_files
+def test_the_32_tasks_are_some_of_the_128_and_these_of_the_369():
+    lists = [
+        {f"{domain}/{task_id}" for domain, ids in ids_of(name).items() for task_id in ids}
+        for name in ("osworld_subset32", "osworld_128", "osworld_369")
+    ]
+    assert lists[0] < lists[1] < lists[2]
+
+
+def test_a_task_is_named_by_its_file_because_the_id_inside_may_be_another_s(root):
+    write(root, {"id": "somebody-else", "instruction": "Do it.", "evaluator": {}})
+    (task,) = osworld_tasks(root, {"chrome": ["good"]})
+    assert (task.id, task.domain, task.instruction) == ("good", "chrome", "Do it.")
+    assert task.config["id"] == "somebody-else"
+
+
+def test_tasks_come_in_the_order_of_the_list(root):
+    write(root, {"instruction": "Another.", "evaluator": {}}, name="a")
+    assert [task.id for task in osworld_tasks(root, {"chrome": ["good", "a"]})] == ["good", "a"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", r"good\.json is not JSON"),
+        ([1, 2], r"good\.json holds a list, a task is an object"),
+        ({"evaluator": {}}, r"good\.json: key 'instruction' must be a str, got None"),
+        ({"instruction": 3, "evaluator": {}}, r"good\.json: key 'instruction' must be a str, got 3"),
+        ({"instruction": "Do it.", "evaluator": "func"}, r"good\.json: key 'evaluator' must be a dict, got 'func'"),
+    ],
+    ids=["torn", "no object", "no instruction", "wrong instruction", "wrong evaluator"],
+)
+def test_a_broken_file_is_named_with_its_key(root, content, words):
+    write(root, content)
+    with pytest.raises(TaskFormatError, match=words):
+        osworld_tasks(root, {"chrome": ["good"]})
+
+
+def test_a_file_that_is_not_there_is_named(root):
+    with pytest.raises(TaskFormatError, match=r"chrome/missing\.json does not exist.*evaluation_examples"):
+        osworld_tasks(root, {"chrome": ["missing"]})
+
+
+@pytest.mark.parametrize("where", [None, "/nowhere"])
+def test_without_the_files_one_is_told_where_to_get_them(where):
+    with pytest.raises(ConfigError, match=r"clone OSWorld and set ARPO_OSWORLD_TASKS"):
+        osworld_tasks(where, {"chrome": ["good"]})

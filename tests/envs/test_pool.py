@@ -1,0 +1,333 @@
+"""The pool of environments, in threads of this process."""
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from arpo.agent.actions import Click, Wait
+from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.envs.faults import Fault
+from arpo.errors import ConfigError, EnvError, TaskFormatError
+from arpo.types import Task
+from tests.envs.pool_support import (
+    HANG,
+    UnsolvableDesktop,
+    desktop_while,
+    fail,
+    faulty_desktop,
+    make_pool,
+    solve,
+    until,
+    with_pool,
+)
+
+
+def test_many_episodes_share_a_few_environments():
+    async def scenario(pool):
+        rewards = await asyncio.gather(*(solve(pool, task) for task in fake_tasks(24)))
+        return rewards, pool.counters(), pool.states()
+
+    rewards, counters, states = with_pool(make_pool(size=8, envs_per_worker=3), scenario)
+    assert rewards == [1.0] * 24
+    assert counters["env/episodes"] == counters["env/reset_calls"] == counters["env/evaluate_calls"] == 24
+    assert states["idle"] == 8
+    assert sum(value for name, value in counters.items() if "fault" in name or "restart" in name) == 0
+
+
+def test_leases_are_given_in_the_order_in_which_they_were_asked_for():
+    order = []
+
+    async def episode(pool, number):
+        async with pool.lease(fake_tasks(1)[0]):
+            order.append(number)
+            await asyncio.sleep(0)
+
+    async def scenario(pool):
+        await asyncio.gather(*(episode(pool, number) for number in range(10)))
+
+    with_pool(make_pool(size=2), scenario)
+    assert order == list(range(10))
+
+
+def test_a_task_goes_where_its_domain_was_last_else_to_the_longest_free():
+    click, _, typing = fake_tasks(3)
+
+    async def scenario(pool):
+        names = []
+        for task in (click, typing, typing, click, click):
+            async with pool.lease(task) as env:
+                names.append(env.name)
+        return names
+
+    assert with_pool(make_pool(size=2), scenario) == ["1/2", "2/2", "2/2", "1/2", "1/2"]
+
+
+def test_a_cancelled_waiter_loses_no_environment():
+    (task,) = fake_tasks(1)
+
+    async def scenario(pool):
+        async with pool.lease(task):
+            waiter = asyncio.create_task(solve(pool, task))
+            await asyncio.sleep(0)
+        waiter.cancel()  # it was just given the environment, and has not noticed
+        await asyncio.gather(waiter, return_exceptions=True)
+        return await solve(pool, task)
+
+    assert with_pool(make_pool(), scenario) == 1.0
+
+
+def test_a_cancelled_call_leaves_no_trace_in_the_next_episode():
+    (task,) = fake_tasks(1)
+
+    async def scenario(pool):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await solve(pool, task)
+        reward = await solve(pool, task)
+        return reward, pool.counters()
+
+    reward, counters = with_pool(make_pool(faulty_desktop(latency_s=0.2)), scenario)
+    assert reward == 1.0
+    assert counters["env/restarts"] == 1
+    assert counters["env/fault_timeout"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault("error", "reset", attempts=1), "reset"),
+        (Fault("error", "step", attempts=1), "step"),
+        (Fault("error", "evaluate", attempts=1), "evaluate"),
+        (Fault("garbage", "reset", attempts=1), "screenshot"),
+        (Fault("garbage", "step", attempts=1), "screenshot"),
+        (Fault("garbage", "evaluate", attempts=1), "evaluate"),
+        (Fault("hang", "reset", attempts=1), "timeout"),
+        (Fault("hang", "step", attempts=1), "timeout"),
+        (Fault("hang", "evaluate", attempts=1), "timeout"),
+    ],
+)
+def test_every_fault_is_typed_and_counted_and_the_environment_comes_back(fault, kind, tmp_path):
+    (task,) = fake_tasks(1)
+
+    async def scenario(pool):
+        error = await fail(pool, task)
+        return error, await solve(pool, task), pool.counters()
+
+    make_env = faulty_desktop(fault, ledger=tmp_path)
+    pool = make_pool(make_env, reset_timeout_s=0.3, step_timeout_s=0.3, evaluate_timeout_s=0.3)
+    error, reward, counters = with_pool(pool, scenario)
+    assert error.kind == kind
+    assert reward == 1.0
+    assert counters[f"env/fault_{kind}"] == 1
+    assert (counters["env/restarts"], counters["env/restart_failures"]) == (1, 0)
+    assert counters["env/episodes"] == 1
+
+
+def test_after_a_fault_a_lease_is_of_no_use():
+    (task,) = fake_tasks(1)
+
+    async def scenario(pool):
+        async with pool.lease(task) as env:
+            await env.reset(task)
+            with pytest.raises(EnvError, match="planned"):
+                await env.step(Wait())
+            with pytest.raises(EnvError, match="failed before"):
+                await env.evaluate()
+        return pool.counters()
+
+    counters = with_pool(make_pool(faulty_desktop(Fault("error", "step"))), scenario)
+    assert counters["env/fault_step"] == 1
+
+
+def test_a_hang_lets_the_neighbours_on_its_worker_finish(tmp_path):
+    hanging, healthy = fake_tasks(2, kinds=("click",))
+
+    async def slow_episode(pool):
+        async with pool.lease(healthy) as env:
+            await env.reset(healthy)
+            for _ in range(10):
+                await asyncio.sleep(0.05)
+                await env.step(Click(0, 0))
+            return await env.evaluate()
+
+    async def scenario(pool):
+        neighbour = asyncio.create_task(slow_episode(pool))
+        await asyncio.sleep(0.05)
+        error = await fail(pool, hanging)
+        states = pool.states()
+        reward = await neighbour
+        await until(lambda: pool.states()["idle"] == 2)
+        return error.kind, states, reward, pool.counters()
+
+    (tmp_path / healthy.id.replace("/", "_")).write_bytes(b".")  # the healthy task has its first attempt behind it
+    pool = make_pool(faulty_desktop(HANG, ledger=tmp_path), size=2, envs_per_worker=2, step_timeout_s=0.2)
+    kind, states, reward, counters = with_pool(pool, scenario)
+    assert kind == "timeout"
+    assert (states["busy"], states["restarting"], states["idle"]) == (1, 1, 0)
+    assert reward == 0.0  # it finished: ten clicks on the background
+    assert counters["env/restarts"] == 2
+    assert sum(value for name, value in counters.items() if "fault" in name) == 1
+
+
+def test_an_environment_is_rebuilt_after_its_share_of_episodes(tmp_path):
+    tasks = fake_tasks(7, kinds=("click",))
+    events = tmp_path / "events"
+
+    async def scenario(pool):
+        for task in tasks:
+            await fail(pool, task)
+        return pool.counters()
+
+    counters = with_pool(make_pool(partial(UnsolvableDesktop, events), recycle_after=3), scenario)
+    assert counters["env/episodes"] == 7
+    assert counters["env/recycled"] == 2  # after episodes 3 and 6
+    assert counters["env/restarts"] == 0
+    assert events.read_text().split() == ["built", "closed"] * 3
+
+
+def test_when_every_environment_is_given_up_all_waiters_hear_the_cause(tmp_path):
+    machine = tmp_path / "machine"
+    machine.touch()
+    (task,) = fake_tasks(1)
+
+    async def scenario(pool):
+        async with pool.lease(task), pool.lease(task):
+            waiters = [asyncio.create_task(solve(pool, task)) for _ in range(3)]
+            await asyncio.sleep(0)
+            machine.unlink()
+        # both were healthy: two waiters get them, break nothing, and the pool recycles them
+        outcomes = await asyncio.gather(*waiters, return_exceptions=True)
+        late = await asyncio.gather(solve(pool, task), return_exceptions=True)
+        return outcomes + late, pool.counters(), pool.states()
+
+    pool = make_pool(partial(desktop_while, machine), size=2, recycle_after=1, reset_timeout_s=0.05)
+    outcomes, counters, states = with_pool(pool, scenario)
+    assert all(isinstance(outcome, ConfigError) for outcome in outcomes)
+    assert "no environment is left" in str(outcomes[0])
+    assert "no machine at machine" in str(outcomes[0])
+    assert counters["env/lost"] == 2
+    assert counters["env/restart_failures"] == 10  # 2 environments, 5 attempts each
+    assert states["lost"] == 2
+
+
+def test_start_fails_at_once_when_nothing_can_be_built(tmp_path):
+    pool = make_pool(partial(desktop_while, tmp_path / "nowhere"), size=3)
+    with pytest.raises(EnvError, match="no machine at nowhere"):
+        asyncio.run(pool.start())
+
+
+def test_start_says_what_is_wrong_with_the_configuration():
+    with pytest.raises(ConfigError, match="at least 64x48"):
+        asyncio.run(make_pool(partial(FakeDesktop, width=1)).start())
+
+
+def test_an_environment_that_does_not_come_up_at_first_joins_later(tmp_path):
+    class Late:
+        built = 0
+
+    def second_time_lucky():
+        Late.built += 1
+        if Late.built == 1:
+            raise OSError("still booting")
+        return FakeDesktop()
+
+    async def scenario(pool):
+        first = pool.states()
+        await until(lambda: pool.states()["idle"] == 2)
+        return first
+
+    first = with_pool(make_pool(second_time_lucky, size=2), scenario)
+    assert (first["idle"], first["restarting"]) == (1, 1)
+
+
+def test_a_pool_can_be_started_again_on_another_event_loop():
+    pool = make_pool()
+    (task,) = fake_tasks(1)
+    for _ in range(2):
+        assert with_pool(pool, lambda pool: solve(pool, task)) == 1.0
+    assert pool.counters()["env/episodes"] == 2
+
+
+def test_a_wrong_task_is_not_a_fault_of_the_environment():
+    async def scenario(pool):
+        task = Task("osworld/1", "open the file")
+        async with pool.lease(task) as env:
+            with pytest.raises(TaskFormatError, match="osworld/1"):
+                await env.reset(task)
+        return pool.counters(), pool.states()
+
+    counters, states = with_pool(make_pool(), scenario)
+    assert states["idle"] == 1
+    assert counters["env/restarts"] == 0
+
+
+def test_an_environment_without_a_script_says_so():
+    (task,) = fake_tasks(1)
+    with pytest.raises(ConfigError, match="UnsolvableDesktop cannot solve"):
+        with_pool(make_pool(UnsolvableDesktop), lambda pool: solve(pool, task))
+
+
+def test_busy_time_grows_while_a_lease_is_held():
+    (task,) = fake_tasks(1)
+
+    async def scenario(pool):
+        async with pool.lease(task):
+            await asyncio.sleep(0.1)
+            during = pool.counters()["env/busy_s"]
+        after = pool.counters()["env/busy_s"]
+        await asyncio.sleep(0.1)
+        return during, after, pool.counters()["env/busy_s"]
+
+    during, after, later = with_pool(make_pool(), scenario)
+    assert 0.1 <= during <= after == later
+
+
+def test_leases_need_a_running_pool():
+    (task,) = fake_tasks(1)
+
+    async def scenario():
+        pool = make_pool()
+        with pytest.raises(ConfigError, match="start"):
+            await solve(pool, task)
+        await pool.start()
+        with pytest.raises(ConfigError, match="started already"):
+            await pool.start()
+        await pool.close()
+        await pool.close()
+        with pytest.raises(ConfigError, match="start"):
+            await solve(pool, task)
+
+    asyncio.run(scenario())
+
+
+def test_whoever_waits_when_the_pool_closes_is_told():
+    (task,) = fake_tasks(1)
+
+    async def scenario():
+        pool = make_pool()
+        await pool.start()
+        async with pool.lease(task):
+            waiter = asyncio.create_task(solve(pool, task))
+            await asyncio.sleep(0)
+            await pool.close()
+        with pytest.raises(ConfigError, match="closed"):
+            await waiter
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": 0}, "size"),
+        ({"envs_per_worker": 0}, "envs_per_worker"),
+        ({"step_timeout_s": 0}, "step_timeout_s"),
+        ({"recycle_after": 0}, "recycle_after"),
+        ({"backend": "rocket"}, "rocket"),
+    ],
+)
+def test_wrong_arguments_are_named(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_pool(**settings)

@@ -1,0 +1,128 @@
+"""The far side of the pool: what an environment may answer, and from which thread."""
+
+import asyncio
+import io
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.envs.worker import EnvWorker, check_screenshot
+from arpo.errors import EnvError
+from arpo.types import Observation
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+def picture(form="PNG", size=(32, 16)):
+    buffer = io.BytesIO()
+    Image.effect_noise(size, 50).save(buffer, format=form)
+    return buffer.getvalue()
+
+
+def test_a_whole_png_of_the_right_size_is_a_screenshot():
+    check_screenshot(Observation(picture(), 32, 16))
+
+
+@pytest.mark.parametrize(
+    "png",
+    [
+        b"",
+        b"not a PNG",
+        picture()[:-20],
+        picture("JPEG"),
+        picture()[:60] + b"\0" + picture()[61:],
+        picture(size=(16, 32)),
+    ],
+    ids=["empty", "text", "cut", "JPEG", "damaged", "another size"],
+)
+def test_anything_else_is_a_fault(png):
+    with pytest.raises(EnvError) as caught:
+        check_screenshot(Observation(png, 32, 16))
+    assert caught.value.kind == "screenshot"
+
+
+class ThreadWitness(FakeDesktop):
+    """Notes in which threads it is called, and answers nonsense to `step`."""
+
+    def __init__(self):
+        super().__init__()
+        self.threads = [threading.get_ident()]
+        WITNESSES.append(self)
+
+    def reset(self, task):
+        self.threads.append(threading.get_ident())
+        return super().reset(task)
+
+    def step(self, action):
+        self.threads.append(threading.get_ident())
+
+    def close(self):
+        self.threads.append(threading.get_ident())
+        raise RuntimeError("the browser is gone")
+
+
+WITNESSES = []
+
+
+@pytest.fixture
+def witnesses():
+    WITNESSES.clear()
+    return WITNESSES
+
+
+def test_an_environment_is_always_called_in_its_own_thread(witnesses):
+    (task,) = fake_tasks(1)
+
+    async def scenario():
+        worker = EnvWorker(ThreadWitness, count=2)
+        for index in (0, 1):
+            await worker.call(index, "build")
+        await asyncio.gather(*(worker.call(index, "reset", task) for index in (0, 1, 0, 1)))
+        for index in (0, 1):
+            await worker.call(index, "close")
+        worker.dismiss()
+
+    asyncio.run(scenario())
+    first, second = (set(witness.threads) for witness in witnesses)
+    assert len(first) == len(second) == 1
+    assert first.isdisjoint(second)
+    assert threading.get_ident() not in first | second
+
+
+@pytest.mark.usefixtures("witnesses")
+def test_what_an_environment_does_against_its_protocol_is_an_answer_not_a_hang():
+    async def scenario():
+        worker = EnvWorker(ThreadWitness, count=1)
+        unbuilt = await worker.call(0, "evaluate")
+        await worker.call(0, "build")
+        await worker.call(0, "reset", fake_tasks(1)[0])
+        nonsense = await worker.call(0, "step", None)
+        rebuilt = await worker.call(0, "build")  # although the old one does not close properly
+        worker.dismiss()
+        return unbuilt, nonsense, rebuilt
+
+    unbuilt, nonsense, rebuilt = asyncio.run(scenario())
+    assert isinstance(unbuilt, EnvError)
+    assert isinstance(nonsense, EnvError)
+    assert rebuilt is None
+
+
+def test_distractors_are_empty_where_the_environment_knows_none():
+    async def scenario():
+        worker = EnvWorker(FakeDesktop, count=1)
+        await worker.call(0, "build")
+        answer = await worker.call(0, "distractors")
+        worker.dismiss()
+        return answer
+
+    assert asyncio.run(scenario()) == ()
+
+
+def test_the_far_side_imports_nothing_heavy():
+    code = "import sys, arpo.envs.worker, arpo.envs.fake; print('torch' in sys.modules, 'ray' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=REPOSITORY).split() == ["False"] * 2

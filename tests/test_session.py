@@ -1,0 +1,269 @@
+"""Sessions: real processes, really killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arpo.errors import ConfigError
+from arpo.session import Session, reap, session_directory
+
+REPOSITORY = Path(__file__).parent.parent
+
+OWNER = """
+import os, subprocess, sys, time
+from pathlib import Path
+from arpo.session import Session
+
+session = Session.start(Path(sys.argv[1]))
+children = {body}
+print(session.directory, *children, flush=True)
+{end}
+"""
+LABELLED_CHILD = "[subprocess.Popen(['sleep', '60']).pid]"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "sessions"
+
+
+@pytest.fixture
+def session(root):
+    with Session.start(root) as session:
+        yield session
+
+
+@pytest.fixture
+def bystander():
+    """A process of the same name outside of every session."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def start_owner(root):
+    """Starts another process that opens a session, and returns it with its directory and its children."""
+    owners = []
+
+    def start(end="time.sleep(60)", body=LABELLED_CHILD):
+        code = OWNER.format(body=body, end=end)
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        owner = subprocess.Popen(
+            [sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        )
+        owners.append(owner)
+        directory, *children = owner.stdout.readline().decode().split()
+        return owner, Path(directory), [int(child) for child in children]
+
+    yield start
+    for owner in owners:
+        owner.kill()
+        owner.wait()
+    reap(root)  # the children hold our pipes open
+    for owner in owners:
+        owner.communicate()
+
+
+def runs(pid):
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def wait_until(condition, timeout_s=10.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_a_session_leads_children_to_its_directory(session, root):
+    code = "import os, tempfile; print(os.environ['ARPO_SESSION'], tempfile.gettempdir())"
+    label, temporary = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert label == session.label
+    assert Path(temporary).is_relative_to(session.directory)
+    assert Path(tempfile.mkdtemp()).is_relative_to(session.directory)
+    assert session_directory() == session.directory
+    assert session.directory.parent == root
+
+
+def test_after_close_nothing_is_left_and_the_environment_is_as_before(root):
+    before = dict(os.environ)
+    temporary_before = tempfile.gettempdir()
+    session = Session.start(root)
+    (session.directory / "tmp" / "file").write_text("x")
+    session.close()
+    session.close()
+    assert list(root.iterdir()) == []
+    assert dict(os.environ) == before
+    assert tempfile.gettempdir() == temporary_before
+
+
+def test_the_default_directory_is_short_enough_for_the_sockets_of_ray(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "with" / "a" / "long" / "name" / "indeed"))
+    monkeypatch.delenv("ARPO_SESSION_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 10)))
+    with Session.start() as session:
+        assert len(str(session.directory)) <= 38
+
+
+def test_close_ends_labelled_children_and_nobody_else(root, bystander):
+    session = Session.start(root)
+    child = subprocess.Popen(["sleep", "60"])
+    session.close()
+    assert child.wait(timeout=5) == -signal.SIGTERM
+    assert runs(bystander.pid)
+
+
+def test_close_kills_a_child_that_ignores_sigterm(root):
+    session = Session.start(root)
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    session.close()
+    assert child.wait(timeout=5) == -signal.SIGKILL
+    child.stdout.close()
+
+
+def test_close_finds_a_child_without_the_label_by_the_file_it_writes(root, bystander):
+    session = Session.start(root)
+    with (session.directory / "log").open("w") as log:
+        child = subprocess.Popen(["env", "-i", "sleep", "60"], stdout=log)
+    wait_until(lambda: psutil.Process(child.pid).environ() == {})
+    session.close()
+    assert child.wait(timeout=5) == -signal.SIGTERM
+
+
+def test_close_spares_whoever_only_reads_in_the_directory(root):
+    session = Session.start(root)
+    (session.directory / "log").write_text("x")
+    with (session.directory / "log").open() as log:
+        reader = subprocess.Popen(["env", "-i", "sleep", "60"], stdin=log)
+    wait_until(lambda: psutil.Process(reader.pid).environ() == {})
+    session.close()
+    assert runs(reader.pid)
+    reader.kill()
+    reader.wait()
+
+
+def test_close_finds_the_unlabelled_child_of_a_labelled_one(root):
+    session = Session.start(root)
+    code = "import subprocess; print(subprocess.Popen(['env', '-i', 'sleep', '60']).pid, flush=True); input()"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    grandchild = int(parent.stdout.readline())
+    session.close()
+    parent.communicate()
+    assert not runs(grandchild)
+
+
+def test_only_one_session_can_be_open_in_a_process(session, root):
+    with pytest.raises(ConfigError, match="already has an open session"):
+        Session.start(root)
+    assert session.directory.exists()
+
+
+def test_a_root_of_another_user_is_refused(root):
+    if os.getuid() == 0:
+        root.mkdir()
+        os.chown(root, 12345, 12345)
+    else:
+        root = Path("/")
+    with pytest.raises(ConfigError, match="belongs to user"):
+        Session.start(root)
+
+
+def test_a_session_in_a_session_lies_beside_it(session):
+    code = "from arpo.session import Session\nwith Session.start() as inner: print(inner.directory)"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    inner = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment).strip()
+    assert Path(inner).parent == session.directory.parent
+    assert not Path(inner).exists()
+    assert session.directory.exists()
+
+
+def test_a_forked_child_does_not_close_the_session_of_its_parent(session):
+    child = os.fork()
+    if child == 0:
+        session.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert session.directory.exists()
+
+
+@pytest.mark.parametrize("end", ["", "raise RuntimeError('a crash')", "sys.exit(3)"])
+def test_nothing_is_left_when_the_owner_ends_or_crashes(start_owner, root, end):
+    owner, _, children = start_owner(end)
+    owner.wait(timeout=20)
+    assert list(root.iterdir()) == []
+    assert not any(runs(child) for child in children)
+
+
+def test_nothing_is_left_after_ctrl_c(start_owner, root):
+    owner, _, children = start_owner()
+    owner.send_signal(signal.SIGINT)
+    owner.wait(timeout=20)
+    assert list(root.iterdir()) == []
+    assert not any(runs(child) for child in children)
+
+
+FORKED_CHILD = "[os.fork() or (time.sleep(60), os._exit(0))]"
+
+
+@pytest.mark.parametrize("body", [LABELLED_CHILD, FORKED_CHILD], ids=["executed", "forked"])
+def test_after_kill_9_the_next_start_cleans_up(start_owner, root, bystander, body):
+    owner, directory, children = start_owner(body=body)
+    owner.kill()
+    owner.wait()
+    assert directory.exists()
+    assert all(runs(child) for child in children)
+    with Session.start(root) as session:
+        assert not any(runs(child) for child in children)
+        assert {path.name for path in root.iterdir()} == {session.label, f"{session.label}.lock"}
+    assert runs(bystander.pid)
+
+
+def test_reaping_counts_what_it_finds(start_owner, root):
+    owner, _, _ = start_owner(body=f"{LABELLED_CHILD} * 2")
+    owner.kill()
+    owner.wait()
+    found = reap(root)
+    assert (found.sessions, found.processes) == (1, 1)  # the list repeats one child's id: one process
+    assert reap(root).sessions == 0
+
+
+def test_a_living_session_is_left_alone(start_owner, root):
+    _, directory, children = start_owner()
+    with Session.start(root):
+        assert directory.exists()
+        assert all(runs(child) for child in children)
+
+
+def test_a_session_whose_owner_cannot_be_seen_is_left_alone_while_its_lock_is_held(start_owner, root):
+    owner, directory, children = start_owner()
+    hidden = root / "999999999-1"  # as another container would see it: an id that means nobody here
+    directory.rename(hidden)
+    (root / f"{directory.name}.lock").rename(root / f"{hidden.name}.lock")
+    assert reap(root).sessions == 0
+    assert hidden.exists()
+    owner.kill()
+    owner.wait()
+    assert reap(root).sessions == 1
+    os.kill(children[0], signal.SIGKILL)  # renamed, the session has lost the label of its children
+
+
+def test_other_files_in_the_root_are_left_alone(root):
+    root.mkdir()
+    (root / "notes.lock").write_text("mine")
+    with Session.start(root):
+        pass
+    assert [path.name for path in root.iterdir()] == ["notes.lock"]
