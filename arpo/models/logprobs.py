@@ -1,0 +1,71 @@
+"""Log-probabilities of chosen tokens without the logits of all tokens at once."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+def chosen_logprobs(
+    hidden: Float[Tensor, "tokens hidden"],
+    chosen: Int64[Tensor, " tokens"],
+    head: Callable[[Tensor], Tensor],
+    forbidden: Int64[Tensor, " forbidden"],
+    *,
+    temperature: float,
+    chunk: int,
+    with_entropy: bool,
+) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"] | None]:
+    """Return log softmax(head(h) / temperature) at the chosen ids, and the entropy if wanted.
+
+    Logits exist for `chunk` tokens at a time only: the backward pass computes them again.
+
+    Args:
+        hidden: What the head reads; one row for each chosen token.
+        chosen: Id of each token.
+        head: The language model's output layer.
+        forbidden: Ids whose probability is zero.
+        temperature: Divides the logits.
+        chunk: How many tokens at a time.
+        with_entropy: Whether to compute the entropy too. It carries no gradient.
+    """
+
+    def of_chunk(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        # In place, because vocabularies are large and nobody else holds these logits.
+        logits = head(rows).float().index_fill_(1, forbidden, -torch.inf).div_(temperature)
+        logprobs = -torch.nn.functional.cross_entropy(logits, ids, reduction="none")
+        if not with_entropy:
+            return logprobs, logprobs.new_empty(0)
+        return logprobs, entropy_of_logits(logits.detach())
+
+    logprobs: list[Tensor] = []
+    entropies: list[Tensor] = []
+    for rows, ids in zip(torch.split(hidden, chunk), torch.split(chosen, chunk), strict=True):
+        part, entropy = checkpoint(of_chunk, rows, ids, use_reentrant=False, preserve_rng_state=False)
+        logprobs.append(part)
+        entropies.append(entropy)
+    return torch.cat(logprobs), torch.cat(entropies) if with_entropy else None
+
+
+def entropy_of_logits(logits: Float[Tensor, "tokens vocabulary"]) -> Float[Tensor, " tokens"]:
+    """Return the entropy of each row's softmax; a logit of minus infinity adds nothing."""
+    entropy: Tensor = torch.special.entr(logits.softmax(-1)).sum(-1)
+    return entropy
+
+
+def pack_left(
+    values: Float[Tensor, " chosen"], mask: Bool[Tensor, "batch tokens"]
+) -> tuple[Float[Tensor, "batch actions"], Bool[Tensor, "batch actions"]]:
+    """Return one row for each row of the mask, its values first and zeros after, and where values are.
+
+    Args:
+        values: One for each True in the mask, row by row.
+        mask: Where the values stood.
+    """
+    counts = mask.sum(1)
+    width = int(counts.max())
+    packed_mask = torch.arange(width, device=mask.device) < counts.unsqueeze(1)
+    packed = values.new_zeros(packed_mask.shape).masked_scatter(packed_mask, values)
+    return packed, packed_mask

@@ -1,0 +1,217 @@
+"""The policy: a Qwen2.5-VL checkpoint that gives log-probabilities of the tokens it acted with."""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from huggingface_hub import snapshot_download
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from arpo.errors import ConfigError
+from arpo.models.collate import TokenBatch
+from arpo.models.images import ImageProcessor
+from arpo.models.logprobs import chosen_logprobs, pack_left
+from arpo.models.tokenization import ChatTokenizer
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+LORA_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+"""Every linear layer of the language model's blocks, none of the vision tower's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSettings:
+    """Low-rank updates of the language model's blocks instead of its weights (arXiv 2106.09685)."""
+
+    rank: int = 32
+    alpha: float = 64.0
+    """The update is scaled by alpha / rank."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ConfigError(f"LoRA rank must be at least 1, got {self.rank}")
+        if self.alpha <= 0:
+            raise ConfigError(f"LoRA alpha must be positive, got {self.alpha}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionLogprobs:
+    """What the policy thinks of the tokens of a batch that were sampled, each row packed to the left."""
+
+    logprobs: Float[Tensor, "batch actions"]
+    """0 on padding."""
+    mask: Bool[Tensor, "batch actions"]
+    """True where there is a token."""
+    entropy: Float[Tensor, "batch actions"] | None
+    """Of the distribution each token was sampled from; without gradient; 0 on padding."""
+
+
+class Policy(nn.Module):
+    """Qwen2.5-VL from any directory that `from_pretrained` loads, tiny or real.
+
+    Args:
+        path: Directory or hub name.
+        dtype: Of the weights and of the computation.
+        gradient_checkpointing: Keep only the input of each block for the backward pass.
+        train_vision: Train the vision tower; otherwise it is frozen and computed without gradients.
+        lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
+        attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
+        logits_chunk: Tokens whose logits exist at the same time.
+
+    Raises:
+        ConfigError: If there is no such checkpoint or an argument is impossible.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        gradient_checkpointing: bool = False,
+        train_vision: bool = True,
+        lora: LoraSettings | None = None,
+        attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa",
+        logits_chunk: int = 1024,
+    ) -> None:
+        super().__init__()
+        if dtype not in DTYPES:
+            raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got {dtype!r}")
+        if logits_chunk < 1:
+            raise ConfigError(f"logits_chunk must be at least 1, got {logits_chunk}")
+        self.path = path
+        self.chat = ChatTokenizer(path)
+        self.images = ImageProcessor(path)
+        self.model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+            path, dtype=DTYPES[dtype], attn_implementation=attention
+        )
+        vision = self.model.model.visual
+        vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
+        self.model.requires_grad_(requires_grad=lora is None)
+        if lora is not None:
+            _add_lora(self.model, lora)
+        vision.requires_grad_(train_vision)
+        self._train_vision = train_vision
+        if gradient_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self._logits_chunk = logits_chunk
+        self._forbidden: Tensor
+        forbidden = torch.tensor(self.chat.forbidden_ids, dtype=torch.int64)
+        self.register_buffer("_forbidden", forbidden, persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._forbidden.device
+
+    def action_logprobs(
+        self, batch: TokenBatch, temperature: float = 1.0, *, with_entropy: bool = False
+    ) -> ActionLogprobs:
+        """Return the log-probability of every sampled token of the batch.
+
+        Hidden states are selected before the output layer, so logits exist only where the policy acted. Ids that
+        engines never sample have probability zero here too.
+
+        Args:
+            batch: On any device.
+            temperature: At which the tokens were sampled.
+            with_entropy: Whether to give entropies too, for the metrics.
+
+        Raises:
+            ValueError: If the temperature is not positive.
+        """
+        if temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
+        batch = batch.to(self.device)
+        hidden = self._hidden_states(batch)
+        # The state at one token predicts the next.
+        predicts = batch.action_mask[:, 1:]
+        logprobs, entropy = chosen_logprobs(
+            hidden[:, :-1][predicts],
+            batch.input_ids[:, 1:][predicts],
+            self.model.lm_head,
+            self._forbidden,
+            temperature=temperature,
+            chunk=self._logits_chunk,
+            with_entropy=with_entropy,
+        )
+        packed, mask = pack_left(logprobs, predicts)
+        return ActionLogprobs(packed, mask, None if entropy is None else pack_left(entropy, predicts)[0])
+
+    def checkpoint_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every weight by its name in a Qwen2.5-VL checkpoint file, LoRA merged, a tied output layer left out.
+
+        These are the names that `save_pretrained` writes and that vLLM's `load_weights` takes.
+        """
+        for name, tensor in _merged_weights(self.model):
+            yield _checkpoint_name(name), tensor
+
+    def save(self, directory: str | Path) -> None:
+        """Write a checkpoint, LoRA merged, that `from_pretrained` and vLLM load."""
+        self.model.save_pretrained(directory, state_dict=dict(_merged_weights(self.model)))
+        source = Path(self.path) if Path(self.path).is_dir() else Path(snapshot_download(str(self.path)))
+        for pattern in ("*token*", "*processor_config.json", "chat_template*", "vocab.json", "merges.txt"):
+            for file in source.glob(pattern):
+                shutil.copy(file, directory)
+
+    def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
+        embeddings = self.model.get_input_embeddings()(batch.input_ids)
+        with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
+            vision = self.model.model.visual(batch.pixel_values.to(self.model.dtype), grid_thw=batch.image_grid)
+        seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
+        embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
+        hidden: Tensor = self.model.model.language_model(
+            inputs_embeds=embeddings, position_ids=batch.position_ids, use_cache=False
+        ).last_hidden_state
+        return hidden
+
+
+class _PatchEmbedding(nn.Module):
+    """The vision tower's first layer as the matrix product it is, since its kernel is as large as a patch.
+
+    Same weights under the same name; as a convolution it takes several times as long.
+    """
+
+    def __init__(self, proj: nn.Conv3d) -> None:
+        super().__init__()
+        self.proj = proj
+
+    def forward(self, patches: Float[Tensor, "patches features"]) -> Float[Tensor, "patches hidden"]:
+        return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+
+
+def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
+    """Put low-rank updates into the model in place, without a wrapper that would rename everything."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=LORA_TARGETS)
+    inject_adapter_in_model(config, model)
+
+
+def _merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights by their names without LoRA; where there is an update, base plus update."""
+    from peft.tuners.lora import LoraLayer
+
+    updated = {f"{name}.": module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    # named_parameters gives a tied output layer once, as the embedding.
+    for name, parameter in model.named_parameters():
+        owner, _, own_name = name.partition("base_layer.")
+        if owner in updated and own_name == "weight":
+            yield owner + own_name, parameter.detach() + updated[owner].get_delta_weight("default").detach()
+        elif ".lora_" not in name:
+            yield owner + own_name, parameter.detach()
+
+
+def _checkpoint_name(name: str) -> str:
+    """Return the name of a weight on disk, which `transformers` 5 renames as it loads."""
+    for loaded, on_disk in (("model.language_model.", "model."), ("model.visual.", "visual.")):
+        if name.startswith(loaded):
+            return on_disk + name.removeprefix(loaded)
+    return name

@@ -1,0 +1,199 @@
+"""A Qwen2.5-VL small enough to learn on two cores, as a directory that goes down the path of a real checkpoint."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from math import isqrt
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen2VLImageProcessor,
+    Qwen2VLVideoProcessor,
+)
+
+from arpo.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+"""Qwen2.5-VL's special tokens, by its names and in its order."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}"
+    "{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Qwen2.5-VL's turns without its default system message, which would cost tokens in every prompt."""
+
+HEAD_DIM = 32
+"""vLLM's CPU attention wants a multiple of 32."""
+VISION_HIDDEN = 64
+VISION_DEPTH = 2
+VISION_HEADS = 2
+VOCABULARY_MULTIPLE = 64
+"""The embedding has more rows than the tokenizer has words, as in the real model: 152,064 against 151,665."""
+FREQUENT = 1000
+"""How often the tokenizer's training sees what must become one word: oftener than anything in the corpus."""
+
+
+def make_tiny(
+    directory: str | Path,
+    *,
+    corpus: Sequence[str],
+    hidden: int = 128,
+    layers: int = 2,
+    words: int = 640,
+    seed: int = 0,
+    min_pixels: int = 56 * 56,
+    max_pixels: int = 112 * 140,
+) -> Path:
+    """Write a randomly initialised Qwen2.5-VL with its own tokenizer and processor, and return the directory.
+
+    The defaults give 0.7 million parameters and 20 visual tokens a screenshot of 112 x 140. Every integer up to the
+    longest coordinate of a 16:9 screenshot of `max_pixels` is one token, so a click is five or six.
+
+    Args:
+        directory: Created if missing; `from_pretrained` and vLLM load it.
+        corpus: Texts the byte-level BPE is trained on: instructions, responses and prompt texts of the tasks.
+        hidden: Width of the language model, a multiple of 64: heads are 32 wide and come in pairs.
+        layers: Depth of the language model.
+        words: Size of the vocabulary at most, the 14 special tokens and 256 bytes included.
+        seed: Of the weights.
+        min_pixels: Smaller screenshots are enlarged to this.
+        max_pixels: Larger screenshots are reduced to this.
+
+    Raises:
+        ConfigError: If the numbers do not make a model.
+    """
+    if hidden < 2 * HEAD_DIM or hidden % (2 * HEAD_DIM):
+        raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
+    if layers < 1:
+        raise ConfigError(f"layers must be at least 1, got {layers}")
+    if not 0 < min_pixels <= max_pixels:
+        raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {min_pixels} and {max_pixels}")
+    largest_number = isqrt(max_pixels * 16 // 9)
+    smallest_vocabulary = len(SPECIAL_TOKENS) + 256 + largest_number
+    if words < smallest_vocabulary:
+        raise ConfigError(
+            f"words must be at least {smallest_vocabulary} (special tokens, bytes and numbers to {largest_number}), "
+            f"got {words}; raise it or lower max_pixels"
+        )
+    tokenizer = _train_tokenizer(corpus, words, largest_number)
+    model = _build_model(tokenizer, hidden, layers, seed)
+    model.save_pretrained(directory)
+    Qwen2_5_VLProcessor(
+        image_processor=Qwen2VLImageProcessor(min_pixels=min_pixels, max_pixels=max_pixels),
+        tokenizer=tokenizer,
+        video_processor=Qwen2VLVideoProcessor(),
+        chat_template=CHAT_TEMPLATE,
+    ).save_pretrained(directory)
+    log.info("wrote %s: %d parameters, %d words", directory, model.num_parameters(), len(tokenizer))
+    return Path(directory)
+
+
+def _training_texts(corpus: Sequence[str], largest_number: int) -> Iterator[str]:
+    yield from corpus
+    for _ in range(FREQUENT):
+        yield from (str(number) for number in range(largest_number + 1))
+        yield from ("user\n", "assistant\n", "system\n")
+
+
+def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int) -> PreTrainedTokenizerFast:
+    """Return a byte-level BPE whose words may span spaces and quotes but never mix digits with anything else."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            # A response starts after the assistant header's newline: no word may span it, or a conversation tokenized
+            # as a whole would differ from one tokenized turn by turn.
+            pre_tokenizers.Split("\n", behavior="merged_with_previous"),
+            pre_tokenizers.Digits(individual_digits=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=words,
+        min_frequency=2,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_training_texts(corpus, largest_number), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=[t for t in SPECIAL_TOKENS if t not in ("<|im_end|>", "<|endoftext|>")],
+        model_max_length=32768,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def _build_model(
+    tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, seed: int
+) -> Qwen2_5_VLForConditionalGeneration:
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL_TOKENS}
+    rows = -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": rows,
+            "hidden_size": hidden,
+            "intermediate_size": 3 * hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": hidden // HEAD_DIM,
+            "num_key_value_heads": hidden // HEAD_DIM // 2,
+            "max_position_embeddings": 32768,
+            "max_window_layers": layers,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]},
+            "tie_word_embeddings": True,
+            "bos_token_id": ids["<|endoftext|>"],
+            "eos_token_id": ids["<|im_end|>"],
+            "pad_token_id": ids["<|endoftext|>"],
+        },
+        vision_config={
+            "depth": VISION_DEPTH,
+            "hidden_size": VISION_HIDDEN,
+            "intermediate_size": 2 * VISION_HIDDEN,
+            "num_heads": VISION_HEADS,
+            "out_hidden_size": hidden,
+            # Window attention on a handful of patches is twenty times slower on CPU than full attention.
+            "fullatt_block_indexes": list(range(VISION_DEPTH)),
+        },
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=True,
+    )
+    config.architectures = ["Qwen2_5_VLForConditionalGeneration"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2_5_VLForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=ids["<|im_end|>"], pad_token_id=ids["<|endoftext|>"], do_sample=True
+    )
+    return model

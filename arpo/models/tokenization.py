@@ -1,0 +1,228 @@
+"""Conversations and trajectories as token ids: the only file that knows how turns and images become a sequence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from transformers import AutoConfig, AutoProcessor
+
+from arpo.agent.coordinates import smart_resize
+from arpo.errors import ConfigError
+from arpo.types import Trajectory
+
+NEVER_SAMPLED = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+"""Qwen2.5-VL's special tokens that a response must not hold; a sampled image placeholder breaks the sequence."""
+
+
+class ChatTokenizer:
+    """The chat template, tokenizer and image sizes of a checkpoint.
+
+    What stands between turns is cut out of the checkpoint's own chat template, so that any Qwen2.5-VL directory
+    works unchanged. Ids are only ever appended: what was sampled is never decoded and tokenized again.
+
+    Args:
+        path: A directory or hub name that `from_pretrained` loads.
+
+    Raises:
+        ConfigError: If there is no such checkpoint or its template is not one of turns with an end.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            self._processor = AutoProcessor.from_pretrained(path)
+            config = AutoConfig.from_pretrained(path)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot load a processor from {str(path)!r}: give the directory of a Qwen2.5-VL checkpoint, "
+                "for example one that `make train` wrote or a download of UI-TARS-1.5-7B"
+            ) from error
+        self._tokenizer = self._processor.tokenizer
+        self.image_token_id: int = config.image_token_id
+        self._glue = self._derive_glue(path)
+        self.end_of_turn_id: int = self._glue[0]
+        self.forbidden_ids: tuple[int, ...] = self._never_sampled(config.text_config.vocab_size)
+        self._forbidden = frozenset(self.forbidden_ids)
+        images = self._processor.image_processor
+        self._factor: int = images.patch_size * images.merge_size
+        self._min_pixels: int = images.size["shortest_edge"]
+        self._max_pixels: int = images.size["longest_edge"]
+
+    @property
+    def pad_id(self) -> int:
+        """An id to fill batches with; what it is has no effect."""
+        return int(self._tokenizer.pad_token_id)
+
+    def first_prompt(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """Return the ids of the conversation up to and including the assistant header, one id for each image.
+
+        Args:
+            messages: Chat messages; the content of one is a string or a list of `{"type": "text", "text": …}` and
+                `{"type": "image"}` parts.
+
+        Raises:
+            ValueError: If a text contains the image placeholder.
+        """
+        ids = self._encode(self._render(messages))
+        images = sum(
+            part["type"] == "image"
+            for message in messages
+            if not isinstance(message["content"], str)
+            for part in message["content"]
+        )
+        if ids.count(self.image_token_id) != images:
+            raise ValueError(
+                f"{images} images but {ids.count(self.image_token_id)} image placeholders in the prompt; "
+                "an instruction must not contain special tokens"
+            )
+        return ids
+
+    def next_prompt(self, response_ids: Sequence[int]) -> tuple[int, ...]:
+        """Return what follows a response: the end of its turn, a user turn with one image, the assistant header.
+
+        The end-of-turn id is left out where the response ends with it, so a sampled one is never doubled and a
+        missing one is added as part of the prompt, outside the action mask.
+        """
+        ended = bool(response_ids) and response_ids[-1] == self.end_of_turn_id
+        return self._glue[1:] if ended else self._glue
+
+    def encode_response(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a response somebody wrote, with the end-of-turn id that a model would sample.
+
+        Raises:
+            ValueError: If the text contains a token that is never sampled.
+        """
+        ids = (*self._encode(text), self.end_of_turn_id)
+        self.check_response(ids)
+        return ids
+
+    def check_response(self, response_ids: Sequence[int]) -> None:
+        """Refuse a response that the policy cannot have sampled.
+
+        Raises:
+            ValueError: If an id is among `forbidden_ids`.
+        """
+        if not self._forbidden.isdisjoint(response_ids):
+            wrong = sorted(self._forbidden.intersection(response_ids))
+            raise ValueError(
+                f"response holds ids {wrong} ({self._tokenizer.convert_ids_to_tokens(wrong)}), which are never "
+                "sampled; the engine must mask forbidden_ids"
+            )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text without special tokens; what stands between box tokens stays."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def model_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return width and height of a screenshot as the model sees it, in pixels."""
+        model_height, model_width = smart_resize(
+            height, width, factor=self._factor, min_pixels=self._min_pixels, max_pixels=self._max_pixels
+        )
+        return model_width, model_height
+
+    def image_tokens(self, width: int, height: int) -> int:
+        """Return how many tokens a screenshot of this size takes."""
+        model_width, model_height = self.model_size(width, height)
+        return (model_width // self._factor) * (model_height // self._factor)
+
+    def context_length(self, ids: Sequence[int], sizes: Sequence[tuple[int, int]]) -> int:
+        """Return the number of tokens of a context once each image placeholder is as long as its screenshot.
+
+        Args:
+            ids: The context; one placeholder id stands for each image.
+            sizes: Width and height of each screenshot.
+        """
+        return len(ids) - len(sizes) + sum(self.image_tokens(width, height) for width, height in sizes)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return str(self._processor.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False))
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _derive_glue(self, path: str | Path) -> tuple[int, ...]:
+        """Return the ids between the end of a response and the start of the next, from two renderings of a probe."""
+        user = {"role": "user", "content": [{"type": "image"}]}
+        head = self._render([user]) + "response"
+        whole = self._render([user, {"role": "assistant", "content": "response"}, user])
+        glue = self._encode(whole.removeprefix(head))
+        ends_turns = whole.startswith(head) and glue[:1] and glue[0] in self._tokenizer.all_special_ids
+        if not ends_turns or glue.count(self.image_token_id) != 1:
+            raise ConfigError(
+                f"the chat template of {str(path)!r} does not append turns that end with a special token and hold one "
+                f"placeholder an image: after 'response' it renders {whole.removeprefix(head)!r}"
+            )
+        return glue
+
+    def _never_sampled(self, vocabulary_size: int) -> tuple[int, ...]:
+        words = self._tokenizer.get_vocab()
+        special = {words[name] for name in (*NEVER_SAMPLED, self._tokenizer.pad_token) if name in words}
+        special.discard(self.end_of_turn_id)
+        # The embedding has more rows than the tokenizer has words; the rest decodes to nothing.
+        return tuple(sorted(special.union(range(len(self._tokenizer), vocabulary_size))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenizedTrajectory:
+    """One training sequence: every image placeholder as long as its screenshot, no padding."""
+
+    input_ids: Int64[Tensor, " tokens"]
+    action_mask: Bool[Tensor, " tokens"]
+    """True exactly on sampled tokens."""
+    image_mask: Bool[Tensor, " tokens"]
+    """True on image placeholders."""
+    screenshots: tuple[str, ...]
+    """SHA-256 of each screenshot, in the order of the placeholders."""
+    sampler_logprobs: Float[Tensor, " actions"]
+    """The engine's log-probability of each sampled token."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+def tokenize(trajectory: Trajectory, chat: ChatTokenizer) -> list[TokenizedTrajectory]:
+    """Return the training sequences of a trajectory: today one, the episode as the engine saw it.
+
+    Raises:
+        ValueError: If placeholders and screenshots, or ids and log-probabilities, do not match.
+    """
+    ids: list[int] = []
+    sampled: list[bool] = []
+    for number, step in enumerate(trajectory.steps):
+        where = f"trajectory {trajectory.id!r}, step {number}"
+        if step.prompt_ids.count(chat.image_token_id) != 1:
+            found = step.prompt_ids.count(chat.image_token_id)
+            raise ValueError(f"{where}: 1 screenshot but {found} image placeholders in the prompt")
+        if len(step.sampler_logprobs) != len(step.response_ids):
+            raise ValueError(
+                f"{where}: {len(step.response_ids)} response ids but {len(step.sampler_logprobs)} log-probabilities"
+            )
+        chat.check_response(step.response_ids)
+        at = step.prompt_ids.index(chat.image_token_id)
+        image = [chat.image_token_id] * chat.image_tokens(step.width, step.height)
+        prompt = [*step.prompt_ids[:at], *image, *step.prompt_ids[at + 1 :]]
+        ids += [*prompt, *step.response_ids]
+        sampled += [False] * len(prompt) + [True] * len(step.response_ids)
+    input_ids = torch.tensor(ids, dtype=torch.int64)
+    return [
+        TokenizedTrajectory(
+            input_ids=input_ids,
+            action_mask=torch.tensor(sampled, dtype=torch.bool),
+            image_mask=input_ids == chat.image_token_id,
+            screenshots=tuple(step.screenshot for step in trajectory.steps),
+            sampler_logprobs=torch.tensor(
+                [logprob for step in trajectory.steps for logprob in step.sampler_logprobs], dtype=torch.float32
+            ),
+        )
+    ]

@@ -1,0 +1,49 @@
+"""What every test shares: one thread, no network, shapes checked at run time, and one tiny Qwen2.5-VL."""
+
+import os
+
+# Before torch is imported: threads of several libraries that spin against each other make two cores ten times slower.
+for name, value in {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "TORCH_COMPILE_DISABLE": "1",
+}.items():
+    os.environ.setdefault(name, value)
+
+from pathlib import Path  # noqa: E402
+
+import jaxtyping  # noqa: E402
+import pytest  # noqa: E402
+from beartype import BeartypeConf, beartype  # noqa: E402
+
+typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True))
+"""Takes an integer where a float is wanted, as Python and mypy do."""
+jaxtyping.install_import_hook(["arpo.algorithms", "arpo.models"], "tests.conftest.typechecker")
+
+TINY_CORPUS = (
+    "Action: click(start_box='(10,20)')",
+    "Action: click(start_box='(100,42)')",
+    "Action: left_double(start_box='(35,60)')",
+    "Action: type(content='hello world')",
+    "Action: hotkey(key='ctrl c')",
+    "Action: scroll(start_box='(56,70)', direction='down')",
+    "Action: wait()",
+    "Action: finished()",
+    "Action: finished(content='done')",
+    "Thought: I click the button.\nAction: click(start_box='(7,8)')",
+    "Click on the Save button.",
+    "Type the word hello into the text field and press Submit.",
+    "You are a GUI agent. You are given a task and your action history, with screenshots.",
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a random Qwen2.5-VL of 0.7 million parameters: 20 visual tokens a 112 x 140 screenshot."""
+    from arpo.models.tiny import make_tiny
+
+    # 600 words in an embedding of 640 rows: like the real model, it has ids that mean nothing.
+    return make_tiny(tmp_path_factory.mktemp("tiny"), corpus=TINY_CORPUS * 4, words=600)

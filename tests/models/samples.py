@@ -1,0 +1,68 @@
+"""Screenshots and trajectories for the tests of this folder."""
+
+import hashlib
+from io import BytesIO
+
+import numpy as np
+from PIL import Image
+
+from arpo.agent.prompt import Prompt
+from arpo.models.tokenization import ChatTokenizer
+from arpo.types import Outcome, Step, Trajectory
+
+RESPONSES = (
+    "Action: click(start_box='(10,20)')",
+    "Thought: I click the button.\nAction: click(start_box='(7,8)')",
+    "Action: type(content='hello')",
+    "Action: finished()",
+)
+
+
+def screenshot(seed: int, width: int = 112, height: int = 140) -> tuple[str, bytes]:
+    """Return the SHA-256 and the PNG of random rectangles on white."""
+    rng = np.random.default_rng(seed)
+    pixels = np.full((height, width, 3), 255, np.uint8)
+    for _ in range(5):
+        top, left = rng.integers(0, height), rng.integers(0, width)
+        pixels[top : top + height // 4, left : left + width // 3] = rng.integers(0, 256, 3)
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return hashlib.sha256(buffer.getvalue()).hexdigest(), buffer.getvalue()
+
+
+def trajectory(
+    chat: ChatTokenizer, seeds: tuple[int, ...], *, size: tuple[int, int] = (112, 140), cut: bool = False
+) -> Trajectory:
+    """Return an episode that shows the screenshots of these seeds; its first response is cut short if wanted."""
+    shots = [screenshot(seed, *size) for seed in seeds]
+    prompt = chat.first_prompt(Prompt.compact().messages(f"Click on button {seeds[0]}."))
+    steps = []
+    for number, (key, _) in enumerate(shots):
+        response = chat.encode_response(RESPONSES[(seeds[number] + number) % len(RESPONSES)])
+        if cut and number == 0:
+            response = response[:-1]
+        steps.append(
+            Step(
+                screenshot=key,
+                width=size[0],
+                height=size[1],
+                prompt_ids=prompt,
+                response_ids=response,
+                sampler_logprobs=tuple(-0.5 - 0.01 * index for index in range(len(response))),
+                policy_version=0,
+                response=chat.decode(response),
+            )
+        )
+        prompt = chat.next_prompt(response)
+    return Trajectory(
+        id=f"0/0/{seeds[0]}",
+        task_id="t",
+        domain="d",
+        instruction="",
+        seed=0,
+        steps=tuple(steps),
+        outcome=Outcome.FINISHED,
+        task_reward=1.0,
+        format_reward=0.0,
+        screenshots=dict(shots),
+    )

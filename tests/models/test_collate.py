@@ -1,0 +1,97 @@
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from arpo.errors import ConfigError
+from arpo.models.collate import collate, micro_batches
+from arpo.models.images import ImageProcessor
+from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
+from arpo.types import Trajectory
+from tests.models.samples import screenshot, trajectory
+
+
+def prepare(chat: ChatTokenizer, *episodes: Trajectory) -> tuple[list[TokenizedTrajectory], dict[str, bytes]]:
+    tokens = [tokens for episode in episodes for tokens in tokenize(episode, chat)]
+    return tokens, {key: png for episode in episodes for key, png in episode.screenshots.items()}
+
+
+def test_position_ids_equal_the_models_own(tiny_model: Path, chat: ChatTokenizer, images: ImageProcessor) -> None:
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
+    wide = trajectory(chat, (4, 5), size=(1920, 1080))
+    batch = collate(*prepare(chat, trajectory(chat, (0,)), wide, trajectory(chat, (1, 2, 3))), images)
+    valid = torch.arange(batch.input_ids.shape[1]) < batch.lengths.unsqueeze(1)
+    distinct = [0, 1, 2, 3, 4, 5]  # no screenshot is shared here, so the distinct ones are all, in order
+    expected, _ = model.model.get_rope_index(
+        batch.input_ids, batch.image_mask.int(), batch.image_grid[distinct], attention_mask=valid.int()
+    )
+    for row in range(3):
+        torch.testing.assert_close(batch.position_ids[:, row, valid[row]], expected[:, row, valid[row]])
+
+
+def test_a_screenshot_that_is_seen_often_is_embedded_once(chat: ChatTokenizer, images: ImageProcessor) -> None:
+    batch = collate(
+        *prepare(chat, trajectory(chat, (7, 8)), trajectory(chat, (7, 9)), trajectory(chat, (8, 7))), images
+    )
+    assert len(batch.image_grid) == 3
+    assert len(batch.pixel_values) == 3 * 80  # 10 x 8 patches each
+    # 20 tokens a screenshot: the three distinct ones start at rows 0, 20 and 40 of the vision tower's output.
+    assert batch.image_index[::20].tolist() == [0, 20, 0, 40, 20, 0]
+    assert len(batch.image_index) == int(batch.image_mask.sum()) == 120
+    assert images.decoded == 3
+
+
+def test_rows_keep_their_order_and_are_padded_on_the_right(chat: ChatTokenizer, images: ImageProcessor) -> None:
+    tokens, screenshots = prepare(chat, trajectory(chat, (0,)), trajectory(chat, (1, 2)))
+    batch = collate(tokens, screenshots, images)
+    assert batch.lengths.tolist() == [len(tokens[0]), len(tokens[1])]
+    for row, sequence in enumerate(tokens):
+        length, actions = len(sequence), len(sequence.sampler_logprobs)
+        assert torch.equal(batch.input_ids[row, :length], sequence.input_ids)
+        assert torch.equal(batch.action_mask[row, :length], sequence.action_mask)
+        assert torch.equal(batch.sampler_logprobs[row, :actions], sequence.sampler_logprobs)
+        assert not batch.action_mask[row, length:].any()
+        assert not batch.image_mask[row, length:].any()
+        assert not batch.sampler_logprobs[row, actions:].any()
+
+
+def test_a_missing_screenshot_is_named(chat: ChatTokenizer, images: ImageProcessor) -> None:
+    tokens, screenshots = prepare(chat, trajectory(chat, (0, 1)))
+    key, _ = screenshot(1)
+    del screenshots[key]
+    with pytest.raises(ValueError, match=f"1 of 2 screenshots are missing, the first is {key}"):
+        collate(tokens, screenshots, images)
+
+
+def test_a_screenshot_of_another_size_than_noted_is_refused(chat: ChatTokenizer, images: ImageProcessor) -> None:
+    tokens, screenshots = prepare(chat, trajectory(chat, (0,)))
+    (key,) = screenshots
+    with pytest.raises(ValueError, match="20 image placeholders but 15 visual tokens"):
+        collate(tokens, {key: screenshot(0, 1920, 1080)[1]}, images)
+
+
+def test_nothing_cannot_be_collated(images: ImageProcessor) -> None:
+    with pytest.raises(ValueError, match="give at least 1"):
+        collate([], {}, images)
+
+
+def test_micro_batches_by_hand() -> None:
+    # Longest first: 90 stands alone (2 x 90 > 100); 50 and 40 pad to 100; 30, 30, 20 pad to 90; 200 is over the limit.
+    assert micro_batches([30, 90, 20, 50, 200, 30, 40], max_tokens=100) == [[4], [1], [3, 6], [0, 5, 2]]
+    assert micro_batches([], max_tokens=100) == []
+
+
+@given(st.lists(st.integers(1, 100)), st.integers(1, 400))
+def test_micro_batches_hold_everything_once_and_stay_within_the_limit(lengths: list[int], limit: int) -> None:
+    groups = micro_batches(lengths, limit)
+    assert sorted(position for group in groups for position in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(lengths[position] for position in group) <= limit
+
+
+def test_micro_batches_need_room() -> None:
+    with pytest.raises(ConfigError, match="max_tokens must be at least 1, got 0"):
+        micro_batches([1], 0)

@@ -1,0 +1,71 @@
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor
+
+from arpo.errors import ConfigError
+from arpo.models.images import ImageProcessor
+from arpo.models.tiny import make_tiny
+from tests.conftest import TINY_CORPUS
+from tests.models.samples import screenshot
+
+
+@pytest.mark.parametrize("size", [(112, 140), (160, 210), (30, 50), (640, 480), (333, 1000)])
+def test_patches_equal_the_checkpoints_own_processor_bit_for_bit(
+    tiny_model: Path, images: ImageProcessor, size: tuple[int, int]
+) -> None:
+    key, png = screenshot(0, *size)
+    expected = AutoImageProcessor.from_pretrained(tiny_model)(images=Image.open(BytesIO(png)), return_tensors="pt")
+    patches = images(key, png)
+    assert torch.equal(patches.pixel_values, expected["pixel_values"])
+    assert list(patches.grid) == expected["image_grid_thw"][0].tolist()
+
+
+def test_a_full_hd_screen_has_the_patches_of_the_paper(tmp_path: Path) -> None:
+    directory = make_tiny(tmp_path, corpus=TINY_CORPUS, words=3000, max_pixels=2_116_800)
+    patches = ImageProcessor(directory)(*screenshot(0, 1920, 1080))
+    # 1092 x 1932 pixels: 78 x 138 patches of 14, 10,764 in all
+    assert patches.grid == (1, 78, 138)
+    assert patches.pixel_values.shape == (10_764, 1176)
+
+
+def test_a_screenshot_is_decoded_once(images: ImageProcessor) -> None:
+    key, png = screenshot(0)
+    first = images(key, png)
+    again = images(key, b"never looked at")
+    assert torch.equal(first.pixel_values, again.pixel_values)
+    assert images.decoded == 1
+
+
+def test_the_least_recently_used_screenshot_leaves_first(tiny_model: Path) -> None:
+    # 10 x 8 patches of 588 bytes are 47,040 bytes; 0.1 MB hold two.
+    images = ImageProcessor(tiny_model, cache_mb=0.1)
+    shots = [screenshot(seed) for seed in range(3)]
+    for index in (0, 1, 0, 2):
+        images(*shots[index])
+    assert images.decoded == 3
+    images(*shots[0])
+    assert images.decoded == 3
+    images(*shots[1])
+    assert images.decoded == 4
+
+
+def test_without_a_cache_every_call_decodes(tiny_model: Path) -> None:
+    images = ImageProcessor(tiny_model, cache_mb=0)
+    for _ in range(2):
+        images(*screenshot(0))
+    assert images.decoded == 2
+
+
+def test_a_changed_result_does_not_change_the_cache(images: ImageProcessor) -> None:
+    key, png = screenshot(0)
+    images(key, png).pixel_values.zero_()
+    assert images(key, png).pixel_values.abs().sum() > 0
+
+
+def test_a_negative_cache_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ConfigError, match="cache_mb must be at least 0, got -1"):
+        ImageProcessor(tiny_model, cache_mb=-1)

@@ -1,0 +1,97 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from arpo.models.logprobs import chosen_logprobs, entropy_of_logits, pack_left
+
+
+def identity(rows: Tensor) -> Tensor:
+    return rows.clone()
+
+
+def no_ids() -> Tensor:
+    return torch.tensor([], dtype=torch.int64)
+
+
+def test_logprobs_by_hand() -> None:
+    # softmax([ln 1, ln 2, ln 5]) = [1/8, 2/8, 5/8]; at temperature 1/2 the odds are squared: [1, 4, 25] / 30
+    logits = torch.tensor([[1.0, 2.0, 5.0]]).log()
+    chosen = torch.tensor([1])
+    for temperature, probability in [(1.0, 2 / 8), (0.5, 4 / 30)]:
+        logprobs, entropy = chosen_logprobs(
+            logits, chosen, identity, no_ids(), temperature=temperature, chunk=8, with_entropy=False
+        )
+        assert entropy is None
+        assert logprobs.item() == pytest.approx(math.log(probability))
+
+
+def test_a_forbidden_id_takes_no_probability() -> None:
+    logits = torch.tensor([[1.0, 2.0, 5.0]]).log()
+    logprobs, entropy = chosen_logprobs(
+        logits, torch.tensor([0]), identity, torch.tensor([2]), temperature=1.0, chunk=8, with_entropy=True
+    )
+    # [1, 2] / 3 remain; entropy = 1/3 ln 3 + 2/3 ln 1.5
+    assert logprobs.item() == pytest.approx(math.log(1 / 3))
+    assert entropy is not None
+    assert entropy.item() == pytest.approx(math.log(3) / 3 + 2 * math.log(1.5) / 3)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 100])
+def test_values_and_gradients_do_not_depend_on_the_chunk(chunk: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(11, 5, generator=generator).requires_grad_()
+    hidden = torch.randn(7, 5, generator=generator).requires_grad_()
+    chosen = torch.tensor([0, 3, 4, 10, 5, 0, 7])
+    forbidden = torch.tensor([1, 2])
+
+    logits = (hidden @ weight.T).index_fill(1, forbidden, -torch.inf) / 0.7
+    expected = logits.log_softmax(-1).gather(1, chosen.unsqueeze(1)).squeeze(1)
+    expected_gradients = torch.autograd.grad(expected.square().sum(), (hidden, weight))
+
+    logprobs, entropy = chosen_logprobs(
+        hidden, chosen, lambda rows: rows @ weight.T, forbidden, temperature=0.7, chunk=chunk, with_entropy=True
+    )
+    assert entropy is not None
+    assert not entropy.requires_grad
+    torch.testing.assert_close(logprobs, expected)
+    torch.testing.assert_close(torch.autograd.grad(logprobs.square().sum(), (hidden, weight)), expected_gradients)
+    torch.testing.assert_close(entropy, torch.distributions.Categorical(logits=logits.detach()).entropy())
+
+
+def test_logits_of_one_chunk_only_exist_at_a_time() -> None:
+    rows_at_once: list[int] = []
+
+    def head(rows: Tensor) -> Tensor:
+        rows_at_once.append(len(rows))
+        return rows * 1.0
+
+    hidden = torch.zeros(10, 3).requires_grad_()
+    logprobs, _ = chosen_logprobs(
+        hidden, torch.zeros(10, dtype=torch.int64), head, no_ids(), temperature=1.0, chunk=4, with_entropy=False
+    )
+    assert rows_at_once == [4, 4, 2]
+    # The graph holds no logits: the backward pass asks the head again.
+    logprobs.sum().backward()
+    assert sorted(rows_at_once) == [2, 2, 4, 4, 4, 4]
+
+
+def test_an_uncertain_row_has_the_entropy_of_its_words() -> None:
+    logits = torch.tensor([[0.0, 0.0, 0.0, -torch.inf], [9.0, -torch.inf, -torch.inf, -torch.inf]])
+    torch.testing.assert_close(entropy_of_logits(logits), torch.tensor([math.log(3), 0.0]))
+
+
+def test_packing_moves_values_to_the_left_and_fills_with_zeros() -> None:
+    mask = torch.tensor([[False, True, False, True], [False, False, True, False], [False] * 4])
+    packed, packed_mask = pack_left(torch.tensor([1.0, 2.0, 3.0]), mask)
+    assert packed.tolist() == [[1.0, 2.0], [3.0, 0.0], [0.0, 0.0]]
+    assert packed_mask.tolist() == [[True, True], [True, False], [False, False]]
+
+
+def test_a_batch_without_actions_gives_empty_rows() -> None:
+    logprobs, _ = chosen_logprobs(
+        torch.zeros(0, 3), no_ids(), identity, no_ids(), temperature=1.0, chunk=4, with_entropy=False
+    )
+    packed, packed_mask = pack_left(logprobs, torch.zeros(2, 5, dtype=torch.bool))
+    assert packed.shape == packed_mask.shape == (2, 0)

@@ -1,0 +1,222 @@
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+from arpo.errors import ConfigError
+from arpo.models.collate import TokenBatch, collate
+from arpo.models.images import ImageProcessor
+from arpo.models.policy import LoraSettings, Policy
+from arpo.models.tiny import make_tiny
+from arpo.models.tokenization import ChatTokenizer, tokenize
+from arpo.types import Trajectory
+from tests.conftest import TINY_CORPUS
+from tests.models.samples import screenshot, trajectory
+
+
+@pytest.fixture
+def policy(tiny_model: Path) -> Policy:
+    return Policy(tiny_model)
+
+
+def as_batch(policy: Policy, *episodes: Trajectory) -> TokenBatch:
+    tokens = [tokens for episode in episodes for tokens in tokenize(episode, policy.chat)]
+    return collate(tokens, {k: png for e in episodes for k, png in e.screenshots.items()}, policy.images)
+
+
+def mixed_batch(policy: Policy) -> TokenBatch:
+    """Three episodes of unequal length that share a screenshot, one of another screen."""
+    return as_batch(
+        policy,
+        trajectory(policy.chat, (0, 1, 2)),
+        trajectory(policy.chat, (0, 3)),
+        trajectory(policy.chat, (4,), size=(1920, 1080)),
+    )
+
+
+def full_logprobs(
+    model: Qwen2_5_VLForConditionalGeneration, policy: Policy, episode: Trajectory, temperature: float
+) -> Tensor:
+    """The plain way: the model's own forward pass over one sequence, every image processed, all logits."""
+    (tokens,) = tokenize(episode, policy.chat)
+    pixels = [policy.images(key, episode.screenshots[key]) for key in tokens.screenshots]
+    logits = model(
+        input_ids=tokens.input_ids.unsqueeze(0),
+        attention_mask=torch.ones(1, len(tokens), dtype=torch.int64),
+        mm_token_type_ids=tokens.image_mask.int().unsqueeze(0),
+        pixel_values=torch.cat([patches.pixel_values for patches in pixels]),
+        image_grid_thw=torch.tensor([patches.grid for patches in pixels]),
+    ).logits[0]
+    allowed = logits.index_fill(1, torch.tensor(policy.chat.forbidden_ids), -torch.inf)
+    logprobs = (allowed / temperature).log_softmax(-1)[:-1]
+    chosen = logprobs.gather(1, tokens.input_ids[1:].unsqueeze(1)).squeeze(1)
+    return chosen[tokens.action_mask[1:]]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logprobs_and_gradients_equal_the_plain_forward_pass(
+    tiny_model: Path, policy: Policy, temperature: float
+) -> None:
+    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
+    episodes = [trajectory(policy.chat, (0, 1, 2)), trajectory(policy.chat, (0, 3))]
+    output = policy.action_logprobs(as_batch(policy, *episodes), temperature)
+    expected = [full_logprobs(plain, policy, episode, temperature) for episode in episodes]
+    for row, values in enumerate(expected):
+        assert output.mask[row].sum() == len(values)
+        torch.testing.assert_close(output.logprobs[row, : len(values)], values, atol=1e-5, rtol=1e-5)
+        assert not output.logprobs[row, len(values) :].any()
+    sum(values.exp().sum() for values in expected).backward()
+    (output.logprobs.exp() * output.mask).sum().backward()
+    gradients = {name: parameter.grad for name, parameter in plain.named_parameters()}
+    assert len(gradients) == 56
+    for name, parameter in policy.model.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_a_row_does_not_depend_on_the_rest_of_its_micro_batch(policy: Policy) -> None:
+    episodes = [trajectory(policy.chat, (0, 1, 2)), trajectory(policy.chat, (0,)), trajectory(policy.chat, (5, 0))]
+    together = policy.action_logprobs(as_batch(policy, *episodes), with_entropy=True)
+    for row, episode in enumerate(episodes):
+        alone = policy.action_logprobs(as_batch(policy, episode), with_entropy=True)
+        width = alone.logprobs.shape[1]
+        torch.testing.assert_close(together.logprobs[row, :width], alone.logprobs[0], atol=1e-5, rtol=0)
+        assert together.mask[row].sum() == width
+        assert together.entropy is not None
+        assert alone.entropy is not None
+        torch.testing.assert_close(together.entropy[row, :width], alone.entropy[0], atol=1e-5, rtol=0)
+
+
+def test_what_stands_in_the_padding_changes_nothing(policy: Policy) -> None:
+    batch = mixed_batch(policy)
+    expected = policy.action_logprobs(batch).logprobs
+    padding = torch.arange(batch.input_ids.shape[1]) >= batch.lengths.unsqueeze(1)
+    batch.input_ids[padding] = 99
+    assert padding.any()
+    assert torch.equal(policy.action_logprobs(batch).logprobs, expected)
+
+
+def test_logits_chunks_change_nothing(tiny_model: Path, policy: Policy) -> None:
+    batch = mixed_batch(policy)
+    torch.testing.assert_close(
+        Policy(tiny_model, logits_chunk=3).action_logprobs(batch).logprobs, policy.action_logprobs(batch).logprobs
+    )
+
+
+def test_gradient_checkpointing_changes_no_gradient(tiny_model: Path, policy: Policy) -> None:
+    checkpointed = Policy(tiny_model, gradient_checkpointing=True)
+    for each in (policy, checkpointed):
+        each.train()
+        each.action_logprobs(mixed_batch(each)).logprobs.sum().backward()
+    assert checkpointed.model.model.language_model.layers[0].gradient_checkpointing
+    for ours, plain in zip(checkpointed.parameters(), policy.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, plain.grad)
+
+
+def test_a_frozen_vision_tower_has_no_gradient_and_the_rest_has(tiny_model: Path) -> None:
+    frozen = Policy(tiny_model, train_vision=False)
+    frozen.action_logprobs(mixed_batch(frozen)).logprobs.sum().backward()
+    for name, parameter in frozen.model.named_parameters():
+        assert (parameter.grad is None) == name.startswith("model.visual."), name
+
+
+def test_bfloat16_is_close(tiny_model: Path, policy: Policy) -> None:
+    half = Policy(tiny_model, dtype="bfloat16")
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+    output = half.action_logprobs(mixed_batch(half))
+    assert output.logprobs.dtype == torch.float32
+    torch.testing.assert_close(output.logprobs, policy.action_logprobs(mixed_batch(policy)).logprobs, atol=0.1, rtol=0)
+
+
+def test_lora_starts_as_the_base_and_trains_the_language_blocks_only(tiny_model: Path, policy: Policy) -> None:
+    lora = Policy(tiny_model, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
+    batch = mixed_batch(policy)
+    torch.testing.assert_close(lora.action_logprobs(batch).logprobs, policy.action_logprobs(batch).logprobs)
+    trained = [name for name, parameter in lora.model.named_parameters() if parameter.requires_grad]
+    # 2 layers, 7 linear layers each, A and B
+    assert len(trained) == 2 * 7 * 2
+    assert all("language_model.layers." in name and ".lora_" in name for name in trained)
+
+
+def with_random_lora(directory: Path) -> Policy:
+    policy = Policy(directory, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if ".lora_" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return policy
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_saved_policy_loads_as_a_checkpoint_with_the_same_logprobs(
+    tiny_model: Path, tmp_path: Path, lora: bool
+) -> None:
+    policy = with_random_lora(tiny_model) if lora else Policy(tiny_model)
+    policy.save(tmp_path / "saved")
+    again = Policy(tmp_path / "saved")
+    batch = mixed_batch(policy)
+    expected = policy.action_logprobs(batch).logprobs
+    torch.testing.assert_close(again.action_logprobs(batch).logprobs, expected, atol=1e-5, rtol=1e-5)
+    assert again.chat.forbidden_ids == policy.chat.forbidden_ids
+    assert AutoProcessor.from_pretrained(tmp_path / "saved").chat_template
+    base = Policy(tiny_model).action_logprobs(batch).logprobs
+    assert torch.allclose(base, expected, atol=1e-3) != lora
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(
+    tiny_model: Path, tmp_path: Path, lora: bool
+) -> None:
+    policy = with_random_lora(tiny_model) if lora else Policy(tiny_model)
+    policy.save(tmp_path)
+    tensors = list(policy.checkpoint_tensors())
+    assert len(tensors) == len(dict(tensors))
+    assert not any(tensor.requires_grad for _, tensor in tensors)
+    for saved in (load_file(tmp_path / "model.safetensors"), load_file(tiny_model / "model.safetensors")):
+        assert dict(tensors).keys() == saved.keys()
+    torch.testing.assert_close(dict(tensors), load_file(tmp_path / "model.safetensors"), rtol=0, atol=0)
+
+
+def test_an_untied_output_layer_is_among_the_tensors(tmp_path: Path) -> None:
+    directory = make_tiny(tmp_path / "tied", corpus=TINY_CORPUS)
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(directory, tie_word_embeddings=False)
+    policy = Policy(directory)
+    policy.model = model
+    assert "lm_head.weight" in dict(policy.checkpoint_tensors())
+
+
+def test_a_screenshot_tower_sees_the_same_as_the_original_convolution(tiny_model: Path, policy: Policy) -> None:
+    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
+    patches = ImageProcessor(tiny_model)(*screenshot(0)).pixel_values
+    torch.testing.assert_close(policy.model.model.visual.patch_embed(patches), plain.model.visual.patch_embed(patches))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_a_temperature_that_is_not_positive_is_refused(policy: Policy, temperature: float) -> None:
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        policy.action_logprobs(mixed_batch(policy), temperature)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"rank": 0}, "rank must be at least 1, got 0"), ({"alpha": 0.0}, "alpha must be positive, got 0.0")],
+)
+def test_impossible_lora_is_refused(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LoraSettings(**arguments)
+
+
+def test_an_empty_chunk_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ConfigError, match="logits_chunk must be at least 1, got 0"):
+        Policy(tiny_model, logits_chunk=0)
+
+
+def test_a_chat_tokenizer_agrees_with_the_images_on_every_size(tiny_model: Path, chat: ChatTokenizer) -> None:
+    images = ImageProcessor(tiny_model)
+    for size in [(112, 140), (50, 40), (640, 480), (1920, 1080), (1000, 100)]:
+        _, rows, columns = images(*screenshot(0, *size)).grid
+        assert chat.image_tokens(*size) == rows * columns // 4
+        assert chat.model_size(*size) == (14 * columns, 14 * rows)

@@ -1,0 +1,149 @@
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from arpo.agent.prompt import Prompt
+from arpo.errors import ConfigError
+from arpo.models.tokenization import ChatTokenizer, tokenize
+from tests.models.samples import trajectory
+
+QWEN_TEMPLATE = (
+    "{% set image_count = namespace(value=0) %}{% for message in messages %}"
+    "{% if loop.first and message['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    "{% endif %}<|im_start|>{{ message['role'] }}\n{% if message['content'] is string %}{{ message['content'] }}"
+    "<|im_end|>\n{% else %}{% for content in message['content'] %}{% if content['type'] == 'image' %}"
+    "{% set image_count.value = image_count.value + 1 %}{% if add_vision_id %}Picture {{ image_count.value }}: "
+    "{% endif %}<|vision_start|><|image_pad|><|vision_end|>{% elif 'text' in content %}{{ content['text'] }}"
+    "{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""The real one in all that matters here: a default system message, a counter, and both kinds of content."""
+
+
+def with_template(tiny_model: Path, directory: Path, template: str) -> Path:
+    shutil.copytree(tiny_model, directory, dirs_exist_ok=True)
+    (directory / "chat_template.jinja").write_text(template)
+    return directory
+
+
+@pytest.fixture(params=["tiny", "qwen"])
+def any_directory(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Path:
+    return tiny_model if request.param == "tiny" else with_template(tiny_model, tmp_path, QWEN_TEMPLATE)
+
+
+@pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
+def test_a_conversation_appended_turn_by_turn_equals_the_template_rendered_as_a_whole(
+    any_directory: Path, prompt: Prompt
+) -> None:
+    chat = ChatTokenizer(any_directory)
+    texts = ["Thought: I look.\nAction: wait()", "Action: click(start_box='<|box_start|>(10,20)<|box_end|>')"]
+    messages = prompt.messages("Click on the Save button.")
+    ids = chat.first_prompt(messages)
+    for text in texts:
+        response = chat.encode_response(text)
+        ids += response + chat.next_prompt(response)
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": [{"type": "image"}]}]
+    tokenizer = AutoTokenizer.from_pretrained(any_directory)
+    whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert ids == tuple(tokenizer(whole).input_ids)
+    assert ids.count(chat.image_token_id) == 3
+
+
+def test_a_response_that_was_cut_gets_its_end_from_the_next_prompt(chat: ChatTokenizer) -> None:
+    ended = chat.encode_response("Action: wait()")
+    cut = ended[:-1]
+    assert ended[-1] == chat.end_of_turn_id
+    assert cut + chat.next_prompt(cut) == ended + chat.next_prompt(ended)
+    assert chat.next_prompt(())[0] == chat.end_of_turn_id
+
+
+def test_what_would_break_a_sequence_is_forbidden_and_nothing_else(chat: ChatTokenizer, tiny_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    names = ["<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"]
+    names += ["<|image_pad|>", "<|video_pad|>"]
+    assert len(tokenizer) == 600
+    beyond = range(600, 640)  # 600 rounded up to a multiple of 64
+    assert set(chat.forbidden_ids) == {*tokenizer.convert_tokens_to_ids(names), *beyond}
+    assert list(chat.forbidden_ids) == sorted(chat.forbidden_ids)
+
+
+def test_decoding_drops_box_tokens_and_keeps_what_stands_between(chat: ChatTokenizer) -> None:
+    ids = chat.encode_response("Action: click(start_box='<|box_start|>(10,20)<|box_end|>')")
+    assert chat.decode(ids) == "Action: click(start_box='(10,20)')"
+
+
+@pytest.mark.parametrize("text", ["<|image_pad|>", "Action: <|im_start|>user"])
+def test_a_response_that_cannot_be_sampled_is_refused(chat: ChatTokenizer, text: str) -> None:
+    with pytest.raises(ValueError, match="never sampled"):
+        chat.encode_response(text)
+
+
+def test_an_instruction_that_smuggles_in_an_image_is_refused(chat: ChatTokenizer) -> None:
+    with pytest.raises(ValueError, match="1 images but 2 image placeholders"):
+        chat.first_prompt(Prompt.compact().messages("Click <|image_pad|>"))
+
+
+def test_sizes_follow_smart_resize(chat: ChatTokenizer) -> None:
+    assert chat.model_size(112, 140) == (112, 140)
+    assert chat.image_tokens(112, 140) == 20  # 4 x 5 blocks of 28 pixels
+    # 1920 x 1080 into 15,680 pixels: shrink = sqrt(2073600 / 15680) = 11.5; 166.96 -> 140, 93.9 -> 84; 5 x 3 blocks
+    assert chat.model_size(1920, 1080) == (140, 84)
+    assert chat.image_tokens(1920, 1080) == 15
+    # five ids, two of them placeholders: 5 - 2 + 20 + 15
+    assert chat.context_length((5, 12, 6, 12, 7), [(112, 140), (1920, 1080)]) == 38
+
+
+def test_the_action_mask_is_true_exactly_on_sampled_tokens(chat: ChatTokenizer) -> None:
+    episode = trajectory(chat, (0, 1, 2), cut=True)
+    (tokens,) = tokenize(episode, chat)
+    sampled = tuple(i for step in episode.steps for i in step.response_ids)
+    assert tuple(tokens.input_ids[tokens.action_mask].tolist()) == sampled
+    assert len(tokens.sampler_logprobs) == episode.action_tokens == len(sampled)
+    assert tokens.sampler_logprobs[:2].tolist() == pytest.approx([-0.5, -0.51])
+    # The cut response has no sampled end; the end that closes its turn belongs to the prompt.
+    ends = (tokens.input_ids == chat.end_of_turn_id) & tokens.action_mask
+    assert ends.sum() == 2
+
+
+def test_each_placeholder_is_as_long_as_its_screenshot(chat: ChatTokenizer) -> None:
+    episode = trajectory(chat, (3, 4))
+    (tokens,) = tokenize(episode, chat)
+    assert int(tokens.image_mask.sum()) == 40
+    assert not (tokens.image_mask & tokens.action_mask).any()
+    assert tokens.screenshots == tuple(step.screenshot for step in episode.steps)
+    ids = tuple(i for step in episode.steps for i in (*step.prompt_ids, *step.response_ids))
+    assert len(tokens) == chat.context_length(ids, [(112, 140)] * 2)
+
+
+def test_records_that_do_not_match_are_refused(chat: ChatTokenizer) -> None:
+    episode = trajectory(chat, (5,))
+    (step,) = episode.steps
+    no_image = tuple(i for i in step.prompt_ids if i != chat.image_token_id)
+    sampled_image = (chat.image_token_id, *step.response_ids[1:])
+    for broken, message in [
+        (replace(step, prompt_ids=no_image), "1 screenshot but 0 image placeholders"),
+        (replace(step, sampler_logprobs=(0.0,)), r"response ids but 1 log-probabilities"),
+        (replace(step, response_ids=sampled_image), "never sampled"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            tokenize(replace(episode, steps=(broken,)), chat)
+
+
+def test_a_missing_directory_is_a_sentence_and_not_a_stack(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot load a processor from .*nowhere"):
+        ChatTokenizer(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: ",
+        "<|im_start|>{{ messages | length }} messages<|im_end|>",
+    ],
+)
+def test_a_template_without_turns_is_refused(tiny_model: Path, tmp_path: Path, template: str) -> None:
+    with pytest.raises(ConfigError, match="chat template"):
+        ChatTokenizer(with_template(tiny_model, tmp_path, template))
