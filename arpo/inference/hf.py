@@ -1,0 +1,215 @@
+"""transformers' generate as an engine: batches of requests, each with its own random numbers."""
+
+import gc
+import hashlib
+from collections.abc import Iterable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Qwen2_5_VLForConditionalGeneration,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from arpo.errors import ConfigError, EngineError
+from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.pump import PumpedEngine
+from arpo.inference.weights import checked, checkpoint_name
+from arpo.models.images import ImagePatches, ImageProcessor
+from arpo.models.tokenization import ChatTokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class HfEngine(PumpedEngine):
+    """`model.generate` in a thread of this process: slower than vLLM, with nothing to install and nothing cached.
+
+    Requests that wait are generated together, left-padded, until the last of them is done; `max_batch=1` makes every
+    response the same bit for bit whatever else is in flight.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        device: str = "cpu",
+        max_batch: int = 16,
+        max_model_len: int = 4096,
+    ) -> None:
+        """Load the weights at `path` as policy version 0.
+
+        Args:
+            path: A `from_pretrained` directory.
+            dtype: Of weights and computation.
+            device: Where the model runs.
+            max_batch: Requests generated together.
+            max_model_len: Tokens of prompt, images and response together.
+
+        Raises:
+            ConfigError: If an argument is impossible.
+        """
+        if dtype not in DTYPES:
+            raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got '{dtype}'")
+        if min(max_batch, max_model_len) < 1:
+            raise ConfigError(f"max_batch and max_model_len must be at least 1, got {max_batch} and {max_model_len}")
+        super().__init__(max_in_flight=max_batch)
+        self._path, self._dtype, self._device = path, DTYPES[dtype], torch.device(device)
+        self._max_model_len = max_model_len
+        self._chat = ChatTokenizer(path)
+        self._images = ImageProcessor(path)
+        self._model: Qwen2_5_VLForConditionalGeneration = None
+        self._waiting: dict[str, _Row] = {}
+        self._launch()
+
+    def _check(self, request: GenerateRequest) -> None:
+        placeholders = request.prompt_ids.count(self._chat.image_token_id)
+        if placeholders != len(request.images):
+            raise EngineError(f"the prompt has {placeholders} image placeholders for {len(request.images)} images")
+
+    def _start(self) -> None:
+        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(self._path, dtype=self._dtype)
+        self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
+
+    def _add(self, key: str, request: GenerateRequest) -> None:
+        patches = [self._patches(png) for png in request.images]
+        merged = self._images.merge_size**2
+        tokens = iter(prod(patch.grid) // merged for patch in patches)
+        image = self._chat.image_token_id
+        ids = [word for given in request.prompt_ids for word in [given] * (next(tokens) if given == image else 1)]
+        if len(ids) >= self._max_model_len:
+            raise EngineError(f"a context of {len(ids)} tokens leaves no room for a response in {self._max_model_len}")
+        room = min(request.sampling.max_tokens, self._max_model_len - len(ids))
+        self._waiting[key] = _Row(ids, patches, request.sampling, room, self._device)
+
+    def _patches(self, png: bytes) -> ImagePatches:
+        try:
+            return self._images(hashlib.sha256(png).hexdigest(), png)
+        except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a broken PNG
+            raise EngineError(f"a screenshot of {len(png)} bytes is not an image: {error}") from error
+
+    def _abort(self, key: str) -> None:
+        self._waiting.pop(key, None)
+
+    @torch.no_grad()
+    def _step(self) -> Sequence[tuple[str, Response]]:
+        waiting, self._waiting = self._waiting, {}
+        rows = list(waiting.values())
+        sampler = _RowSampler(rows, self._chat)
+        self._model.generate(
+            **self._inputs(rows),
+            generation_config=GenerationConfig(
+                do_sample=False,  # each row samples for itself and leaves one choice that is possible
+                max_new_tokens=max(row.room for row in rows),
+                pad_token_id=self._chat.pad_id,
+            ),
+            logits_processor=LogitsProcessorList([sampler]),
+            stopping_criteria=StoppingCriteriaList([_AllDone(rows)]),
+        )
+        return [(key, row.response(self._version)) for key, row in waiting.items()]
+
+    def _inputs(self, rows: Sequence["_Row"]) -> dict[str, Tensor]:
+        width = max(len(row.prompt_ids) for row in rows)
+        ids = torch.full((len(rows), width), self._chat.pad_id)
+        attended = torch.zeros_like(ids)
+        for number, row in enumerate(rows):
+            ids[number, width - len(row.prompt_ids) :] = torch.tensor(row.prompt_ids)
+            attended[number, width - len(row.prompt_ids) :] = 1
+        images = ids == self._chat.image_token_id
+        inputs = {"input_ids": ids, "attention_mask": attended, "mm_token_type_ids": images.long()}
+        patches = [patch for row in rows for patch in row.patches]
+        if patches:
+            inputs["pixel_values"] = torch.cat([patch.pixel_values for patch in patches]).to(self._dtype)
+            inputs["image_grid_thw"] = torch.tensor([patch.grid for patch in patches])
+        return {name: tensor.to(self._device) for name, tensor in inputs.items()}
+
+    def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        parameters = {checkpoint_name(name): parameter for name, parameter in self._model.named_parameters()}
+        shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+        for name, tensor in checked(tensors, shapes):
+            parameters[name].copy_(tensor)
+
+    def _reset_caches(self) -> None:
+        """There is nothing to forget: no activation outlives a batch."""
+
+    def _stop(self) -> None:
+        self._model = None
+        self._waiting.clear()
+        gc.collect()
+
+
+class _Row:
+    """One request while it is generated, with its own random numbers."""
+
+    def __init__(
+        self,
+        prompt_ids: list[int],
+        patches: list[ImagePatches],
+        sampling: Sampling,
+        room: int,
+        device: torch.device,
+    ) -> None:
+        self.prompt_ids, self.patches, self.room = prompt_ids, patches, room
+        self.temperature = sampling.temperature
+        self.done = self._stopped = False
+        self._generator = torch.Generator(device).manual_seed(sampling.seed)
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+
+    def choose(self, logprobs: Float[Tensor, " words"], end_of_turn_id: int) -> int:
+        """Sample the next id of this row and note it."""
+        if self.temperature == 0:
+            word = int(logprobs.argmax())
+        else:
+            word = int(torch.multinomial(logprobs.exp(), 1, generator=self._generator))
+        self._ids.append(word)
+        self._logprobs.append(float(logprobs[word]))
+        self._stopped = word == end_of_turn_id
+        self.done = self._stopped or len(self._ids) == self.room
+        return word
+
+    def response(self, version: int) -> Response:
+        """Return what was sampled."""
+        return Response(tuple(self._ids), tuple(self._logprobs), "stop" if self._stopped else "length", version)
+
+
+class _RowSampler(LogitsProcessor):  # type: ignore[misc]
+    """Turns scores into the choice of each row: 0 for the id it sampled, -inf for all others."""
+
+    def __init__(self, rows: Sequence[_Row], chat: ChatTokenizer) -> None:
+        self._rows = rows
+        self._forbidden = torch.tensor(chat.forbidden_ids)
+        self._end_of_turn_id, self._pad_id = chat.end_of_turn_id, chat.pad_id
+
+    def __call__(
+        self, input_ids: Int64[Tensor, "rows tokens"], scores: Float[Tensor, "rows words"]
+    ) -> Float[Tensor, "rows words"]:
+        scores = scores.float().index_fill(1, self._forbidden.to(scores.device), -torch.inf)
+        # Greedy log-probabilities are of the distribution at temperature 1.
+        temperatures = torch.tensor([row.temperature or 1.0 for row in self._rows], device=scores.device)
+        logprobs = torch.log_softmax(scores / temperatures[:, None], dim=-1)
+        choice = torch.full_like(scores, -torch.inf)
+        for number, row in enumerate(self._rows):
+            word = self._pad_id if row.done else row.choose(logprobs[number], self._end_of_turn_id)
+            choice[number, word] = 0.0
+        return choice
+
+
+class _AllDone(StoppingCriteria):  # type: ignore[misc]
+    """Stops the batch when no row has more to say."""
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        self._rows = rows
+
+    def __call__(
+        self, input_ids: Int64[Tensor, "rows tokens"], scores: object, **ignored: object
+    ) -> Bool[Tensor, " rows"]:
+        return torch.tensor([row.done for row in self._rows], device=input_ids.device)

@@ -1,0 +1,97 @@
+"""An engine without a network: it answers what a function says, for tests and for runs that only try the machinery."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from torch import Tensor
+
+from arpo.errors import ConfigError, EngineError
+from arpo.inference.engine import GenerateRequest, Response
+from arpo.models.tokenization import ChatTokenizer
+
+
+class ScriptedEngine:
+    """Answers `respond(request)`, encoded by the checkpoint's own tokenizer.
+
+    Its log-probabilities are made up: a function of policy version, context and token, so that the same question gets
+    the same numbers and a new version other ones.
+
+    Attributes:
+        requests: Every request so far, in the order they came.
+        policy_version: What the next response carries.
+        updates: How many weight updates it took.
+    """
+
+    def __init__(
+        self,
+        chat: ChatTokenizer | str | Path,
+        respond: Callable[[GenerateRequest], str],
+        *,
+        latency_s: float = 0.0,
+        fail_every: int = 0,
+        sticky_cache: bool = False,
+    ) -> None:
+        """Say what to answer.
+
+        Args:
+            chat: The tokenizer, or the directory of a checkpoint that has one.
+            respond: Gives the text of the response.
+            latency_s: How long a response takes.
+            fail_every: Every n-th request fails with `EngineError`; 0: none.
+            sticky_cache: Whether to keep, as a forgotten cache would, the log-probabilities of the version under
+                which a prompt was first seen.
+
+        Raises:
+            ConfigError: If a number is negative.
+        """
+        if latency_s < 0 or fail_every < 0:
+            raise ConfigError(f"latency_s and fail_every must not be negative, got {latency_s} and {fail_every}")
+        self._chat = chat if isinstance(chat, ChatTokenizer) else ChatTokenizer(chat)
+        self._respond = respond
+        self._latency_s = latency_s
+        self._fail_every = fail_every
+        self._sticky_cache = sticky_cache
+        self._first_seen: dict[tuple[tuple[int, ...], tuple[bytes, ...]], int] = {}
+        self._closed = False
+        self.requests: list[GenerateRequest] = []
+        self.policy_version = 0
+        self.updates = 0
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        """See `InferenceEngine.generate`."""
+        if self._closed:
+            raise EngineError("the engine is closed")
+        self.requests.append(request)
+        number, version = len(self.requests), self.policy_version
+        await asyncio.sleep(self._latency_s)
+        if self._fail_every and number % self._fail_every == 0:
+            raise EngineError(f"request {number} was scripted to fail")
+        ids = self._chat.encode_response(self._respond(request))
+        room = request.sampling.max_tokens
+        reason = "stop" if len(ids) <= room else "length"
+        return Response(ids[:room], self._logprobs(request, ids[:room], version), reason, version)
+
+    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take the version and read the tensors to their end, as a real engine would."""
+        for _ in tensors:
+            pass
+        self.policy_version = version
+        self.updates += 1
+
+    async def close(self) -> None:
+        """See `InferenceEngine.close`."""
+        self._closed = True
+
+    def _logprobs(self, request: GenerateRequest, ids: tuple[int, ...], version: int) -> tuple[float, ...]:
+        if self._sticky_cache:
+            version = self._first_seen.setdefault((request.prompt_ids, request.images), version)
+        context = hashlib.sha256(repr((version, request.prompt_ids)).encode())
+        for png in request.images:
+            context.update(png)
+        logprobs = []
+        for token in ids:
+            context.update(token.to_bytes(4, "big"))
+            logprobs.append(-(int.from_bytes(context.digest()[:4], "big") + 1) / 2**32)
+        return tuple(logprobs)

@@ -1,0 +1,281 @@
+"""vLLM in this process, on CPU and GPU, with continuous batching and in-place weight updates."""
+
+import hashlib
+import io
+import logging
+import os
+import random
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from arpo.errors import ConfigError, EngineError
+from arpo.inference.engine import GenerateRequest, Response
+from arpo.inference.pump import PumpedEngine
+from arpo.inference.weights import EMBEDDING, HEAD, checked, checkpoint_shapes
+from arpo.models.tokenization import ChatTokenizer
+
+log = logging.getLogger(__name__)
+
+GREEDY = 1e-5
+"""vLLM's own border below which a temperature means greedy."""
+CPU_KV_CACHE_GB = 0.25
+CPU_IMAGE_CACHE_GB = 0.25
+
+
+class VllmEngine(PumpedEngine):
+    """vLLM's engine core in a thread of this process.
+
+    Starting it sets what vLLM reads from the environment (unless set), and on CPU turns `torch.compile` off for the
+    whole process: compiling vLLM's small helpers takes longer than a tiny run. The random state of the process is left
+    as it was. So is `torch.set_num_threads`, which vLLM replaces by a function that does nothing: how many OpenMP
+    threads there are is a property of each thread. On CPU the engine's has `OMP_NUM_THREADS` of them, or 1 where that
+    is not set (a tiny model is several times slower with 2), and the trainer's keeps its own number.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        dtype: str = "float32",
+        max_model_len: int = 4096,
+        max_num_seqs: int = 32,
+        max_images: int = 16,
+        kv_cache_gb: float | None = None,
+        deterministic: bool = False,
+        engine_args: Mapping[str, object] | None = None,
+    ) -> None:
+        """Start the engine with the weights at `path` as policy version 0; this takes seconds on CPU.
+
+        Args:
+            path: A `from_pretrained` directory.
+            dtype: `float32`, `bfloat16` or `auto`.
+            max_model_len: Tokens of prompt, images and response together.
+            max_num_seqs: Requests that run at once; more wait.
+            max_images: Images of one request at most.
+            kv_cache_gb: None: 0.25 on CPU; on a GPU what vLLM's `gpu_memory_utilization` leaves.
+            deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests then run
+                one by one without any cache of activations, so this is for tests and tiny runs.
+            engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
+                `gpu_memory_utilization` or `enforce_eager`.
+
+        Raises:
+            ConfigError: If the engine cannot start here.
+        """
+        if min(max_model_len, max_num_seqs, max_images) < 1:
+            raise ConfigError(
+                "max_model_len, max_num_seqs and max_images must be at least 1, "
+                f"got {max_model_len}, {max_num_seqs} and {max_images}"
+            )
+        if torch.distributed.is_initialized():
+            raise ConfigError(
+                "torch.distributed is already initialised in this process and vLLM needs its own; "
+                "host the engine in arpo.inference.remote.RemoteEngine"
+            )
+        super().__init__(max_in_flight=1 if deterministic else max_num_seqs)
+        self._path = Path(path)
+        self._max_images = max_images
+        self._max_model_len = max_model_len
+        self._deterministic = deterministic
+        self._chat = ChatTokenizer(path)
+        self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
+        self._shapes = checkpoint_shapes(path)
+        self._arguments: dict[str, Any] = {
+            "model": str(path),
+            "dtype": dtype,
+            "max_model_len": max_model_len,
+            "max_num_seqs": 1 if deterministic else max_num_seqs,
+            "limit_mm_per_prompt": {"image": max_images, "video": 0},
+            "enable_prefix_caching": not deterministic,
+            "logprobs_mode": "processed_logprobs",
+            "generation_config": "vllm",  # a checkpoint's top-p or penalties would make the log-probabilities lie
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+            "seed": 0,
+            "worker_extension_cls": "arpo.inference.vllm_worker.FileLoader",
+            **_device_arguments(kv_cache_gb, 1 if deterministic else max_num_seqs, max_model_len),
+            **(engine_args or {}),
+        }
+        self._engine: Any = None
+        threads = torch.get_num_threads()
+        self._launch()
+        torch.set_num_threads(threads)
+
+    def _check(self, request: GenerateRequest) -> None:
+        placeholders = request.prompt_ids.count(self._chat.image_token_id)
+        if placeholders != len(request.images):
+            raise EngineError(f"the prompt has {placeholders} image placeholders for {len(request.images)} images")
+        if len(request.images) > self._max_images:
+            raise EngineError(f"the prompt has {len(request.images)} images, the engine takes {self._max_images}")
+
+    def _start(self) -> None:
+        _set_environment()
+        set_num_threads = torch.set_num_threads
+        if not torch.cuda.is_available():
+            set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        with _random_state_kept():
+            from vllm import EngineArgs
+            from vllm.v1.engine.llm_engine import LLMEngine
+
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**self._arguments))
+        torch.set_num_threads = set_num_threads
+
+    def _add(self, key: str, request: GenerateRequest) -> None:
+        from vllm.exceptions import VLLMValidationError
+        from vllm.multimodal.media import MediaWithBytes
+
+        images = [_open(png) for png in request.images]
+        length = self._chat.context_length(request.prompt_ids, [image.size for image in images])
+        if length >= self._max_model_len:
+            raise EngineError(f"a context of {length} tokens leaves no room for a response in {self._max_model_len}")
+        prompt: dict[str, Any] = {"prompt_token_ids": list(request.prompt_ids)}
+        if images:
+            # Wrapped, because a bare picture is decoded every time, known or not.
+            wrapped = [MediaWithBytes(image, png) for image, png in zip(images, request.images, strict=True)]
+            prompt["multi_modal_data"] = {"image": wrapped}
+            prompt["multi_modal_uuids"] = {"image": [hashlib.sha256(png).hexdigest() for png in request.images]}
+        try:
+            (rendered,) = self._engine.renderer.render_cmpl([prompt])
+            self._engine.add_request(key, rendered, self._sampling(request))
+        except (VLLMValidationError, ValueError, OSError, SyntaxError) as error:  # the last two: Pillow, broken PNG
+            raise EngineError(f"vLLM refused the request: {error}") from error
+
+    def _sampling(self, request: GenerateRequest) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = request.sampling
+        return SamplingParams(
+            temperature=sampling.temperature if sampling.temperature >= GREEDY else 0.0,
+            max_tokens=sampling.max_tokens,
+            seed=sampling.seed,
+            logprobs=0,
+            logit_bias=self._forbidden,
+            ignore_eos=True,
+            stop_token_ids=[self._chat.end_of_turn_id],
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _step(self) -> Sequence[tuple[str, Response]]:
+        if not self._deterministic:
+            return [self._response(output) for output in self._engine.step() if output.finished]
+        # vLLM's sampler draws from the process's generator even where every request has its own seed.
+        with torch.random.fork_rng(devices=[]):
+            finished = [self._response(output) for output in self._engine.step() if output.finished]
+        if finished:
+            self._engine.reset_encoder_cache()
+        return finished
+
+    def _response(self, output: Any) -> tuple[str, Response]:
+        completion = output.outputs[0]
+        ids = tuple(completion.token_ids)
+        logprobs = tuple(words[token].logprob for words, token in zip(completion.logprobs, ids, strict=True))
+        return output.request_id, Response(ids, logprobs, completion.finish_reason, self._version)
+
+    def _abort(self, key: str) -> None:
+        self._engine.abort_request([key])
+
+    def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        tensors = _with_head(checked(tensors, self._shapes), tied=HEAD not in self._shapes)
+        if self._engine.vllm_config.parallel_config.world_size == 1:
+            self._load_in_place(tensors)
+        else:
+            self._load_through_file(tensors)
+
+    def _load_in_place(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+
+    def _load_through_file(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Give weights to workers in other processes, which tensors in a call do not reach."""
+        with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
+            file = str(Path(directory) / "weights.safetensors")
+            # Cloned, because a tied head is the same tensor twice, which a file refuses.
+            save_file(
+                {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors}, file
+            )
+            self._engine.collective_rpc("load_file", args=(file,))
+
+    def _reset_caches(self) -> None:
+        self._engine.reset_prefix_cache()
+        self._engine.reset_mm_cache()
+        self._engine.reset_encoder_cache()
+
+    def _stop(self) -> None:
+        if self._engine is None:
+            return
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        self._engine.engine_core.shutdown()
+        self._engine = None
+        cleanup_dist_env_and_memory()
+
+
+def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_len: int) -> dict[str, Any]:
+    if torch.cuda.is_available():
+        return {} if kv_cache_gb is None else {"kv_cache_memory_bytes": int(kv_cache_gb * 2**30)}
+    return {
+        "kv_cache_memory_bytes": int((kv_cache_gb or CPU_KV_CACHE_GB) * 2**30),
+        "mm_processor_cache_gb": CPU_IMAGE_CACHE_GB,
+        "block_size": 32,  # of 128, the default on CPU, a tiny prompt never fills one, and nothing would be cached
+        # One step must be able to take every prompt whole: vLLM samples after a partial one as well, then turns the
+        # request's generator back, which on CPU raises "CPU Generator does not use offset" and ends the engine.
+        "max_num_batched_tokens": max_num_seqs * max_model_len,
+        "enforce_eager": True,
+    }
+
+
+def _with_head(tensors: Iterable[tuple[str, Tensor]], *, tied: bool) -> Iterator[tuple[str, Tensor]]:
+    """Give a tied output layer its tensor too: on CPU vLLM keeps a repacked copy, which would stay the old one."""
+    for name, tensor in tensors:
+        yield name, tensor
+        if tied and name == EMBEDDING:
+            yield HEAD, tensor
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """Undo the seeding of every generator of the process that starting vLLM does."""
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        yield
+    random.setstate(python)
+    np.random.set_state(arrays)
+
+
+def _set_environment() -> None:
+    settings = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings on CPU are about what is meant here
+        "HF_HUB_OFFLINE": "1",
+    }
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+        torch._dynamo.config.disable = os.environ["TORCH_COMPILE_DISABLE"] == "1"
+
+
+def _memory_directory() -> str | None:
+    """Return a directory in memory where there is one."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def _open(png: bytes) -> Image.Image:
+    """Return the screenshot as RGB; a PNG that is already RGB is decoded only if vLLM has not seen it before."""
+    try:
+        image = Image.open(io.BytesIO(png))
+    except UnidentifiedImageError as error:
+        raise EngineError(f"a screenshot of {len(png)} bytes is not an image") from error
+    return image if image.mode == "RGB" else image.convert("RGB")

@@ -1,0 +1,134 @@
+"""vLLM against transformers' batched generate: 32 requests of 64 tokens, the same tiny model, one process.
+
+    python benchmarks/engine_speed.py
+
+Two cases: the first step of an episode (one screenshot), and the eighth (seven that were there before, and a new one),
+where vLLM has the earlier part in its caches and generate starts again. Both sides get the same prompts and screenshots
+in one batch, sample at temperature 1 and make all their tokens. The best of five rounds counts; the last screenshot is
+new in each. Threads are what each side takes by itself: torch one for each core, our vLLM engine one. Set
+OMP_NUM_THREADS=1 to compare at one thread each.
+"""
+
+import argparse
+import asyncio
+import io
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+REQUESTS, TOKENS, ROUNDS = 32, 64, 5
+WORDS = "Click on the Save button."
+CORPUS = (
+    "Action: click(start_box='(10,20)')",
+    "Action: type(content='hello world')",
+    "Thought: I click the button.\nAction: finished()",
+    WORDS,
+)
+
+
+def picture(*seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (7, 9, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).resize((140, 112)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def screenshots(steps: int, round_number: int) -> list[list[bytes]]:
+    """Those of each request: the same as in the round before, except for the last."""
+    return [
+        [*(picture(number, step) for step in range(steps - 1)), picture(number, steps, round_number)]
+        for number in range(REQUESTS)
+    ]
+
+
+def messages(steps: int) -> list[dict[str, object]]:
+    turns: list[dict[str, object]] = [
+        {"role": "user", "content": [{"type": "text", "text": WORDS}, {"type": "image"}]},
+    ]
+    for _ in range(steps - 1):
+        turns.append({"role": "assistant", "content": CORPUS[0]})
+        turns.append({"role": "user", "content": [{"type": "image"}]})
+    return turns
+
+
+def best_seconds(generate: Callable[[int], int]) -> float:
+    """Time rounds 1 to 5 after a warm-up; every round must really make all tokens."""
+    seconds = []
+    for round_number in range(ROUNDS + 1):
+        started = time.perf_counter()
+        tokens = generate(round_number)
+        seconds.append(time.perf_counter() - started)
+        assert tokens >= 0.9 * REQUESTS * TOKENS, f"only {tokens} tokens"
+    return min(seconds[1:])
+
+
+def transformers_seconds(path: Path, steps: int) -> float:
+    """`model.generate` on one left-padded batch, as its documentation shows."""
+    from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+    processor = AutoProcessor.from_pretrained(path, padding_side="left")
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
+    text = processor.apply_chat_template(messages(steps), add_generation_prompt=True, tokenize=False)
+    image_id = model.config.image_token_id
+
+    def generate(round_number: int) -> int:
+        pictures = [[Image.open(io.BytesIO(png)) for png in pngs] for pngs in screenshots(steps, round_number)]
+        inputs = processor(text=[text] * REQUESTS, images=pictures, padding=True, return_tensors="pt")
+        ids = model.generate(
+            **inputs,
+            max_new_tokens=TOKENS,
+            min_new_tokens=TOKENS,
+            do_sample=True,
+            top_k=0,
+            bad_words_ids=[[image_id]],
+        )
+        return REQUESTS * (ids.shape[1] - inputs["input_ids"].shape[1])
+
+    return best_seconds(generate)
+
+
+def vllm_seconds(path: Path, steps: int) -> float:
+    from arpo.inference.engine import GenerateRequest, Sampling
+    from arpo.inference.vllm import VllmEngine
+    from arpo.models.tokenization import ChatTokenizer
+
+    prompt_ids = ChatTokenizer(path).first_prompt(messages(steps))
+    engine = VllmEngine(path, max_model_len=1024, max_num_seqs=REQUESTS, max_images=steps)
+
+    async def all_at_once(round_number: int) -> int:
+        requests = [
+            GenerateRequest(prompt_ids, tuple(pngs), Sampling(max_tokens=TOKENS, seed=number))
+            for number, pngs in enumerate(screenshots(steps, round_number))
+        ]
+        responses = await asyncio.gather(*(engine.generate(request) for request in requests))
+        return sum(len(response.token_ids) for response in responses)
+
+    seconds = best_seconds(lambda round_number: asyncio.run(all_at_once(round_number)))
+    asyncio.run(engine.close())
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", type=Path, help="a from_pretrained directory; by default a tiny one is made")
+    path = parser.parse_args().model
+    with tempfile.TemporaryDirectory() as directory:
+        if path is None:
+            from arpo.models.tiny import make_tiny
+
+            path = make_tiny(directory, corpus=CORPUS * 4)
+        for steps in (1, 8):
+            ours, theirs = vllm_seconds(path, steps), transformers_seconds(path, steps)
+            print(f"{steps} screenshots, {REQUESTS} requests, {TOKENS} tokens each")
+            for name, seconds in (("vLLM", ours), ("transformers generate", theirs)):
+                print(f"  {name:22} {seconds:6.3f} s {REQUESTS * TOKENS / seconds:7.0f} tokens/s")
+            print(f"  ratio                  {theirs / ours:6.1f}")
+
+
+if __name__ == "__main__":
+    main()

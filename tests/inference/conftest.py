@@ -1,0 +1,143 @@
+"""Requests with screenshots, and the trainer's side of every comparison: a plain transformers forward pass."""
+
+import asyncio
+import io
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.models.tokenization import ChatTokenizer
+
+Weights = dict[str, torch.Tensor]
+
+
+def screenshot(number: int, width: int = 140, height: int = 112) -> bytes:
+    """A PNG that is different for every number."""
+    generator = np.random.default_rng(number)
+    pixels = np.full((height, width, 3), generator.integers(0, 255, 3), dtype=np.uint8)
+    for _ in range(6):
+        x, y = generator.integers(0, width - 40), generator.integers(0, height - 20)
+        pixels[y : y + 20, x : x + 40] = generator.integers(0, 255, 3)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+class Questions:
+    """Makes requests: conversations of one screenshot a turn."""
+
+    def __init__(self, chat: ChatTokenizer) -> None:
+        self.chat = chat
+
+    def ask(
+        self, number: int = 0, *, images: int = 1, temperature: float = 1.0, max_tokens: int = 16, seed: int = 0
+    ) -> GenerateRequest:
+        words = [{"type": "text", "text": f"Task {number}: click on the Save button."}, {"type": "image"}]
+        ids = self.chat.first_prompt([{"role": "user", "content": words}])
+        for turn in range(images - 1):
+            response = self.chat.encode_response(f"Action: click(start_box='({number},{turn})')")
+            ids += response + self.chat.next_prompt(response)
+        pngs = tuple(screenshot(100 * number + turn) for turn in range(images))
+        return GenerateRequest(ids, pngs, Sampling(temperature, max_tokens, seed))
+
+
+class Trainer:
+    """The same checkpoint in plain transformers."""
+
+    def __init__(self, path: Path) -> None:
+        from transformers import AutoImageProcessor, Qwen2_5_VLForConditionalGeneration
+
+        self.chat = ChatTokenizer(path)
+        self._images = AutoImageProcessor.from_pretrained(path)
+        self._model = Qwen2_5_VLForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
+        self.first_weights = self.weights()
+
+    def weights(self) -> Weights:
+        return {name: tensor.detach().clone() for name, tensor in self._model.named_parameters()}
+
+    def load(self, weights: Weights) -> None:
+        with torch.no_grad():
+            for name, parameter in self._model.named_parameters():
+                parameter.copy_(weights[name])
+
+    def changed(self, seed: int, size: float = 0.05) -> Weights:
+        """The first weights with noise on all of them, the vision tower's too."""
+        generator = torch.Generator().manual_seed(seed)
+        return {
+            name: tensor + size * torch.randn(tensor.shape, generator=generator)
+            for name, tensor in self.first_weights.items()
+        }
+
+    def distributions(self, request: GenerateRequest, response: Response) -> torch.Tensor:
+        """Log-probabilities of every word at each sampled position."""
+        pictures = [Image.open(io.BytesIO(png)) for png in request.images]
+        inputs = self._images(images=pictures, return_tensors="pt")
+        lengths = iter((inputs["image_grid_thw"].prod(-1) // self._images.merge_size**2).tolist())
+        image = self.chat.image_token_id
+        prompt = [i for given in request.prompt_ids for i in [given] * (next(lengths) if given == image else 1)]
+        ids = torch.tensor([[*prompt, *response.token_ids]])
+        with torch.no_grad():
+            logits = self._model(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                mm_token_type_ids=(ids == image).long(),
+                **inputs,
+            ).logits[0, len(prompt) - 1 : -1]
+        logits[:, list(self.chat.forbidden_ids)] = -torch.inf
+        return torch.log_softmax(logits / (request.sampling.temperature or 1.0), dim=-1)
+
+    def gap(self, request: GenerateRequest, response: Response) -> float:
+        """The largest difference between the response's log-probabilities and ours."""
+        ours = self.distributions(request, response)
+        chosen = ours.gather(1, torch.tensor(response.token_ids)[:, None])[:, 0]
+        return float((chosen - torch.tensor(response.logprobs)).abs().max())
+
+
+def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
+    """The results of coroutines that ran at the same time."""
+
+    async def gather() -> list[Any]:
+        return list(await asyncio.gather(*coroutines))
+
+    return asyncio.run(gather())
+
+
+@pytest.fixture(scope="session")
+def chat(tiny_model: Path) -> ChatTokenizer:
+    return ChatTokenizer(tiny_model)
+
+
+@pytest.fixture(scope="session")
+def questions(chat: ChatTokenizer) -> Questions:
+    return Questions(chat)
+
+
+@pytest.fixture(scope="session")
+def _trainer(tiny_model: Path) -> Trainer:
+    return Trainer(tiny_model)
+
+
+@pytest.fixture
+def trainer(_trainer: Trainer) -> Iterator[Trainer]:
+    yield _trainer
+    _trainer.load(_trainer.first_weights)
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[Any], Any]]:
+    """Closes every engine passed to it when the test ends."""
+    engines: list[Any] = []
+
+    def remember(engine: Any) -> Any:
+        engines.append(engine)
+        return engine
+
+    yield remember
+    for engine in engines:
+        asyncio.run(engine.close())

@@ -1,0 +1,255 @@
+"""What every engine promises: one suite, run on each of them."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from arpo.errors import EngineError
+from arpo.inference.engine import GenerateRequest, InferenceEngine, Sampling
+from arpo.inference.hf import HfEngine
+from arpo.inference.scripted import ScriptedEngine
+from arpo.models.tokenization import ChatTokenizer
+from tests.inference.conftest import Questions, Trainer, Weights, together
+
+TOLERANCE = 1e-4
+MAX_MODEL_LEN = 512
+REAL = [
+    "hf",
+    pytest.param("vllm", marks=pytest.mark.engine),
+    pytest.param("remote", marks=pytest.mark.ray),
+]
+
+
+def click_or_ramble(request: GenerateRequest) -> str:
+    """A short response for even seeds and one that gets cut for odd ones."""
+    return "Action: wait() " * (1 + 40 * (request.sampling.seed % 2)) + str(request.sampling.seed)
+
+
+def make_engine(name: str, path: Path) -> InferenceEngine:
+    match name:
+        case "scripted":
+            return ScriptedEngine(path, click_or_ramble)
+        case "hf":
+            return HfEngine(path, max_model_len=MAX_MODEL_LEN)
+        case "vllm":
+            from arpo.inference.vllm import VllmEngine
+
+            return VllmEngine(path, max_model_len=MAX_MODEL_LEN, max_num_seqs=8, max_images=4, kv_cache_gb=0.125)
+        case _:
+            from arpo.inference.remote import RemoteEngine
+
+            return RemoteEngine(partial(HfEngine, path, max_model_len=MAX_MODEL_LEN))
+
+
+@pytest.fixture(scope="module")
+def started(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[InferenceEngine]:
+    engine = make_engine(request.param, tiny_model)
+    yield engine
+    asyncio.run(engine.close())
+    asyncio.run(engine.close())  # twice is once
+
+
+@pytest.fixture
+def engine(started: InferenceEngine) -> InferenceEngine:
+    return started
+
+
+@pytest.fixture
+def update(engine: InferenceEngine, trainer: Trainer) -> Iterator[Callable[[Weights, int], None]]:
+    """Gives weights to the engine; the first ones come back after the test."""
+
+    def send(weights: Weights, version: int) -> None:
+        asyncio.run(engine.update_weights(weights.items(), version))
+
+    yield send
+    send(trainer.first_weights, 0)
+
+
+every_engine = pytest.mark.parametrize("started", ["scripted", *REAL], indirect=True)
+real_engines = pytest.mark.parametrize("started", REAL, indirect=True)
+
+
+@every_engine
+def test_a_response_ends_with_the_end_of_turn_or_is_as_long_as_allowed(
+    engine: InferenceEngine, questions: Questions, chat: ChatTokenizer
+) -> None:
+    # About 600 words are as good as equally likely, so 40 x 64 sampled ids hold some four ends of turn.
+    requests = [questions.ask(seed % 4, max_tokens=64, seed=seed) for seed in range(40)]
+    responses = together(*(engine.generate(request) for request in requests))
+    assert {response.finish_reason for response in responses} == {"stop", "length"}
+    for response in responses:
+        assert len(response.logprobs) == len(response.token_ids) >= 1
+        assert chat.end_of_turn_id not in response.token_ids[:-1]
+        if response.finish_reason == "stop":
+            assert response.token_ids[-1] == chat.end_of_turn_id
+        else:
+            assert len(response.token_ids) == 64
+            assert response.token_ids[-1] != chat.end_of_turn_id
+
+
+@every_engine
+def test_forbidden_ids_are_never_sampled_and_log_probabilities_are_not_positive(
+    engine: InferenceEngine, questions: Questions, chat: ChatTokenizer
+) -> None:
+    requests = [questions.ask(seed, max_tokens=64, seed=seed, temperature=2.0) for seed in range(16)]
+    responses = together(*(engine.generate(request) for request in requests))
+    assert not {token for response in responses for token in response.token_ids} & set(chat.forbidden_ids)
+    assert all(logprob <= 0 for response in responses for logprob in response.logprobs)
+
+
+@real_engines
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
+def test_log_probabilities_are_the_trainers(
+    engine: InferenceEngine, questions: Questions, trainer: Trainer, temperature: float
+) -> None:
+    requests = [questions.ask(n, images=1 + n % 4, temperature=temperature, seed=n) for n in range(8)]
+    responses = together(*(engine.generate(request) for request in requests))
+    gaps = [trainer.gap(request, response) for request, response in zip(requests, responses, strict=True)]
+    assert max(gaps) < TOLERANCE
+
+
+@real_engines
+def test_temperature_zero_takes_the_likeliest_word(
+    engine: InferenceEngine, questions: Questions, trainer: Trainer
+) -> None:
+    request = questions.ask(1, images=2, temperature=0.0)
+    (response,) = together(engine.generate(request))
+    assert tuple(trainer.distributions(request, response).argmax(-1).tolist()) == response.token_ids
+
+
+@every_engine
+def test_the_seed_decides_the_response(engine: InferenceEngine, questions: Questions) -> None:
+    first, second, other = (together(engine.generate(questions.ask(2, images=2, seed=seed)))[0] for seed in (6, 6, 7))
+    assert first.token_ids == second.token_ids
+    assert first.token_ids != other.token_ids
+
+
+@every_engine
+def test_what_else_is_in_flight_does_not_change_a_response(engine: InferenceEngine, questions: Questions) -> None:
+    requests = [questions.ask(n, images=1 + n % 4, seed=n, max_tokens=8 + n) for n in range(12)]
+    at_once = together(*(engine.generate(request) for request in requests))
+    one_by_one = [together(engine.generate(request))[0] for request in reversed(requests)]
+    assert [r.token_ids for r in at_once] == [r.token_ids for r in reversed(one_by_one)]
+
+
+@every_engine
+def test_the_screenshot_matters(engine: InferenceEngine, questions: Questions) -> None:
+    request = questions.ask(3, images=2, temperature=0.0)
+    swapped = replace(request, images=request.images[::-1])
+    one, other = together(engine.generate(request), engine.generate(swapped))
+    assert one.logprobs != other.logprobs
+
+
+@every_engine
+def test_an_update_changes_log_probabilities_and_stamps_the_version(
+    engine: InferenceEngine, questions: Questions, trainer: Trainer, update: Callable[[Weights, int], None]
+) -> None:
+    request = questions.ask(4, images=3, seed=4)
+    (before,) = together(engine.generate(request))
+    update(trainer.changed(1), 7)
+    (after,) = together(engine.generate(request))
+    assert (before.policy_version, after.policy_version) == (0, 7)
+    assert before.logprobs != after.logprobs
+
+
+@real_engines
+def test_after_every_update_the_same_question_gets_the_new_weights_answer(
+    engine: InferenceEngine, questions: Questions, trainer: Trainer, update: Callable[[Weights, int], None]
+) -> None:
+    requests = [questions.ask(n, images=1 + n, seed=n) for n in range(3)]
+    together(*(engine.generate(request) for request in requests))  # fills every cache there is
+    for version in (1, 2, 3):
+        weights = trainer.changed(version)
+        trainer.load(weights)
+        update(weights, version)
+        responses = together(*(engine.generate(request) for request in requests))
+        gaps = [trainer.gap(request, response) for request, response in zip(requests, responses, strict=True)]
+        assert max(gaps) < TOLERANCE
+
+
+@real_engines
+def test_an_update_waits_for_requests_in_flight_and_later_requests_wait_for_it(
+    engine: InferenceEngine, questions: Questions, trainer: Trainer, update: Callable[[Weights, int], None]
+) -> None:
+    weights = trainer.changed(5)
+    early = [questions.ask(n, images=2, seed=n, max_tokens=96) for n in range(4)]
+    late = [questions.ask(n, images=2, seed=n) for n in range(4)]
+
+    async def scene() -> list[list[object]]:
+        first = [asyncio.create_task(engine.generate(request)) for request in early]
+        await asyncio.sleep(0.05)
+        change = asyncio.create_task(engine.update_weights(weights.items(), 9))
+        await asyncio.sleep(0)
+        second = [asyncio.create_task(engine.generate(request)) for request in late]
+        await change
+        return [await asyncio.gather(*first), await asyncio.gather(*second)]
+
+    before, after = asyncio.run(scene())
+    assert [response.policy_version for response in before] == [0] * 4
+    assert max(trainer.gap(q, r) for q, r in zip(early, before, strict=True)) < TOLERANCE
+    trainer.load(weights)
+    assert [response.policy_version for response in after] == [9] * 4
+    assert max(trainer.gap(q, r) for q, r in zip(late, after, strict=True)) < TOLERANCE
+    update(weights, 9)
+
+
+@real_engines
+def test_a_context_that_does_not_fit_is_an_error_of_that_request_alone(
+    engine: InferenceEngine, questions: Questions
+) -> None:
+    good = questions.ask(5)
+    too_long = GenerateRequest((good.prompt_ids[-1],) * MAX_MODEL_LEN, (), Sampling())
+
+    async def scene() -> list[object]:
+        return await asyncio.gather(engine.generate(too_long), engine.generate(good), return_exceptions=True)
+
+    failed, response = asyncio.run(scene())
+    assert isinstance(failed, EngineError)
+    assert f"a context of {MAX_MODEL_LEN} tokens" in str(failed)
+    assert response.token_ids
+
+
+@real_engines
+def test_a_response_is_cut_where_the_context_is_full(engine: InferenceEngine, questions: Questions) -> None:
+    request = questions.ask(5, temperature=0.0)
+    word = request.prompt_ids[-1]
+    # 20 visual tokens stand for the one placeholder, so 4 places are left of the context.
+    filler = MAX_MODEL_LEN - len(request.prompt_ids) - 19 - 4
+    full = replace(request, prompt_ids=(word,) * filler + request.prompt_ids)
+    (response,) = together(engine.generate(full))
+    assert (len(response.token_ids), response.finish_reason) == (4, "length")
+
+
+@real_engines
+def test_placeholders_without_a_screenshot_are_refused(engine: InferenceEngine, questions: Questions) -> None:
+    request = questions.ask(6, images=2)
+    with pytest.raises(EngineError, match="2 image placeholders for 1 images"):
+        asyncio.run(engine.generate(replace(request, images=request.images[:1])))
+
+
+@real_engines
+def test_a_broken_screenshot_is_an_error_of_that_request_alone(engine: InferenceEngine, questions: Questions) -> None:
+    request = questions.ask(6)
+    for broken in (b"not a png", request.images[0][:200]):
+        with pytest.raises(EngineError):
+            asyncio.run(engine.generate(replace(request, images=(broken,))))
+    assert asyncio.run(engine.generate(request)).token_ids
+
+
+@every_engine
+def test_a_request_whose_caller_has_gone_disturbs_nobody(engine: InferenceEngine, questions: Questions) -> None:
+    request = questions.ask(7, max_tokens=64, seed=6)
+
+    async def scene() -> object:
+        gone = [asyncio.create_task(engine.generate(questions.ask(n, max_tokens=200, seed=n))) for n in range(4)]
+        stays = asyncio.create_task(engine.generate(request))
+        await asyncio.sleep(0.02)
+        for task in gone:
+            task.cancel()
+        return await stays
+
+    assert asyncio.run(scene()).token_ids == asyncio.run(engine.generate(request)).token_ids

@@ -1,0 +1,187 @@
+"""The thread behind the real engines, with an engine that is a list."""
+
+import asyncio
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from arpo.errors import EngineError, WeightSyncError
+from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.pump import PumpedEngine
+from tests.inference.conftest import together
+
+
+class ListEngine(PumpedEngine):
+    """Finishes a request after as many steps as it has tokens to make; notes what happens in which thread."""
+
+    def __init__(self, *, max_in_flight: int = 8, broken: str = "") -> None:
+        super().__init__(max_in_flight=max_in_flight)
+        self.broken = broken
+        self.events: list[str] = []
+        self.threads: set[str] = set()
+        self.most = 0
+        self.running: dict[str, int] = {}
+        self.go = threading.Event()
+        self.go.set()
+        self._launch()
+
+    def note(self, event: str) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.events.append(event)
+        if self.broken == event:
+            raise RuntimeError(f"{event} broke")
+
+    def _start(self) -> None:
+        self.note("start")
+
+    def _add(self, key: str, request: GenerateRequest) -> None:
+        if not request.prompt_ids:
+            raise EngineError("an empty prompt")
+        self.running[key] = request.sampling.max_tokens
+
+    def _step(self) -> Sequence[tuple[str, Response]]:
+        self.go.wait()
+        self.note("step")
+        self.most = max(self.most, len(self.running))
+        self.running = {key: left - 1 for key, left in self.running.items()}
+        done = [key for key, left in self.running.items() if left <= 0]
+        for key in done:
+            del self.running[key]
+        return [(key, Response((1,), (0.0,), "stop", self._version)) for key in done]
+
+    def _abort(self, key: str) -> None:
+        self.note("abort")
+        del self.running[key]
+
+    def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self.note("load")
+        assert not self.running
+
+    def _reset_caches(self) -> None:
+        self.note("reset")
+
+    def _stop(self) -> None:
+        self.note("stop")
+
+
+def ask(tokens: int = 1) -> GenerateRequest:
+    return GenerateRequest((1,), (), Sampling(max_tokens=tokens))
+
+
+def test_requests_share_steps_and_every_call_is_made_by_one_thread(closing: Any) -> None:
+    engine = closing(ListEngine())
+    engine.go.clear()
+
+    async def scene() -> None:
+        tasks = [asyncio.create_task(engine.generate(ask(10))) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        engine.go.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(scene())
+    # The first step may have begun with one request; the others joined it on the way.
+    assert engine.most == 5
+    assert engine.events.count("step") <= 11
+    assert engine.threads == {"ListEngine"}
+
+
+def test_no_more_requests_run_than_allowed(closing: Any) -> None:
+    engine = closing(ListEngine(max_in_flight=2))
+    together(*(engine.generate(ask(3)) for _ in range(7)))
+    assert engine.most <= 2
+
+
+def test_an_update_is_loaded_between_requests_and_caches_are_reset_after_it(closing: Any) -> None:
+    engine = closing(ListEngine())
+    engine.go.clear()
+
+    async def scene() -> list[int]:
+        before = [asyncio.create_task(engine.generate(ask(4))) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        update = asyncio.create_task(engine.update_weights([], 5))
+        await asyncio.sleep(0)
+        after = [asyncio.create_task(engine.generate(ask())) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        engine.go.set()
+        await update
+        return [response.policy_version for response in await asyncio.gather(*before, *after)]
+
+    assert asyncio.run(scene()) == [0, 0, 0, 5, 5, 5]
+    assert engine.events[engine.events.index("load") + 1] == "reset"
+
+
+def test_a_refused_request_fails_alone(closing: Any) -> None:
+    engine = closing(ListEngine())
+
+    async def scene() -> list[object]:
+        empty = GenerateRequest((), (), Sampling())
+        return await asyncio.gather(engine.generate(empty), engine.generate(ask()), return_exceptions=True)
+
+    failed, answered = asyncio.run(scene())
+    assert isinstance(failed, EngineError)
+    assert isinstance(answered, Response)
+
+
+def test_an_error_of_the_start_is_raised_by_the_constructor() -> None:
+    with pytest.raises(RuntimeError, match="start broke"):
+        ListEngine(broken="start")
+
+
+def test_when_the_engine_dies_everyone_gets_an_error_and_it_is_freed(closing: Any) -> None:
+    engine = closing(ListEngine(broken="step", max_in_flight=2))
+    engine.go.clear()
+
+    async def scene() -> list[object]:
+        asked = [asyncio.create_task(engine.generate(ask())) for _ in range(4)]
+        asked.append(asyncio.create_task(engine.update_weights([], 1)))
+        await asyncio.sleep(0.01)
+        engine.go.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    answers = asyncio.run(scene())
+    assert [str(answer) for answer in answers] == ["the engine is dead: RuntimeError: step broke"] * 5
+    assert all(isinstance(answer, EngineError) for answer in answers)
+    assert engine.events[-1] == "stop"
+    with pytest.raises(EngineError, match="step broke"):
+        asyncio.run(engine.generate(ask()))
+
+
+def test_a_failed_update_says_so_and_ends_the_engine(closing: Any) -> None:
+    engine = closing(ListEngine(broken="load"))
+    with pytest.raises(WeightSyncError, match="load broke"):
+        asyncio.run(engine.update_weights([], 1))
+    with pytest.raises(EngineError, match="dead"):
+        asyncio.run(engine.generate(ask()))
+
+
+def test_closing_fails_what_is_in_flight_and_can_be_done_twice() -> None:
+    engine = ListEngine()
+
+    async def scene() -> object:
+        asked = asyncio.create_task(engine.generate(ask(10**9)))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(engine.close(), engine.close())
+        (answer,) = await asyncio.gather(asked, return_exceptions=True)
+        return answer
+
+    answer = asyncio.run(scene())
+    assert isinstance(answer, EngineError)
+    assert str(answer) == "the engine is closed"
+    assert engine.events.count("stop") == 1
+
+
+def test_a_cancelled_request_leaves_the_engine(closing: Any) -> None:
+    engine = closing(ListEngine())
+
+    async def scene() -> Response:
+        gone = asyncio.create_task(engine.generate(ask(10**9)))
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        return await engine.generate(ask(3))
+
+    assert asyncio.run(scene()).token_ids == (1,)
+    assert "abort" in engine.events
+    assert not engine.running
