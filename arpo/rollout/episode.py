@@ -1,0 +1,233 @@
+"""One episode: a task, a desktop and a policy make a trajectory."""
+
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from arpo.agent.actions import Action, Fail, Finished, Terminal
+from arpo.agent.coordinates import CoordinateFrame
+from arpo.agent.parser import parse_response
+from arpo.agent.prompt import Prompt
+from arpo.agent.render import render
+from arpo.envs.base import StepResult
+from arpo.errors import ActionParseError, ConfigError, EngineError
+from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
+from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.meter import Meter
+from arpo.rollout.seeds import derive_seed
+from arpo.types import Observation, Outcome, Step, Task, Trajectory
+
+EpisodeProtocol = Literal["hard", "standard"]
+"""What happens at the step limit. `hard`: the desktop is judged as it is. `standard`, OSWorld's own: a last response
+that does not end the episode is replaced by `Fail`, so that an infeasible task counts as solved there."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpec:
+    """Everything that decides how an episode goes, besides the policy and the desktop."""
+
+    id: str
+    task: Task
+    seed: int
+    """The seed of every response is derived from it."""
+    max_steps: int
+    """Responses, not actions: one response may hold several actions."""
+    max_context: int
+    """Tokens of the whole conversation, images expanded. Each prompt leaves room for a whole response, so that no
+    response is cut, and then counted as a format error, for want of context."""
+    max_tokens: int
+    """Tokens of one response."""
+    temperature: float
+    protocol: EpisodeProtocol = "hard"
+
+
+class EpisodeEnv(Protocol):
+    """What an episode asks of a leased environment."""
+
+    async def reset(self, task: Task) -> Observation:
+        """Prepare the task and return the first observation."""
+        ...
+
+    async def step(self, action: Action) -> StepResult:
+        """Perform one action in screen pixels."""
+        ...
+
+    async def evaluate(self) -> float:
+        """Return the task reward."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """What turns observations into responses."""
+
+    engine: InferenceEngine
+    chat: ChatTokenizer
+    prompt: Prompt
+
+
+async def run_episode(spec: EpisodeSpec, env: EpisodeEnv, agent: Agent, meter: Meter) -> Trajectory:
+    """Return the trajectory of one episode; the same spec, weights and desktop give the same trajectory.
+
+    Raises:
+        EnvError: If the desktop failed; the episode says nothing about the policy then.
+        EngineError: If the engine failed; likewise.
+        ConfigError: If not even the first prompt fits the context.
+    """
+    started = time.perf_counter()
+    observation = await meter.of_env(env.reset(spec.task))
+    instruction = observation.instruction or spec.task.instruction
+    conversation = _Conversation(spec, agent.chat)
+    conversation.show(observation)
+    conversation.ask(agent.chat.first_prompt(agent.prompt.messages(instruction)))
+    if not conversation.has_room():
+        raise ConfigError(conversation.too_long())
+    outcome = None
+    while outcome is None:
+        response = await meter.of_engine(agent.engine.generate(conversation.request()))
+        meter.saw(response)
+        outcome = await _follow(response, conversation, env, meter) or conversation.next_turn()
+    reward = await meter.of_env(env.evaluate())
+    parsed = outcome is not Outcome.PARSE_ERROR
+    return Trajectory(
+        id=spec.id,
+        task_id=spec.task.id,
+        domain=spec.task.domain,
+        instruction=instruction,
+        seed=spec.seed,
+        steps=tuple(conversation.steps),
+        outcome=outcome,
+        task_reward=reward,
+        format_reward=0.0 if parsed else -1.0,
+        screenshots=conversation.screenshots,
+        last_screenshot=conversation.screen if parsed else "",
+        duration_s=time.perf_counter() - started,
+    )
+
+
+async def _follow(response: Response, conversation: "_Conversation", env: EpisodeEnv, meter: Meter) -> Outcome | None:
+    """Do what a response says and close its step; return how that ended the episode, None when it goes on."""
+    text = conversation.chat.decode(response.token_ids)
+    try:
+        actions = parse_response(text).actions
+    except ActionParseError as error:
+        meter.parse_errors += 1
+        conversation.answer(response, text, parse_error=error.kind)
+        return Outcome.PARSE_ERROR
+    forced_to_fail = conversation.must_fail(actions)
+    frame = conversation.frame()
+    performed: list[Action] = []
+    for action in (Fail(),) if forced_to_fail else actions:
+        performed.append(frame.to_screen(action))
+        result = await meter.of_env(env.step(performed[-1]))
+        if isinstance(action, Terminal) or result.terminated or result.truncated:
+            break
+    conversation.answer(response, text, action="\n".join(render(action) for action in performed))
+    conversation.show(result.observation)
+    return None if forced_to_fail else _outcome(performed[-1], result)
+
+
+def _outcome(action: Action, result: StepResult) -> Outcome | None:
+    if isinstance(action, Finished):
+        return Outcome.FINISHED
+    if isinstance(action, Terminal):
+        return Outcome.GAVE_UP
+    if result.terminated:
+        return Outcome.TERMINATED
+    return Outcome.MAX_STEPS if result.truncated else None
+
+
+class _Conversation:
+    """The context so far, by appending: what the engine sampled is what its next prompt holds."""
+
+    def __init__(self, spec: EpisodeSpec, chat: ChatTokenizer) -> None:
+        self.chat = chat
+        self.steps: list[Step] = []
+        self.screenshots: dict[str, bytes] = {}
+        self.screen = ""
+        """Key of what is on the screen now."""
+        self._spec = spec
+        self._observation: Observation
+        self._ids: list[int] = []
+        self._appended: tuple[int, ...] = ()
+        self._images: list[bytes] = []
+        self._sizes: list[tuple[int, int]] = []
+
+    def show(self, observation: Observation) -> None:
+        """Take what is on the screen now."""
+        self._observation = observation
+        self.screen = hashlib.sha256(observation.screenshot).hexdigest()
+        self.screenshots[self.screen] = observation.screenshot
+
+    def ask(self, prompt_ids: tuple[int, ...]) -> None:
+        """Append a prompt that holds the screen."""
+        self._appended = prompt_ids
+        self._ids += prompt_ids
+        self._images.append(self._observation.screenshot)
+        self._sizes.append((self._observation.width, self._observation.height))
+
+    def request(self) -> GenerateRequest:
+        """Return the request for the next response."""
+        sampling = Sampling(
+            temperature=self._spec.temperature,
+            max_tokens=self._spec.max_tokens,
+            seed=derive_seed(self._spec.seed, len(self.steps)),
+        )
+        return GenerateRequest(tuple(self._ids), tuple(self._images), sampling)
+
+    def answer(self, response: Response, text: str, *, action: str = "", parse_error: str = "") -> None:
+        """Append a response and close its step; the screen must still be the one that it answers."""
+        if len(response.logprobs) != len(response.token_ids):
+            raise EngineError(f"{len(response.token_ids)} sampled ids came with {len(response.logprobs)} logprobs")
+        try:
+            self.chat.check_response(response.token_ids)
+        except ValueError as error:
+            raise EngineError(str(error)) from error
+        self._ids += response.token_ids
+        step = Step(
+            screenshot=self.screen,
+            width=self._observation.width,
+            height=self._observation.height,
+            prompt_ids=self._appended,
+            response_ids=response.token_ids,
+            sampler_logprobs=response.logprobs,
+            policy_version=response.policy_version,
+            response=text,
+            action=action,
+            parse_error=parse_error,
+        )
+        self.steps.append(step)
+
+    def next_turn(self) -> Outcome | None:
+        """Append the next prompt; return instead which limit was reached."""
+        if len(self.steps) == self._spec.max_steps:
+            return Outcome.MAX_STEPS
+        self.ask(self.chat.next_prompt(self.steps[-1].response_ids))
+        return None if self.has_room() else Outcome.CONTEXT_FULL
+
+    def frame(self) -> CoordinateFrame:
+        """Return the map from the model's pixels to the screen's."""
+        width, height = self._observation.width, self._observation.height
+        return CoordinateFrame(width, height, *self.chat.model_size(width, height))
+
+    def must_fail(self, actions: tuple[Action, ...]) -> bool:
+        """Say whether the protocol performs `Fail` in the place of these actions."""
+        last = len(self.steps) + 1 == self._spec.max_steps
+        ends = any(isinstance(action, Terminal) for action in actions)
+        return last and not ends and self._spec.protocol == "standard"
+
+    def has_room(self) -> bool:
+        """Say whether a whole response fits behind the prompt."""
+        return self._length() + self._spec.max_tokens <= self._spec.max_context
+
+    def too_long(self) -> str:
+        """Return what to do when there is no room for the first response."""
+        return (
+            f"the first prompt of task {self._spec.task.id} has {self._length()} tokens and leaves no room for a "
+            f"response of max_tokens={self._spec.max_tokens} within max_context={self._spec.max_context}; raise "
+            "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
+        )
+
+    def _length(self) -> int:
+        return self.chat.context_length(self._ids, self._sizes)

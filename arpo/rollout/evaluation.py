@@ -1,0 +1,204 @@
+"""What an evaluation says: success rates with their uncertainty, pass@k, by task and by domain."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arpo.algorithms.rewards import is_success
+from arpo.types import Task, Trajectory
+
+
+def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Return the Wilson score interval of a success rate: (p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n).
+
+    Unlike the normal interval it stays inside [0, 1] and has a width at 0 and at n successes. Without a trial it
+    is (0, 1).
+
+    Raises:
+        ValueError: If there are fewer trials than successes, or a number is negative.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must be between 0 and n, got {successes} of {n}")
+    if n == 0:
+        return 0.0, 1.0
+    rate = successes / n
+    centre = rate + z * z / (2 * n)
+    margin = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, (centre - margin) / scale), min(1.0, (centre + margin) / scale)
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Return the unbiased estimate that any of `k` trials succeeds, from `c` successes in `n`: 1 - C(n-c,k)/C(n,k).
+
+    arXiv 2107.03374, Eq. 1.
+
+    Raises:
+        ValueError: If more trials are asked for than were made.
+    """
+    if not 0 <= c <= n or not 1 <= k <= n:
+        raise ValueError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, got n={n}, c={c}, k={k}")
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The episodes of one task, one domain or all, counted."""
+
+    name: str
+    episodes: int
+    successes: int
+    task_reward: float
+    """Mean over episodes; differs from the success rate where a checker gives partial credit."""
+    steps: float
+    """Mean over episodes."""
+    outcomes: dict[str, int]
+    """Episodes by outcome."""
+
+    @property
+    def success_rate(self) -> float:
+        """The share of episodes that succeeded."""
+        return self.successes / self.episodes
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the success rate, episodes taken as independent."""
+        return wilson_interval(self.successes, self.episodes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as built-ins."""
+        low, high = self.interval
+        return {
+            "name": self.name,
+            "episodes": self.episodes,
+            "successes": self.successes,
+            "success_rate": self.success_rate,
+            "interval_low": low,
+            "interval_high": high,
+            "task_reward": self.task_reward,
+            "steps": self.steps,
+            "outcomes": self.outcomes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """What one evaluation found."""
+
+    name: str
+    overall: Score
+    domains: tuple[Score, ...]
+    """In the order in which the task list names them."""
+    tasks: tuple[Score, ...]
+    """In the order of the task list; a task whose every episode was lost to the infrastructure is missing."""
+    trajectories: tuple[Trajectory, ...]
+    lost: int
+    """Episodes lost to the infrastructure: they count nowhere else."""
+
+    @property
+    def success_rate(self) -> float:
+        """The share of episodes that succeeded."""
+        return self.overall.success_rate
+
+    def pass_at(self, k: int) -> float:
+        """Return pass@k, averaged over the tasks that have at least `k` episodes.
+
+        Raises:
+            ValueError: If no task has.
+        """
+        estimates = [pass_at_k(task.episodes, task.successes, k) for task in self.tasks if task.episodes >= k]
+        if not estimates:
+            most = max(task.episodes for task in self.tasks)
+            raise ValueError(f"pass@{k} needs a task with {k} episodes, the most are {most}; raise rollouts_per_task")
+        return math.fsum(estimates) / len(estimates)
+
+    @property
+    def pass_at_ks(self) -> dict[int, float]:
+        """Pass@k for k = 1, 2, 4, … up to the most episodes of a task, which is included."""
+        most = max(task.episodes for task in self.tasks)
+        return {k: self.pass_at(k) for k in sorted({2**power for power in range(most.bit_length())} | {most})}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything but the trajectories as built-ins."""
+        return {
+            "name": self.name,
+            "overall": self.overall.to_json(),
+            "pass_at": {str(k): value for k, value in self.pass_at_ks.items()},
+            "lost": self.lost,
+            "domains": [score.to_json() for score in self.domains],
+            "tasks": [score.to_json() for score in self.tasks],
+        }
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Return rows of text: a header, one row a domain, and the row of all."""
+        header = ("domain", "episodes", "success", "95 % interval", "task reward", "steps")
+        return [header, *(_row(score) for score in (*self.domains, self.overall))]
+
+
+def evaluate(
+    trajectories: Sequence[Trajectory],
+    tasks: Sequence[Task],
+    *,
+    name: str = "evaluation",
+    success_threshold: float = 0.5,
+    lost: int = 0,
+) -> EvaluationResult:
+    """Return what the trajectories say about the tasks.
+
+    Args:
+        trajectories: Of these tasks, in any order.
+        tasks: In the order that tables shall have.
+        name: What was evaluated, for logs and files.
+        success_threshold: A trajectory is a success when its task reward lies above it.
+        lost: Episodes that the infrastructure lost, for the record.
+
+    Raises:
+        ValueError: If there is no trajectory, or one of a task that is not listed.
+    """
+    if not trajectories:
+        raise ValueError(f"there is no episode to evaluate {name} by")
+    by_task: dict[str, list[Trajectory]] = {task.id: [] for task in tasks}
+    by_domain: dict[str, list[Trajectory]] = {task.domain: [] for task in tasks}
+    for trajectory in trajectories:
+        if trajectory.task_id not in by_task:
+            raise ValueError(f"trajectory {trajectory.id} is of task {trajectory.task_id!r}, which is not evaluated")
+        by_task[trajectory.task_id].append(trajectory)
+        by_domain[trajectory.domain].append(trajectory)
+    return EvaluationResult(
+        name=name,
+        overall=_score("all", trajectories, success_threshold),
+        domains=tuple(_score(key, found, success_threshold) for key, found in by_domain.items() if found),
+        tasks=tuple(_score(key, found, success_threshold) for key, found in by_task.items() if found),
+        trajectories=tuple(trajectories),
+        lost=lost,
+    )
+
+
+def _score(name: str, trajectories: Sequence[Trajectory], success_threshold: float) -> Score:
+    return Score(
+        name=name,
+        episodes=len(trajectories),
+        successes=sum(is_success(trajectory, threshold=success_threshold) for trajectory in trajectories),
+        task_reward=_mean(trajectory.task_reward for trajectory in trajectories),
+        steps=_mean(len(trajectory.steps) for trajectory in trajectories),
+        outcomes=dict(sorted(Counter(trajectory.outcome.value for trajectory in trajectories).items())),
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return math.fsum(listed) / len(listed)
+
+
+def _row(score: Score) -> tuple[str, ...]:
+    low, high = score.interval
+    return (
+        score.name or "-",
+        str(score.episodes),
+        f"{100 * score.success_rate:.1f} %",
+        f"{100 * low:.1f} – {100 * high:.1f} %",
+        f"{score.task_reward:.3f}",
+        f"{score.steps:.1f}",
+    )

@@ -1,0 +1,85 @@
+"""What a rollout costs, counted while it runs."""
+
+import time
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from arpo.errors import RolloutError
+from arpo.inference.engine import Response
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Meter:
+    """Running counts of one job. Only the event loop's thread writes; any thread may read a number."""
+
+    total: int = 0
+    """Episodes asked for."""
+    done: int = 0
+    """Episodes that gave a trajectory, resumed ones among them."""
+    resumed: int = 0
+    """Episodes taken from the store instead of being run."""
+    retried: int = 0
+    """Attempts that the infrastructure lost and that were made again."""
+    dropped: int = 0
+    """Episodes given up after the last attempt."""
+    successes: int = 0
+    steps: int = 0
+    tokens: int = 0
+    """Sampled tokens, those of lost attempts among them."""
+    parse_errors: int = 0
+    generate_s: float = 0.0
+    """Seconds of requests, summed over episodes that wait at the same time."""
+    env_s: float = 0.0
+    """Seconds of environment calls, summed over environments."""
+    causes: deque[str] = field(default_factory=lambda: deque(maxlen=5))
+    """The last infrastructure failures."""
+
+    async def of_env(self, call: Awaitable[_T]) -> _T:
+        """Return what an environment call gives, and count its time."""
+        started = time.perf_counter()
+        try:
+            return await call
+        finally:
+            self.env_s += time.perf_counter() - started
+
+    async def of_engine(self, call: Awaitable[_T]) -> _T:
+        """Return what an engine call gives, and count its time."""
+        started = time.perf_counter()
+        try:
+            return await call
+        finally:
+            self.generate_s += time.perf_counter() - started
+
+    def saw(self, response: Response) -> None:
+        """Count a response."""
+        self.steps += 1
+        self.tokens += len(response.token_ids)
+
+    def lost(self, error: RolloutError) -> None:
+        """Remember why an attempt was lost."""
+        self.causes.append(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a rollout stands, for a progress line."""
+
+    env_states: Mapping[str, int]
+    """Environments by state."""
+    name: str = ""
+    """`train` or the name of the evaluation; empty when nothing ran yet."""
+    iteration: int = 0
+    episodes_done: int = 0
+    """Ended either way: with a trajectory or dropped."""
+    episodes_total: int = 0
+    successes: int = 0
+    steps: int = 0
+    tokens: int = 0
+    parse_errors: int = 0
+    retried: int = 0
+    dropped: int = 0
+    elapsed_s: float = 0.0

@@ -1,0 +1,166 @@
+"""What to roll out next: a sampler of tasks, and the statistics that an adaptive one reads."""
+
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from arpo.algorithms.rewards import is_success
+from arpo.errors import ConfigError
+from arpo.rollout.seeds import derive_seed
+from arpo.types import Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRequest:
+    """One group asked for. `None` means: the run's own setting."""
+
+    task: Task
+    group_size: int | None = None
+    max_steps: int | None = None
+
+
+class TaskSampler(Protocol):
+    """Says which groups the next iteration collects; everything it knows is in its state.
+
+    Attributes:
+        tasks: Every task that it may ask for, by id.
+    """
+
+    tasks: Mapping[str, Task]
+
+    def next(self) -> list[TaskRequest]:
+        """Return the requests of the next iteration, in order."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return built-ins from which `load_state_dict` continues exactly."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the sampler that gave `state` stood."""
+        ...
+
+
+class ShuffledTasks:
+    """Every task once an epoch, in a new order each epoch; the same number of tasks every iteration.
+
+    An iteration may reach over the border of two epochs, and then a task may stand in it twice (two groups).
+    """
+
+    def __init__(self, tasks: Sequence[Task], tasks_per_iteration: int, seed: int) -> None:
+        if not tasks:
+            raise ConfigError("there is no task to train on: the task list is empty; name at least one task")
+        if tasks_per_iteration < 1:
+            raise ConfigError(f"tasks_per_iteration must be at least 1, got {tasks_per_iteration}")
+        self.tasks: Mapping[str, Task] = {task.id: task for task in tasks}
+        if len(self.tasks) < len(tasks):
+            seen = [task.id for task in tasks]
+            twice = sorted({task_id for task_id in seen if seen.count(task_id) > 1})
+            raise ConfigError(f"task ids must be unique, but these stand twice in the list: {', '.join(twice)}")
+        self._tasks_per_iteration = tasks_per_iteration
+        self._seed = seed
+        self._taken = 0
+
+    def next(self) -> list[TaskRequest]:
+        """Return the requests of the next iteration."""
+        positions = range(self._taken, self._taken + self._tasks_per_iteration)
+        requests = [TaskRequest(self._task_at(position)) for position in positions]
+        self._taken += self._tasks_per_iteration
+        return requests
+
+    def _task_at(self, position: int) -> Task:
+        epoch, place = divmod(position, len(self.tasks))
+        # The order of an epoch is a function of the seed and the epoch, so the state is one number.
+        order = random.Random(derive_seed(self._seed, "epoch", epoch)).sample(list(self.tasks), len(self.tasks))
+        return self.tasks[order[place]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many tasks were taken, and from which list."""
+        return {"taken": self._taken, "seed": self._seed, "tasks": list(self.tasks)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the sampler that gave `state` stood.
+
+        Raises:
+            ConfigError: If it stood in another list of tasks or had another seed: the order would be another one.
+        """
+        if state["tasks"] != list(self.tasks) or state["seed"] != self._seed:
+            raise ConfigError(
+                f"the checkpoint was written with {len(state['tasks'])} tasks and sampler seed {state['seed']}, this "
+                f"run has {len(self.tasks)} tasks and seed {self._seed}, or the same tasks in another order; resume "
+                "with the same task list and seed, or start a new run"
+            )
+        self._taken = state["taken"]
+
+
+@dataclass(slots=True)
+class TaskRecord:
+    """What is known about one task."""
+
+    successes: deque[bool]
+    """Of the last episodes, oldest first."""
+    lengths: deque[int]
+    """Steps of the last episodes, oldest first."""
+    visits: int = 0
+    """Finished episodes, ever."""
+    failures: int = 0
+    """Episodes lost to the infrastructure, ever."""
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share of successes in the window; None before the first episode."""
+        return sum(self.successes) / len(self.successes) if self.successes else None
+
+
+@dataclass(slots=True)
+class TaskStatistics:
+    """Success, length and failures a task, over a sliding window; rank 0 owns it and the checkpoint holds it."""
+
+    window: int = 16
+    success_threshold: float = 0.5
+    _records: dict[str, TaskRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ConfigError(f"window must be at least 1 episode, got {self.window}")
+
+    def __getitem__(self, task_id: str) -> TaskRecord:
+        """Return the record of a task; an empty one for a task never seen."""
+        if task_id not in self._records:
+            self._records[task_id] = TaskRecord(deque(maxlen=self.window), deque(maxlen=self.window))
+        return self._records[task_id]
+
+    def record(self, task_id: str, episodes: Iterable[Trajectory | None]) -> None:
+        """Take episodes of a task into account, in their order; None is one that the infrastructure lost."""
+        record = self[task_id]
+        for trajectory in episodes:
+            if trajectory is None:
+                record.failures += 1
+                continue
+            record.successes.append(is_success(trajectory, threshold=self.success_threshold))
+            record.lengths.append(len(trajectory.steps))
+            record.visits += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return every record as built-ins."""
+        return {
+            task_id: {
+                "successes": list(record.successes),
+                "lengths": list(record.lengths),
+                "visits": record.visits,
+                "failures": record.failures,
+            }
+            for task_id, record in self._records.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace every record; a shorter window than the one that was saved keeps the newest episodes."""
+        self._records.clear()
+        for task_id, saved in state.items():
+            record = self[task_id]
+            record.successes.extend(saved["successes"])
+            record.lengths.extend(saved["lengths"])
+            record.visits = saved["visits"]
+            record.failures = saved["failures"]

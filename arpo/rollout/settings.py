@@ -1,0 +1,55 @@
+"""The numbers of a rollout, checked before any machine starts."""
+
+from dataclasses import dataclass
+
+from arpo.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """The numbers of a rollout."""
+
+    group_size: int
+    max_steps: int
+    """Responses an episode, where the task or the request does not say otherwise."""
+    max_tokens: int
+    """Tokens of one response."""
+    max_context: int
+    """Tokens of a whole conversation; not above what the engine takes."""
+    temperature: float = 1.0
+    min_group_size: int = 2
+    """A group with fewer trajectories is dropped: an advantage needs something to compare with."""
+    max_attempts: int = 3
+    """Attempts at an episode that the infrastructure loses."""
+    max_policy_lag: int = 0
+    """A group is stale when its oldest step is more policy versions behind than this."""
+    success_threshold: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        counts = {
+            "group_size": self.group_size,
+            "max_steps": self.max_steps,
+            "max_tokens": self.max_tokens,
+            "min_group_size": self.min_group_size,
+            "max_attempts": self.max_attempts,
+        }
+        for name, value in counts.items():
+            if value < 1:
+                raise ConfigError(f"rollout.{name} must be at least 1, got {value}")
+        if self.min_group_size > self.group_size:
+            raise ConfigError(
+                f"rollout.min_group_size={self.min_group_size} is above rollout.group_size={self.group_size}: every "
+                "group would be dropped; lower it or raise the group size"
+            )
+        if self.max_context <= self.max_tokens:
+            raise ConfigError(
+                f"rollout.max_context={self.max_context} must be above rollout.max_tokens={self.max_tokens}, because "
+                "it holds the prompts and screenshots too"
+            )
+        if self.temperature <= 0:
+            raise ConfigError(
+                f"rollout.temperature must be above 0, got {self.temperature}: greedy members of a group are all equal"
+            )
+        if self.max_policy_lag < 0:
+            raise ConfigError(f"rollout.max_policy_lag must not be negative, got {self.max_policy_lag}")

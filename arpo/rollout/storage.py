@@ -1,0 +1,256 @@
+"""Trajectories on disk: JSON lines that survive a crash, and screenshots addressed by their content."""
+
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from arpo.errors import ArpoError
+from arpo.types import Outcome, Step, Trajectory
+
+log = logging.getLogger(__name__)
+
+_ID = re.compile(r"(?:(?P<split>[a-z_]+)-)?(?P<iteration>\d+)/.+")
+
+
+class TrajectoryStore:
+    """An append-only record of episodes below one directory.
+
+        train/iteration_000012.jsonl     one line a trajectory, in the order in which episodes ended
+        eval/iteration_000012.jsonl
+        screens/ab/abcdef….png           each screenshot once, under its SHA-256
+
+    A line is written when its episode ends, after its screenshots, so a crash loses running episodes only. A line
+    that a crash cut is dropped on reading and cut off before the next append. The id says where a trajectory
+    stands: `12/3/0` in split `train`, `eval-12/…` in split `eval`, both of iteration 12; of two records with one
+    id the later counts. One process writes; its threads may share the store.
+    """
+
+    def __init__(self, root: str | Path, *, fsync: bool = False) -> None:
+        """Name the directory; nothing is created before the first write.
+
+        Args:
+            root: The directory, given to this store alone.
+            fsync: Wait for the disk at every record, so that not even a power cut loses a finished episode.
+        """
+        self.root = Path(root)
+        self._fsync = fsync
+        self._lock = threading.Lock()
+        self._writing = False
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Append one trajectory where its id belongs, and its screenshots.
+
+        Raises:
+            ArpoError: If the disk did not take it, for example because it is full.
+        """
+        path = self._path(*_locate(trajectory.id))
+        with self._lock:
+            try:
+                self._begin_writing()
+                for key, png in trajectory.screenshots.items():
+                    self._write_screenshot(key, png)
+                self._append(path, _encode(trajectory))
+            except OSError as error:
+                raise ArpoError(
+                    f"cannot store trajectory {trajectory.id} in {error.filename or path}: {error.strerror}; "
+                    f"free space below {self.root} or choose another directory, then resume the run"
+                ) from error
+
+    def read(self, split: str, iteration: int) -> list[Trajectory]:
+        """Return the trajectories of one iteration ordered by id, without screenshot bytes; none if none are stored.
+
+        Raises:
+            ArpoError: If a complete line is not a trajectory.
+        """
+        path = self._path(split, iteration)
+        with self._lock:
+            records = {record.id: record for record in _read(path)}
+        return sorted(records.values(), key=lambda record: _natural(record.id))
+
+    def get(self, trajectory_id: str) -> Trajectory:
+        """Return one trajectory by its id, without screenshot bytes.
+
+        Raises:
+            ArpoError: If it is not stored.
+        """
+        path = self._path(*_locate(trajectory_id))
+        # `_encode` writes the id first, so only the line that is wanted has to be parsed.
+        head = json.dumps({"id": trajectory_id})[:-1].encode() + b","
+        with self._lock:
+            lines = [line for _, line in _complete_lines(path) if line.startswith(head)]
+        if not lines:
+            raise ArpoError(f"trajectory {trajectory_id} is not in {path}")
+        return _decode(lines[-1])
+
+    def load_screenshots(self, trajectory: Trajectory) -> Trajectory:
+        """Return the trajectory with the PNG bytes of every screenshot that it names.
+
+        Raises:
+            ArpoError: If a screenshot is missing.
+        """
+        keys = dict.fromkeys(step.screenshot for step in trajectory.steps)
+        if trajectory.last_screenshot:
+            keys[trajectory.last_screenshot] = None
+        try:
+            return replace(trajectory, screenshots={key: self._screen(key).read_bytes() for key in keys})
+        except FileNotFoundError as error:
+            raise ArpoError(f"trajectory {trajectory.id} has lost its screenshot {error.filename}") from error
+
+    def finished(self, iteration: int, policy_version: int) -> dict[str, Trajectory]:
+        """Return, by id, the training episodes of one iteration whose every step is of one policy version."""
+        return {
+            trajectory.id: trajectory
+            for trajectory in self.read("train", iteration)
+            if all(step.policy_version == policy_version for step in trajectory.steps)
+        }
+
+    def truncate(self, after_iteration: int) -> None:
+        """Remove the records of every iteration after this one, in every split; screenshots stay."""
+        with self._lock:
+            for path in self.root.glob("*/iteration_*.jsonl"):
+                if int(path.stem.removeprefix("iteration_")) > after_iteration:
+                    path.unlink()
+
+    def _path(self, split: str, iteration: int) -> Path:
+        return self.root / split / f"iteration_{iteration:06d}.jsonl"
+
+    def _screen(self, key: str) -> Path:
+        return self.root / "screens" / key[:2] / f"{key}.png"
+
+    @property
+    def _scratch(self) -> Path:
+        return self.root / "screens" / ".partial"
+
+    def _begin_writing(self) -> None:
+        """Clear away what a killed writer left; not earlier, because a reader must not touch a live writer's files."""
+        if not self._writing:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.mkdir(parents=True)
+            self._writing = True
+
+    def _write_screenshot(self, key: str, png: bytes) -> None:
+        path = self._screen(key)
+        if path.exists():
+            return
+        partial = self._scratch / path.name
+        with partial.open("wb") as file:
+            file.write(png)
+            self._settle(file.fileno())
+        path.parent.mkdir(exist_ok=True)
+        partial.replace(path)
+
+    def _append(self, path: Path, line: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+", buffering=0) as file:
+            _cut_torn_line(path, file)
+            # One unbuffered write: a crash cuts the line at some byte or not at all, and never interleaves two.
+            written = file.write(line)
+            if written != len(line):
+                file.write(line[written:])
+            self._settle(file.fileno())
+
+    def _settle(self, descriptor: int) -> None:
+        if self._fsync:
+            os.fsync(descriptor)
+
+
+def _locate(trajectory_id: str) -> tuple[str, int]:
+    match = _ID.fullmatch(trajectory_id)
+    if match is None:
+        raise ArpoError(
+            f"{trajectory_id!r} is not the id of a stored trajectory; ids look like 12/3/0 or eval-12/held_out/3/0"
+        )
+    return match["split"] or "train", int(match["iteration"])
+
+
+def _natural(trajectory_id: str) -> list[tuple[bool, int, str]]:
+    parts = trajectory_id.split("/")
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def _cut_torn_line(path: Path, file: FileIO) -> None:
+    size = file.seek(0, os.SEEK_END)
+    if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":
+        return
+    kept = path.read_bytes().rfind(b"\n") + 1
+    log.warning("%s ends in a record that a crash cut; its %d bytes are dropped", path, size - kept)
+    file.truncate(kept)
+
+
+def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield number, line
+            else:
+                log.warning("%s ends in a record that a crash cut; it is left out", path)
+
+
+def _read(path: Path) -> Iterator[Trajectory]:
+    for number, line in _complete_lines(path):
+        try:
+            yield _decode(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArpoError(
+                f"{path}, line {number} is not a trajectory ({type(error).__name__}: {error}); "
+                "remove that line to go on without it"
+            ) from error
+
+
+def _encode(trajectory: Trajectory) -> bytes:
+    record: dict[str, Any] = {
+        "id": trajectory.id,
+        "task_id": trajectory.task_id,
+        "domain": trajectory.domain,
+        "instruction": trajectory.instruction,
+        "seed": trajectory.seed,
+        "outcome": trajectory.outcome.value,
+        "task_reward": trajectory.task_reward,
+        "format_reward": trajectory.format_reward,
+        "last_screenshot": trajectory.last_screenshot,
+        "duration_s": trajectory.duration_s,
+        "steps": [
+            {
+                "screenshot": step.screenshot,
+                "width": step.width,
+                "height": step.height,
+                "prompt_ids": step.prompt_ids,
+                "response_ids": step.response_ids,
+                "sampler_logprobs": step.sampler_logprobs,
+                "policy_version": step.policy_version,
+                "response": step.response,
+                "action": step.action,
+                "parse_error": step.parse_error,
+            }
+            for step in trajectory.steps
+        ],
+    }
+    # `json` writes floats by `repr`, so every logprob comes back to the last bit.
+    return json.dumps(record).encode() + b"\n"
+
+
+def _decode(line: bytes) -> Trajectory:
+    record = json.loads(line)
+    record["outcome"] = Outcome(record["outcome"])
+    record["steps"] = tuple(
+        Step(
+            **{
+                **step,
+                "prompt_ids": tuple(step["prompt_ids"]),
+                "response_ids": tuple(step["response_ids"]),
+                "sampler_logprobs": tuple(step["sampler_logprobs"]),
+            }
+        )
+        for step in record["steps"]
+    )
+    return Trajectory(**record)

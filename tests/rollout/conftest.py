@@ -1,0 +1,59 @@
+"""The tokenizer of the tiny model, and collectors that are closed whatever a test does."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from arpo.agent.prompt import Prompt
+from arpo.envs.fake import FakeDesktop
+from arpo.envs.pool import EnvPool
+from arpo.inference.scripted import ScriptedEngine
+from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.storage import TrajectoryStore
+from tests.rollout.support import moody_clicker
+
+
+@pytest.fixture(scope="session")
+def chat(tiny_model: Path) -> ChatTokenizer:
+    return ChatTokenizer(tiny_model)
+
+
+MakeCollector = Callable[..., RolloutCollector]
+
+
+@pytest.fixture
+def make_collector(chat: ChatTokenizer, tmp_path: Path) -> Iterator[MakeCollector]:
+    collectors = []
+
+    def make(
+        *,
+        engine=None,
+        make_engine=lambda: ScriptedEngine(chat, moody_clicker(chat)),
+        make_env=FakeDesktop,
+        make_pool=EnvPool,
+        size=3,
+        step_timeout_s=5.0,
+        directory="trajectories",
+        start=True,
+        **settings,
+    ) -> RolloutCollector:
+        numbers = {"group_size": 4, "max_steps": 4, "max_tokens": 40, "max_context": 2000} | settings
+        collector = RolloutCollector(
+            make_engine if engine is None else lambda: engine,
+            make_pool(make_env, size=size, backend="thread", reset_timeout_s=5.0, step_timeout_s=step_timeout_s),
+            chat,
+            Prompt.compact(),
+            TrajectoryStore(tmp_path / directory),
+            RolloutSettings(**numbers),
+        )
+        collectors.append(collector)
+        if start:
+            collector.start()
+        return collector
+
+    yield make
+    for collector in collectors:
+        collector.close()

@@ -1,0 +1,103 @@
+"""An agent that can see, and an engine that dawdles: what the tests of rollouts share."""
+
+import asyncio
+import io
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from arpo.agent.actions import Action, Click
+from arpo.agent.coordinates import CoordinateFrame
+from arpo.agent.render import render_response
+from arpo.envs.base import DesktopEnv, StepResult
+from arpo.envs.fake import COLORS
+from arpo.inference.engine import GenerateRequest, Response
+from arpo.inference.scripted import ScriptedEngine
+from arpo.models.tokenization import ChatTokenizer
+from arpo.types import Observation, Task
+
+Respond = Callable[[GenerateRequest], str]
+
+
+def red_clicker(chat: ChatTokenizer) -> Respond:
+    """Click the button whose colour the instruction names last; find it on the last screenshot."""
+
+    def respond(request: GenerateRequest) -> str:
+        words = chat.decode(request.prompt_ids).replace("\n", " ").split()
+        wanted = [word for word in words if word in COLORS][-1]
+        return render_response(click_on(wanted, request.images[-1], chat))
+
+    return respond
+
+
+def click_on(color: str, png: bytes, chat: ChatTokenizer) -> Action:
+    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+    rows, columns = np.nonzero((pixels == COLORS[color]).all(axis=-1))
+    height, width = pixels.shape[:2]
+    frame = CoordinateFrame(width, height, *chat.model_size(width, height))
+    return frame.to_model(Click(float(columns.mean()), float(rows.mean())))
+
+
+def moody_clicker(chat: ChatTokenizer) -> Respond:
+    """Click right, look again, or talk nonsense, as the seed of the request wants it."""
+    click = red_clicker(chat)
+
+    def respond(request: GenerateRequest) -> str:
+        mood = request.sampling.seed % 8
+        if mood == 0:
+            return "I would rather not."
+        return "Action: wait()" if mood < 4 else click(request)
+
+    return respond
+
+
+class DawdlingEngine(ScriptedEngine):
+    """A scripted engine whose responses take a time drawn anew in every run, so that episodes overtake each other."""
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        await asyncio.sleep(random.SystemRandom().random() * 0.01)
+        return await super().generate(request)
+
+
+class DirectEnv:
+    """An environment as a lease shows it, without a pool; remembers what it was told."""
+
+    def __init__(self, env: DesktopEnv) -> None:
+        self._env = env
+        self.actions: list[Action] = []
+
+    async def reset(self, task: Task) -> Observation:
+        return self._env.reset(task)
+
+    async def step(self, action: Action) -> StepResult:
+        self.actions.append(action)
+        return self._env.step(action)
+
+    async def evaluate(self) -> float:
+        return self._env.evaluate()
+
+
+@contextmanager
+def interrupted(after_s: float = 0.3) -> Iterator[None]:
+    """Press Ctrl-C while the block runs, and expect it to be interrupted."""
+    begun = threading.Event()
+
+    def press() -> None:
+        begun.wait()
+        time.sleep(after_s)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the block is the caller's
+        begun.set()
+        yield
+    thread.join()

@@ -1,0 +1,61 @@
+import pytest
+
+from arpo.rollout.batch import difference, rollout_metrics, select_groups
+from arpo.rollout.meter import Meter
+from arpo.rollout.sampler import TaskRequest
+from arpo.types import Task
+from tests.rollout.trajectories import make_trajectory
+
+REQUESTS = [TaskRequest(Task(name, "")) for name in "abc"]
+
+
+def row(*versions: int | None):
+    return [None if version is None else make_trajectory(policy_version=version) for version in versions]
+
+
+def test_a_group_with_too_few_trajectories_is_dropped():
+    selection = select_groups(
+        REQUESTS, [row(0, None, 0), row(None, 0, None), row(None, None, None)], min_group_size=2, oldest=0
+    )
+    assert [group.task.id for group in selection.groups] == ["a"]
+    assert len(selection.groups[0].trajectories) == 2
+    assert (selection.too_small, selection.stale) == (2, 0)
+
+
+def test_a_smaller_group_may_be_asked_for():
+    assert len(select_groups(REQUESTS[:1], [row(0)], min_group_size=2, oldest=0).groups) == 1
+    assert select_groups(REQUESTS[:1], [row(None)], min_group_size=2, oldest=0).too_small == 1
+
+
+def test_one_old_step_makes_a_group_stale():
+    selection = select_groups(REQUESTS, [row(5, 5), row(4, 5), row(6, 5)], min_group_size=2, oldest=5)
+    assert [group.task.id for group in selection.groups] == ["a", "c"]
+    assert (selection.too_small, selection.stale) == (0, 1)
+
+
+def test_metrics_by_hand():
+    meter = Meter(steps=10, tokens=40, env_s=6.0, generate_s=3.0, retried=2, dropped=1, resumed=4)
+    selection = select_groups(REQUESTS, [row(5, 5), row(4, 5), row(None, None)], min_group_size=2, oldest=5)
+    metrics = rollout_metrics(selection, meter, elapsed_s=2.0, environments=4)
+    assert metrics == pytest.approx(
+        {
+            "rollout/episodes": 2,
+            "rollout/env_steps": 4,  # two trajectories of two steps
+            "rollout/action_tokens": 8,  # of two tokens each
+            "rollout/resumed_episodes": 4,
+            "rollout/retried_episodes": 2,
+            "rollout/dropped_episodes": 1,
+            "rollout/dropped_groups": 1,
+            "rollout/stale_groups": 1,
+            "time/rollout": 2,
+            "time/generate": 3,
+            "time/env": 6,
+            "env/steps_per_s": 5,  # 10 / 2
+            "env/utilization": 0.75,  # 6 / (2 · 4)
+            "engine/tokens_per_s": 20,  # 40 / 2
+        }
+    )
+
+
+def test_a_counter_that_was_not_there_started_at_zero():
+    assert difference({"a": 5.0, "b": 2.0}, {"a": 3.0}) == {"a": 2.0, "b": 2.0}

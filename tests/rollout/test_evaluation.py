@@ -1,0 +1,115 @@
+import itertools
+import json
+
+import pytest
+
+from arpo.rollout.evaluation import evaluate, pass_at_k, wilson_interval
+from arpo.types import Outcome, Task
+from tests.rollout.trajectories import make_trajectory
+
+
+def test_the_wilson_interval_of_half():
+    # n=10, z=1.96, z²=3.8416: centre (0.5 + 0.19208) / 1.38416 = 0.5
+    # margin 1.96·√(0.025 + 3.8416/400) / 1.38416 = 1.96·√0.034604 / 1.38416 = 0.364602 / 1.38416 = 0.263410
+    assert wilson_interval(5, 10) == pytest.approx((0.236590, 0.763410), abs=1e-6)
+
+
+def test_the_wilson_interval_has_a_width_where_all_succeed_or_fail():
+    # p=0, n=4: (z²/8 ± z·√(z²/64)) / (1 + z²/4) = (0.4802 ± 0.4802) / 1.9604
+    assert wilson_interval(0, 4) == pytest.approx((0.0, 0.489900), abs=1e-6)
+    assert wilson_interval(4, 4) == pytest.approx((1 - 0.489900, 1.0), abs=1e-6)
+
+
+def test_the_wilson_interval_of_nothing_says_nothing():
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("successes", "n"), [(2, 1), (-1, 3)])
+def test_impossible_counts_have_no_interval(successes: int, n: int):
+    with pytest.raises(ValueError, match="between 0 and n"):
+        wilson_interval(successes, n)
+
+
+def test_pass_at_k_by_hand():
+    assert pass_at_k(4, 2, 1) == 0.5
+    assert pass_at_k(4, 2, 2) == pytest.approx(5 / 6)  # of 6 pairs, 1 holds both failures
+    assert pass_at_k(4, 2, 3) == 1.0  # two failures do not fill three places
+    assert pass_at_k(4, 0, 4) == 0.0
+
+
+def test_pass_at_k_is_the_mean_over_all_choices():
+    for c, k in itertools.product(range(6), range(1, 6)):
+        choices = list(itertools.combinations([True] * c + [False] * (5 - c), k))
+        assert pass_at_k(5, c, k) == pytest.approx(sum(map(any, choices)) / len(choices))
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 2, 5), (4, 5, 1), (4, 2, 0)])
+def test_pass_at_k_refuses_more_trials_than_there_are(n: int, c: int, k: int):
+    with pytest.raises(ValueError, match=r"pass@k needs"):
+        pass_at_k(n, c, k)
+
+
+TASKS = [Task("a1", "", domain="a"), Task("b1", "", domain="b"), Task("a2", "", domain="a"), Task("lost", "", "c")]
+
+
+def example():
+    def episode(task_id, reward, outcome=Outcome.FINISHED, steps=2):
+        return make_trajectory(task_id=task_id, domain=task_id[0], task_reward=reward, outcome=outcome, steps=steps)
+
+    trajectories = [
+        episode("b1", 1.0),
+        episode("a2", 0.0, Outcome.MAX_STEPS, steps=4),
+        episode("a1", 1.0),
+        episode("a1", 0.4, Outcome.PARSE_ERROR),
+        episode("a2", 0.0, Outcome.MAX_STEPS, steps=4),
+        episode("b1", 0.0),
+    ]
+    return evaluate(trajectories, TASKS, name="held_out", lost=2)
+
+
+def test_an_evaluation_counts_by_task_by_domain_and_over_all():
+    result = example()
+    assert result.success_rate == 2 / 6
+    assert result.overall.interval == wilson_interval(2, 6)
+    assert result.overall.task_reward == pytest.approx(2.4 / 6)  # partial credit counts here and not above
+    assert result.overall.steps == pytest.approx(16 / 6)
+    assert result.overall.outcomes == {"finished": 3, "max_steps": 2, "parse_error": 1}
+    assert [(score.name, score.successes, score.episodes) for score in result.domains] == [("a", 1, 4), ("b", 1, 2)]
+    assert [(score.name, score.successes) for score in result.tasks] == [("a1", 1), ("b1", 1), ("a2", 0)]
+    assert result.lost == 2
+
+
+def test_pass_at_k_is_averaged_over_tasks():
+    # pass@1 of a1, b1, a2: 1/2, 1/2, 0; pass@2: 1, 1, 0
+    assert example().pass_at_ks == pytest.approx({1: 1 / 3, 2: 2 / 3})
+    with pytest.raises(ValueError, match="the most are 2"):
+        example().pass_at(3)
+
+
+def test_ks_double_up_to_the_most_episodes():
+    result = evaluate([make_trajectory(task_id="a1", domain="a") for _ in range(6)], TASKS)
+    assert list(result.pass_at_ks) == [1, 2, 4, 6]
+
+
+def test_a_result_is_json_and_a_table():
+    result = example()
+    told = json.loads(json.dumps(result.to_json()))
+    assert told["overall"]["success_rate"] == pytest.approx(1 / 3)
+    assert told["pass_at"] == pytest.approx({"1": 1 / 3, "2": 2 / 3})
+    header, *rows = result.table()
+    assert [row[0] for row in rows] == ["a", "b", "all"]
+    assert all(len(row) == len(header) for row in rows)
+    assert rows[-1][2] == "33.3 %"
+
+
+def test_a_raised_threshold_makes_partial_credit_a_failure():
+    partial = [make_trajectory(task_id="a1", domain="a", task_reward=0.6)]
+    assert evaluate(partial, TASKS).success_rate == 1.0
+    assert evaluate(partial, TASKS, success_threshold=0.6).success_rate == 0.0
+
+
+def test_nothing_and_strangers_are_refused():
+    with pytest.raises(ValueError, match="no episode"):
+        evaluate([], TASKS)
+    with pytest.raises(ValueError, match="not evaluated"):
+        evaluate([make_trajectory(task_id="other")], TASKS)

@@ -1,0 +1,98 @@
+import json
+
+import pytest
+
+from arpo.errors import ConfigError
+from arpo.rollout.sampler import ShuffledTasks, TaskStatistics
+from arpo.types import Task
+from tests.rollout.trajectories import make_trajectory
+
+TASKS = [Task(f"task-{index}", "") for index in range(5)]
+
+
+def ids(sampler: ShuffledTasks) -> list[str]:
+    return [request.task.id for request in sampler.next()]
+
+
+def test_every_task_comes_once_an_epoch_in_a_new_order():
+    sampler = ShuffledTasks(TASKS, tasks_per_iteration=5, seed=1)
+    first, second = ids(sampler), ids(sampler)
+    assert sorted(first) == sorted(second) == [task.id for task in TASKS]
+    assert first != second
+
+
+def test_an_iteration_may_reach_into_the_next_epoch():
+    whole = ShuffledTasks(TASKS, tasks_per_iteration=10, seed=1)
+    pieces = ShuffledTasks(TASKS, tasks_per_iteration=2, seed=1)
+    assert ids(whole) == [task_id for _ in range(5) for task_id in ids(pieces)]
+
+
+def test_more_tasks_an_iteration_than_there_are_gives_tasks_twice():
+    assert sorted(ids(ShuffledTasks(TASKS[:1], tasks_per_iteration=3, seed=0))) == ["task-0"] * 3
+
+
+def test_the_order_is_the_seeds():
+    orders = {tuple(ids(ShuffledTasks(TASKS, 5, seed=seed))) for seed in range(8)}
+    assert len(orders) > 1
+    assert ids(ShuffledTasks(TASKS, 5, seed=3)) == ids(ShuffledTasks(TASKS, 5, seed=3))
+
+
+def test_a_restored_sampler_continues_exactly():
+    sampler = ShuffledTasks(TASKS, tasks_per_iteration=3, seed=1)
+    sampler.next()
+    state = json.loads(json.dumps(sampler.state_dict()))
+    expected = [ids(sampler) for _ in range(4)]
+    restored = ShuffledTasks(TASKS, tasks_per_iteration=3, seed=1)
+    restored.load_state_dict(state)
+    assert [ids(restored) for _ in range(4)] == expected
+
+
+@pytest.mark.parametrize("other", [ShuffledTasks(TASKS[:4], 3, seed=1), ShuffledTasks(TASKS, 3, seed=2)])
+def test_a_sampler_of_other_tasks_or_seed_refuses_the_state(other: ShuffledTasks):
+    with pytest.raises(ConfigError, match="same task list and seed"):
+        other.load_state_dict(ShuffledTasks(TASKS, 3, seed=1).state_dict())
+
+
+def test_a_bare_request_leaves_size_and_limit_to_the_run():
+    (request,) = ShuffledTasks(TASKS[:1], 1, seed=0).next()
+    assert (request.group_size, request.max_steps) == (None, None)
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(ConfigError, match="empty"):
+        ShuffledTasks([], 1, seed=0)
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        ShuffledTasks(TASKS, 0, seed=0)
+    with pytest.raises(ConfigError, match="twice in the list: task-1"):
+        ShuffledTasks([*TASKS, TASKS[1]], 1, seed=0)
+    with pytest.raises(ConfigError, match="window"):
+        TaskStatistics(window=0)
+
+
+def test_statistics_count_episodes_and_slide():
+    statistics = TaskStatistics(window=2)
+    assert statistics["task"].success_rate is None
+    statistics.record("task", [make_trajectory(task_reward=0.0, steps=1), None, make_trajectory(task_reward=1.0)])
+    assert statistics["task"].success_rate == 0.5  # one of two; the lost one is no failure of the policy
+    statistics.record("task", [make_trajectory(task_reward=1.0, steps=3)])
+    record = statistics["task"]
+    assert (list(record.successes), list(record.lengths)) == ([True, True], [2, 3])  # the oldest has left the window
+    assert (record.visits, record.failures) == (3, 1)
+
+
+def test_a_success_lies_above_the_threshold():
+    statistics = TaskStatistics(success_threshold=0.99)
+    statistics.record("task", [make_trajectory(task_reward=0.99)])
+    assert statistics["task"].success_rate == 0.0
+
+
+def test_statistics_come_back_from_their_state():
+    statistics = TaskStatistics(window=3)
+    statistics.record("a", [make_trajectory(task_reward=reward) for reward in (0.0, 1.0, 1.0)])
+    statistics.record("b", [None])
+    restored = TaskStatistics(window=2)
+    restored.record("c", [None])
+    restored.load_state_dict(json.loads(json.dumps(statistics.state_dict())))
+    assert restored.state_dict().keys() == {"a", "b"}
+    assert list(restored["a"].successes) == [True, True]  # the newest, as many as fit
+    assert (restored["a"].visits, restored["b"].failures) == (3, 1)

@@ -1,0 +1,255 @@
+import errno
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arpo.errors import ArpoError
+from arpo.rollout.storage import TrajectoryStore
+from tests.rollout.trajectories import make_trajectory
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TrajectoryStore:
+    return TrajectoryStore(tmp_path)
+
+
+def bare(trajectory):
+    return replace(trajectory, screenshots={})
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+def test_a_trajectory_comes_back_to_the_last_bit(tmp_path: Path, fsync: bool):
+    store = TrajectoryStore(tmp_path, fsync=fsync)
+    trajectory = make_trajectory()
+    store.write(trajectory)
+    (stored,) = TrajectoryStore(tmp_path).read("train", 3)
+    assert stored == trajectory
+    assert stored.duration_s == trajectory.duration_s  # which equality leaves out
+    assert isinstance(stored.steps[0].response_ids, tuple)
+    assert not stored.screenshots
+    assert store.load_screenshots(stored).screenshots == trajectory.screenshots
+
+
+def test_the_id_says_where_a_trajectory_stands(store: TrajectoryStore):
+    for name in ("12/0/0", "eval-12/held_out/0/0"):
+        store.write(make_trajectory(name))
+    found = sorted(str(path.relative_to(store.root)) for path in store.root.glob("*/*.jsonl"))
+    assert found == ["eval/iteration_000012.jsonl", "train/iteration_000012.jsonl"]
+    assert store.get("eval-12/held_out/0/0").id == "eval-12/held_out/0/0"
+    for name in ("probe", "/1/2", "12", "eval-x/1"):
+        with pytest.raises(ArpoError, match="ids look like"):
+            store.get(name)
+
+
+def test_records_are_read_in_the_order_of_their_ids(store: TrajectoryStore):
+    for name in ("3/10/0", "3/2/1", "3/2/0"):
+        store.write(make_trajectory(name))
+    assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/2/0", "3/2/1", "3/10/0"]
+
+
+def test_an_iteration_without_records_is_empty(store: TrajectoryStore):
+    assert store.read("train", 0) == []
+    assert not store.root.joinpath("train").exists()  # and looking creates nothing
+
+
+def test_the_later_of_two_records_counts(store: TrajectoryStore):
+    for reward in (0.0, 1.0):
+        store.write(make_trajectory("3/0/1", task_reward=reward))
+    store.write(make_trajectory("3/0/10"))
+    assert store.get("3/0/1").task_reward == 1.0
+    assert [trajectory.task_reward for trajectory in store.read("train", 3)] == [1.0, 1.0]
+
+
+def test_an_unknown_id_is_named(store: TrajectoryStore):
+    store.write(make_trajectory("3/0/10"))
+    with pytest.raises(ArpoError, match=r"3/0/1 is not in .*iteration_000003"):
+        store.get("3/0/1")
+
+
+def test_a_screenshot_is_stored_once(store: TrajectoryStore):
+    trajectory = make_trajectory("3/0/0", steps=1)
+    store.write(trajectory)
+    path = next(store.root.glob("screens/*/*.png"))
+    assert path.relative_to(store.root / "screens") == Path(path.stem[:2]) / f"{path.stem}.png"
+    before = path.stat()
+    store.write(make_trajectory("3/0/1", steps=1))
+    assert path.stat() == before
+    assert path.read_bytes() == trajectory.screenshots[path.stem]
+
+
+def test_a_lost_screenshot_is_named(store: TrajectoryStore):
+    trajectory = make_trajectory()
+    store.write(trajectory)
+    lost = next(store.root.glob("screens/*/*.png"))
+    lost.unlink()
+    with pytest.raises(ArpoError, match=lost.stem):
+        store.load_screenshots(bare(trajectory))
+
+
+def test_only_episodes_of_one_version_count_as_finished(store: TrajectoryStore):
+    store.write(make_trajectory("3/0/0", policy_version=7))
+    store.write(make_trajectory("3/0/1", policy_version=6))
+    mixed = make_trajectory("3/0/2", policy_version=7)
+    store.write(replace(mixed, steps=(mixed.steps[0], replace(mixed.steps[1], policy_version=8))))
+    store.write(make_trajectory("eval-3/val/0/0", policy_version=7))
+    assert list(store.finished(3, 7)) == ["3/0/0"]
+    assert store.finished(4, 7) == {}
+
+
+def test_truncation_takes_later_iterations_of_every_split(store: TrajectoryStore):
+    for name in ("3/0/0", "4/0/0", "10/0/0", "eval-3/v/0/0", "eval-4/v/0/0"):
+        store.write(make_trajectory(name))
+    store.truncate(after_iteration=3)
+    left = sorted(str(path.relative_to(store.root)) for path in store.root.glob("*/*.jsonl"))
+    assert left == ["eval/iteration_000003.jsonl", "train/iteration_000003.jsonl"]
+    assert store.load_screenshots(store.get("3/0/0")).screenshots
+
+
+def test_a_record_cut_at_any_byte_is_dropped_and_repaired(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    store = TrajectoryStore(tmp_path)
+    path = tmp_path / "train" / "iteration_000003.jsonl"
+    for name in ("3/0/0", "3/0/1"):
+        store.write(bare(make_trajectory(name, steps=1)))
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for end in range(first + 1, len(whole)):
+        path.write_bytes(whole[:end])
+        caplog.clear()
+        assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/0"]
+        assert "crash cut" in caplog.text
+        store.write(bare(make_trajectory("3/0/2", steps=1)))
+        assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/0", "3/0/2"]
+        assert path.read_bytes().count(b"\n") == 2
+
+
+def test_a_first_record_that_was_cut_leaves_nothing(store: TrajectoryStore):
+    path = store.root / "train" / "iteration_000003.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(b'{"id": "3/0')
+    assert store.read("train", 3) == []
+    store.write(make_trajectory("3/0/1"))
+    assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/1"]
+
+
+@pytest.mark.parametrize("line", [b"{}", b'{"id": "3/0/9"}', b"\x00\x00", b"[1]", b'"text"'])
+def test_a_whole_line_that_is_no_record_is_an_error_with_its_place(store: TrajectoryStore, line: bytes):
+    store.write(make_trajectory())
+    with (store.root / "train" / "iteration_000003.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(ArpoError, match=r"iteration_000003.jsonl, line 2 is not a trajectory"):
+        store.read("train", 3)
+
+
+def test_reading_leaves_the_files_of_a_living_writer_alone(store: TrajectoryStore, tmp_path: Path):
+    store.write(make_trajectory())
+    half = tmp_path / "screens" / ".partial" / "half.png"
+    half.write_bytes(b"half")
+    reader = TrajectoryStore(tmp_path)
+    reader.read("train", 3)
+    assert half.exists()
+    reader.write(make_trajectory("3/0/2"))  # the next run's first write clears away what the last run left
+    assert not half.exists()
+
+
+def test_threads_share_a_store(store: TrajectoryStore):
+    def write(thread: int) -> None:
+        for index in range(20):
+            store.write(make_trajectory(f"3/{thread}/{index}", shade=index))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.read("train", 3)) == 160
+
+
+def test_a_full_disk_is_said_and_loses_nothing(store: TrajectoryStore):
+    store.write(make_trajectory("3/0/0"))
+    path = store.root / "train" / "iteration_000003.jsonl"
+    whole = path.read_bytes()
+    # a limit on the size of files is to `write` what a full disk is: the first half goes through, the rest does not
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 100, limits[1]))
+    try:
+        with pytest.raises(
+            ArpoError, match=r"cannot store trajectory 3/0/1 in .*iteration_000003.*free space"
+        ) as error:
+            store.write(make_trajectory("3/0/1"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert isinstance(error.value.__cause__, OSError)
+    assert error.value.__cause__.errno == errno.EFBIG
+    assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/0"]
+    store.write(make_trajectory("3/0/1"))
+    assert [trajectory.id for trajectory in store.read("train", 3)] == ["3/0/0", "3/0/1"]
+
+
+def test_a_screenshot_that_did_not_fit_is_never_taken_for_one(store: TrajectoryStore):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(ArpoError, match="File too large"):
+            store.write(make_trajectory())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    trajectory = make_trajectory()
+    store.write(trajectory)
+    assert store.load_screenshots(bare(trajectory)).screenshots == trajectory.screenshots
+
+
+def test_a_missing_permission_is_said_with_its_path(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ArpoError, match="file"):
+        TrajectoryStore(tmp_path / "file" / "store").write(make_trajectory())
+
+
+WRITER = """
+import itertools, sys
+from arpo.rollout.storage import TrajectoryStore
+from tests.rollout.trajectories import make_trajectory
+
+store = TrajectoryStore(sys.argv[1])
+for number in itertools.count():
+    trajectory = make_trajectory(f"3/0/{number}", steps=40, shade=number % 200)
+    print(f"begin {number}", flush=True)
+    store.write(trajectory)
+    print(f"end {number}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 2, 17, 30, 41])
+def test_a_killed_writer_loses_at_most_the_record_in_flight(tmp_path: Path, lines: int):
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    said = [writer.stdout.readline() for _ in range(lines)]
+    os.kill(writer.pid, signal.SIGKILL)
+    said += writer.stdout.readlines()
+    writer.wait()
+    ended = {int(line.split()[1]) for line in said if line.startswith("end")}
+    begun = {int(line.split()[1]) for line in said if line.startswith("begin")}
+    store = TrajectoryStore(tmp_path)
+    stored = {int(trajectory.id.split("/")[2]) for trajectory in store.read("train", 3)}
+    assert ended <= stored <= begun
+    for trajectory in store.read("train", 3):
+        assert len(store.load_screenshots(trajectory).screenshots) == 41
+    store.write(make_trajectory("3/1/0"))
+    assert len(store.read("train", 3)) == len(stored) + 1
+    assert list((tmp_path / "screens" / ".partial").iterdir()) == []
+
+
+def test_a_record_is_one_line_of_json(store: TrajectoryStore, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING):
+        store.write(make_trajectory())
+    (line,) = (store.root / "train" / "iteration_000003.jsonl").read_text().splitlines()
+    assert json.loads(line)["outcome"] == "finished"
+    assert caplog.text == ""

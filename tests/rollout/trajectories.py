@@ -1,0 +1,57 @@
+"""Trajectories out of thin air; imports nothing heavy, so that child processes start at once."""
+
+import hashlib
+import io
+
+from PIL import Image
+
+from arpo.types import Outcome, Step, Trajectory
+
+
+def make_png(shade: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("L", (4, 4), shade).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def make_trajectory(
+    id: str = "3/0/1",
+    *,
+    task_id: str = "task",
+    domain: str = "domain",
+    task_reward: float = 1.0,
+    outcome: Outcome = Outcome.FINISHED,
+    steps: int = 2,
+    policy_version: int = 7,
+    seed: int = 2**63 - 1,
+    shade: int = 0,
+) -> Trajectory:
+    pngs = [make_png(shade + index) for index in range(steps + 1)]  # the last one is the screen after the last step
+    keys = [hashlib.sha256(png).hexdigest() for png in pngs]
+    return Trajectory(
+        id=id,
+        task_id=task_id,
+        domain=domain,
+        instruction="click “red” \ud83d",  # non-ASCII, and half a surrogate pair
+        seed=seed,
+        steps=tuple(
+            Step(
+                screenshot=key,
+                width=4,
+                height=4,
+                prompt_ids=(1, 2, 3),
+                response_ids=(4, 151_645),
+                sampler_logprobs=(-0.1 - 0.2, -1e-17 / 3),  # not short in decimal
+                policy_version=policy_version,
+                response="Action: wait()\n",
+                action="wait()",
+            )
+            for key in keys[:-1]
+        ),
+        outcome=outcome,
+        task_reward=task_reward,
+        format_reward=0.0,
+        screenshots=dict(zip(keys, pngs, strict=True)),
+        last_screenshot=keys[-1],
+        duration_s=1.5,
+    )
