@@ -1,0 +1,56 @@
+"""Who demonstrates: a script that knows the way, and errs on purpose."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arpo.agent.actions import Action, Click, Finished, TypeText
+from arpo.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrator:
+    """Solves a task step by step, and errs on purpose, so that the cloned policy has something left to learn.
+
+    Args:
+        success_rate: The chance that a whole episode goes without a mistake; 1 demonstrates perfectly.
+        habit: The share of mistakes that are the same each time. Habits make the most likely action of the cloned
+            policy wrong too; otherwise greedy decoding would filter every mistake out.
+    """
+
+    success_rate: float = 1.0
+    habit: float = 0.7
+
+    def __post_init__(self) -> None:
+        if not 0 < self.success_rate <= 1 or not 0 <= self.habit <= 1:
+            raise ConfigError(
+                "demonstrations.success_rate must be in (0, 1] and habit in [0, 1], "
+                f"got {self.success_rate} and {self.habit}"
+            )
+
+    def act(
+        self, right: Action, distractors: Sequence[Action], length: int, rng: random.Random, habit: random.Random
+    ) -> Action:
+        """Give the right action, or a mistake in its place; `length` is how many steps the whole solution takes."""
+        if rng.random() < self.success_rate ** (1 / max(length, 1)):
+            return right
+        return mistake(right, distractors, habit if rng.random() < self.habit else rng)
+
+
+def mistake(right: Action, distractors: Sequence[Action], rng: random.Random) -> Action:
+    """Give a plausible wrong action: another element, a place beside, a misspelt text, or an early end."""
+    match right:
+        case Click(x, y):
+            elsewhere = [other for other in distractors if other != right]
+            if elsewhere and rng.random() < 0.7:
+                return rng.choice(elsewhere)
+            if rng.random() < 0.3:
+                return Finished()
+            return Click(max(0, x + rng.choice((-1, 1)) * rng.randint(14, 40)), max(0, y + rng.randint(-30, 30)))
+        case TypeText(text) if text:
+            place = rng.randrange(len(text))
+            if len(text) > 1 and rng.random() < 0.6:
+                return TypeText(text[:place] + text[place + 1 :])
+            return TypeText(text + rng.choice("aeo137"))
+        case _:
+            return Finished()

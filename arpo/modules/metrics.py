@@ -1,0 +1,90 @@
+"""What an update measures on its way."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arpo.algorithms.losses import LossMetrics
+from arpo.models.policy import ActionLogprobs
+from arpo.types import RolloutBatch
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRecord:
+    """What the last update saw, for histograms."""
+
+    advantages: Tensor
+    """One per trajectory of the batch."""
+    ratios: Tensor
+    """One per trained token."""
+    lengths: Tensor
+    """Steps of each trajectory of the batch."""
+
+
+class Averages:
+    """Collects numbers under metric names; `compute` gives one number a name."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._weights: defaultdict[str, float] = defaultdict(float)
+        self._maxima: dict[str, float] = {}
+
+    def mean(self, name: str, value: float, weight: float = 1.0) -> None:
+        """Add `value` with `weight` to the mean under `name`."""
+        self._sums[name] += value * weight
+        self._weights[name] += weight
+
+    def total(self, name: str, value: float) -> None:
+        """Add `value` to the sum under `name`."""
+        self._sums[name] += value
+        self._weights[name] = 1.0
+
+    def maximum(self, name: str, value: float) -> None:
+        """Keep the largest `value` under `name`."""
+        self._maxima[name] = max(value, self._maxima.get(name, value))
+
+    def compute(self) -> dict[str, float]:
+        """Give every name its number; a mean without weight is left out."""
+        means = {name: self._sums[name] / weight for name, weight in self._weights.items() if weight > 0}
+        return means | self._maxima
+
+
+class UpdateMeter:
+    """Sums up one update over its minibatches and micro-batches."""
+
+    def __init__(self) -> None:
+        self.averages = Averages()
+        self.advantages: list[float] = []
+        self._loss_metrics: LossMetrics | None = None
+        self._ratios: list[Tensor] = []
+
+    def add(self, metrics: LossMetrics, output: ActionLogprobs, before: Tensor, mask: Tensor) -> None:
+        """Add what one micro-batch measured."""
+        self._loss_metrics = metrics if self._loss_metrics is None else self._loss_metrics + metrics
+        self._ratios.append((output.logprobs.detach() - before).exp()[mask].cpu())
+        if output.entropy is not None and mask.any():
+            self.averages.mean("policy/entropy", output.entropy[mask].mean().item(), weight=mask.sum().item())
+
+    def compare(self, trainer: Tensor, sampler: Tensor) -> None:
+        """Add how far the engine's log-probabilities of one sequence are from the trainer's."""
+        gaps = (trainer - sampler).abs()
+        self.averages.mean("engine/logprob_gap_mean", gaps.mean().item(), weight=len(gaps))
+        self.averages.maximum("engine/logprob_gap_max", gaps.max().item())
+
+    def compute(self) -> dict[str, float]:
+        """Give everything by its metric name."""
+        metrics = self.averages.compute()
+        if self._loss_metrics is not None:
+            metrics |= {f"train/{name}": value for name, value in self._loss_metrics.averages().items()}
+        return metrics
+
+    def record(self, batch: RolloutBatch) -> UpdateRecord:
+        """Give what histograms show."""
+        lengths = [len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories]
+        return UpdateRecord(
+            advantages=torch.tensor(self.advantages or [0.0]),
+            ratios=torch.cat(self._ratios) if self._ratios else torch.ones(1),
+            lengths=torch.tensor([float(length) for length in lengths]),
+        )

@@ -1,0 +1,99 @@
+"""From a rollout batch to what one optimizer step learns from, on one rank or on many."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch.distributed as dist
+
+from arpo.models.tokenization import TokenizedTrajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sequence to learn from."""
+
+    tokens: TokenizedTrajectory
+    screenshots: Mapping[str, bytes]
+    """PNG bytes by SHA-256, at least those of `tokens`."""
+    advantage: float
+    replayed: bool = False
+    """Whether it came from the replay buffer."""
+    filler: bool = False
+    """Whether it only keeps the ranks in step: it is computed, and its loss is multiplied by zero."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the whole sequence."""
+        return len(self.tokens)
+
+    @property
+    def action_tokens(self) -> int:
+        """Sampled tokens."""
+        return int(self.tokens.action_mask.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """The samples of one optimizer step, or one rank's share of them, with the sizes of the whole."""
+
+    samples: tuple[Sample, ...]
+    sequences: int
+    """Sequences of the whole minibatch, over all ranks, those without advantage included."""
+    action_tokens: int
+    """Sampled tokens of the whole minibatch, likewise."""
+
+
+def split(groups: Sequence[Sequence[Sample]], count: int, seed: int) -> list[Minibatch]:
+    """Shuffle whole groups into `count` minibatches of nearly equal size; fewer when there are fewer groups.
+
+    A group stays together, so that successes and failures of one task pull at the same step.
+    """
+    order = list(range(len(groups)))
+    random.Random(seed).shuffle(order)
+    minibatches = []
+    for start in range(min(count, len(groups))):
+        samples = tuple(sample for index in order[start::count] for sample in groups[index])
+        minibatches.append(Minibatch(samples, len(samples), sum(sample.action_tokens for sample in samples)))
+    return minibatches
+
+
+def without_zero_advantage(minibatch: Minibatch) -> Minibatch:
+    """Leave out samples whose gradient is exactly zero; the denominators keep counting them."""
+    return replace(minibatch, samples=tuple(sample for sample in minibatch.samples if sample.advantage != 0.0))
+
+
+def shares(minibatch: Minibatch, ranks: int) -> list[Minibatch]:
+    """Deal the samples out to ranks, balanced by tokens (longest first, to the lightest rank).
+
+    A rank that would get none gets a filler, because every rank must run every forward and backward.
+    """
+    if not minibatch.samples:
+        return [minibatch] * ranks
+    dealt: list[list[Sample]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for sample in sorted(minibatch.samples, key=lambda sample: -sample.length):
+        lightest = loads.index(min(loads))
+        dealt[lightest].append(sample)
+        loads[lightest] += sample.length
+    filler = replace(min(minibatch.samples, key=lambda sample: sample.length), filler=True)
+    return [replace(minibatch, samples=tuple(samples or [filler])) for samples in dealt]
+
+
+def scatter(minibatches: Sequence[Minibatch] | None) -> list[Minibatch]:
+    """Give each rank its share of the minibatches that rank 0 holds; on one rank, all of them."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return list(minibatches or ())
+    ranks = dist.get_world_size()
+    parcels: list[list[Minibatch]] | None = None
+    if minibatches is not None:
+        by_minibatch = [shares(minibatch, ranks) for minibatch in minibatches]
+        parcels = [[dealt[rank] for dealt in by_minibatch] for rank in range(ranks)]
+    received: list[list[Minibatch] | None] = [None]
+    dist.scatter_object_list(received, parcels, src=0)
+    return received[0] or []
+
+
+def pick(minibatch: Minibatch, chunk: Sequence[int]) -> list[Sample]:
+    """Give the samples of one micro-batch; a filler for an empty one."""
+    return [minibatch.samples[index] for index in chunk] or [replace(minibatch.samples[0], filler=True)]

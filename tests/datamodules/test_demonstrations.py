@@ -1,0 +1,195 @@
+"""Demonstrations, collected for real on the desktop in memory."""
+
+import json
+from functools import partial
+
+import pytest
+
+from arpo.agent.parser import parse_response
+from arpo.agent.prompt import Prompt
+from arpo.datamodules.demonstrations import DemonstrationDataModule
+from arpo.datamodules.demonstrator import Demonstrator
+from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.envs.faults import Fault, Faults
+from arpo.envs.pool import EnvPool
+from arpo.errors import ConfigError, EnvError
+from arpo.models.policy import Policy
+from arpo.models.tiny import make_tiny
+from arpo.models.tokenization import ChatTokenizer, tokenize
+
+TASKS = fake_tasks(3)
+"""A click, a sequence of two clicks, and a text: 1, 2 and 3 steps."""
+
+
+class NoDesktop(FakeDesktop):
+    def __init__(self):
+        raise EnvError("reset", "there is no desktop here")
+
+
+@pytest.fixture
+def make_data(tmp_path, tiny_model):
+    def make(*, model=tiny_model, make_env=FakeDesktop, pool_size=2, **options):
+        settings = {
+            "demonstrator": Demonstrator(),
+            "per_task": 2,
+            "max_steps": 4,
+            "steps": 5,
+            "batch_size": 4,
+            "image_limits": (3136, 15680),
+        } | options
+        return DemonstrationDataModule(
+            EnvPool(make_env, size=pool_size, backend="thread", reset_timeout_s=5.0),
+            settings.pop("tasks", TASKS),
+            tmp_path / "demonstrations",
+            Prompt.compact(),
+            partial(make_tiny, hidden=64, layers=1, words=600),
+            model,
+            **settings,
+        )
+
+    return make
+
+
+def set_up(data):
+    data.setup("fit")
+    return data
+
+
+def batches(data):
+    return list(data.train_dataloader())
+
+
+def demonstrated(data):
+    """Every demonstration, without an order."""
+    return {trajectory.id: trajectory for batch in batches(data) for trajectory in batch}
+
+
+def test_a_perfect_demonstrator_solves_every_task(make_data):
+    trajectories = demonstrated(set_up(make_data(steps=30)))
+    assert len(trajectories) == 3 * 2
+    assert all(trajectory.task_reward == 1.0 for trajectory in trajectories.values())
+    lengths = {trajectory.domain: len(trajectory.steps) for trajectory in trajectories.values()}
+    assert lengths == {"fake-click": 1, "fake-sequence": 2, "fake-type": 3}
+
+
+def test_a_demonstrator_that_errs_fails_as_often_as_it_was_told_to(make_data):
+    demonstrator = Demonstrator(success_rate=0.4)
+    data = set_up(make_data(demonstrator=demonstrator, per_task=24, steps=200))
+    rewards = [trajectory.task_reward for trajectory in demonstrated(data).values()]
+    assert len(rewards) == 72
+    assert sum(rewards) / 72 == pytest.approx(0.4, abs=0.15)
+
+
+def test_a_demonstration_has_the_form_of_a_sampled_trajectory(make_data, tiny_model):
+    chat = ChatTokenizer(tiny_model)
+    for trajectory in demonstrated(set_up(make_data())).values():
+        (tokens,) = tokenize(trajectory, chat)
+        assert len(tokens.screenshots) == len(trajectory.steps)
+        assert int(tokens.action_mask.sum()) == trajectory.action_tokens
+        assert set(trajectory.screenshots) == {step.screenshot for step in trajectory.steps}
+        for step in trajectory.steps:
+            assert step.response_ids[-1] == chat.end_of_turn_id
+            assert chat.decode(step.response_ids) == step.response
+            assert parse_response(step.response).actions
+
+
+def test_what_is_demonstrated_is_what_the_desktop_would_have_done_with_the_model_s_pixels(make_data):
+    """A screen of 336 x 252 is shrunk for the model; its rounded coordinates still solve the tasks."""
+    data = set_up(make_data(make_env=partial(FakeDesktop, width=336, height=252)))
+    assert all(trajectory.task_reward == 1.0 for trajectory in demonstrated(data).values())
+
+
+def test_batches_are_as_many_and_as_large_as_asked_for_and_follow_from_the_seed(make_data):
+    orders = []
+    for seed in (0, 0, 1):
+        drawn = batches(set_up(make_data(seed=seed)))
+        assert [len(batch) for batch in drawn] == [4] * 5
+        assert all(len({trajectory.id for trajectory in batch}) == 4 for batch in drawn)
+        orders.append([trajectory.id for batch in drawn for trajectory in batch])
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_batch_is_never_larger_than_what_there_is(make_data):
+    assert {len(batch) for batch in batches(set_up(make_data(batch_size=100)))} == {6}
+
+
+def test_demonstrations_are_collected_once_and_kept(make_data):
+    first = demonstrated(set_up(make_data()))
+    second = demonstrated(set_up(make_data(make_env=NoDesktop)))
+    assert first == second
+    assert all(first[name].screenshots == second[name].screenshots for name in first)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tasks": fake_tasks(2)},
+        {"per_task": 3},
+        {"demonstrator": Demonstrator(success_rate=0.9)},
+        {"max_steps": 5},
+        {"image_limits": (3136, 12544)},
+        {"seed": 1},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_demonstrations_are_collected_again_when_they_would_be_others(make_data, changed):
+    set_up(make_data())
+    with pytest.raises(EnvError, match="no desktop"):
+        make_data(make_env=NoDesktop, **changed).setup("fit")
+
+
+def test_what_does_not_change_them_does_not_collect_them_again(make_data):
+    set_up(make_data())
+    assert len(batches(set_up(make_data(make_env=NoDesktop, steps=7, batch_size=2)))) == 7
+
+
+def test_demonstrations_do_not_depend_on_the_number_of_desktops(make_data, tmp_path):
+    options = {"demonstrator": Demonstrator(success_rate=0.5), "per_task": 4}
+    first = demonstrated(set_up(make_data(pool_size=1, steps=30, **options)))
+    (tmp_path / "demonstrations" / "demonstrations.jsonl").unlink()
+    second = demonstrated(set_up(make_data(pool_size=3, steps=30, **options)))
+    assert first == second
+
+
+def test_a_torn_collection_is_none(make_data, tmp_path):
+    """A process killed while it wrote leaves no file under the final name."""
+    (tmp_path / "demonstrations").mkdir()
+    (tmp_path / "demonstrations" / "demonstrations.jsonl.partial").write_text('{"fingerprint": ')
+    assert len(demonstrated(set_up(make_data(steps=30)))) == 6
+    lines = (tmp_path / "demonstrations" / "demonstrations.jsonl").read_text().splitlines()
+    assert len(lines) == 1 + 6
+    assert all(json.loads(line) for line in lines)
+
+
+def test_a_missing_model_is_made_from_the_texts_of_the_demonstrations(make_data, tmp_path):
+    data = set_up(make_data(model=tmp_path / "model"))
+    chat = ChatTokenizer(tmp_path / "model")
+    for trajectory in demonstrated(data).values():
+        assert all(len(step.response_ids) < len(step.response) / 2 for step in trajectory.steps)
+    assert Policy(tmp_path / "model").chat.end_of_turn_id == chat.end_of_turn_id
+
+
+def test_a_model_that_is_there_is_left_alone(make_data, tmp_path):
+    set_up(make_data(model=tmp_path / "model"))
+    written = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
+    set_up(make_data(model=tmp_path / "model", seed=3))
+    assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_a_desktop_that_fails_now_and_then_does_not_end_the_collection(make_data, tmp_path):
+    (tmp_path / "ledger").mkdir()
+    twice = Faults([Fault("error", "step", attempts=2)], ledger=str(tmp_path / "ledger"))
+    flaky = partial(FakeDesktop, faults=twice)
+    trajectories = demonstrated(set_up(make_data(make_env=flaky, steps=30)))
+    assert len(trajectories) == 6
+    assert all(trajectory.task_reward == 1.0 for trajectory in trajectories.values())
+
+
+def test_a_desktop_that_always_fails_ends_it_with_its_error(make_data):
+    with pytest.raises(EnvError):
+        make_data(make_env=partial(FakeDesktop, faults=Faults([Fault("error", "step")]))).setup("fit")
+
+
+def test_a_task_that_is_too_long_to_demonstrate_is_named(make_data):
+    with pytest.raises(ConfigError, match=r"fake/type/2 takes more than max_steps=2.*raise demonstrations\.max_steps"):
+        make_data(max_steps=2).setup("fit")

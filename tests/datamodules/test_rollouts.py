@@ -1,0 +1,184 @@
+"""Rollouts as data: what is collected when, with which policy, and what a checkpoint keeps of it."""
+
+import io
+from types import SimpleNamespace
+
+import lightning as L
+import pytest
+import torch
+
+from arpo.datamodules.rollouts import RolloutDataModule, RolloutDataset
+from arpo.envs.fake import fake_tasks
+from arpo.errors import ArpoError
+from arpo.inference.scripted import ScriptedEngine
+from arpo.rollout.hooks import RolloutCallback
+from arpo.rollout.sampler import ShuffledTasks
+from tests.callbacks.support import IdleModule
+from tests.rollout.support import moody_clicker
+
+TASKS = fake_tasks(5, kinds=("click",))
+
+
+class Diary(RolloutCallback):
+    """Writes down what happens when, and tells the engine of every update."""
+
+    def __init__(self, collector):
+        self.collector = collector
+        self.events = []
+        self.ahead = []
+
+    def on_rollout_end(self, trainer, module, batch):
+        versions = sorted({step.policy_version for g in batch.groups for t in g.trajectories for step in t.steps})
+        self.events.append(("batch", batch.iteration, batch.policy_version, versions))
+        self.ahead.append(sorted(trainer.datamodule.state_dict()["pending"]))
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.events.append(("update", module.policy_version))
+        self.collector.update_weights([], module.policy_version)
+
+
+@pytest.fixture
+def make_data(make_collector, chat):
+    def make(*, tasks=TASKS, per_iteration=2, seed=0, **settings):
+        engine = ScriptedEngine(chat, moody_clicker(chat))
+        collector = make_collector(engine=engine, start=False, group_size=2, **settings)
+        return RolloutDataModule(collector, ShuffledTasks(tasks, per_iteration, seed=seed))
+
+    return make
+
+
+def fit(data, iterations=3):
+    diary = Diary(data.collector)
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=iterations,
+        callbacks=[diary],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(IdleModule(), data)
+    return diary
+
+
+def on_its_own(data, *, iteration=0, rank=0, iterations=10):
+    """A trainer that only says where it stands."""
+    data.trainer = SimpleNamespace(
+        current_epoch=iteration,
+        max_epochs=iterations,
+        global_rank=rank,
+        lightning_module=SimpleNamespace(policy_version=iteration),
+    )
+    data.setup("fit")
+    return data
+
+
+def reloaded(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def requested(data):
+    return [request.task.id for request in data.sampler.next()]
+
+
+def test_every_iteration_is_rolled_out_after_the_update_before_it(make_data):
+    assert fit(make_data()).events == [
+        ("batch", 0, 0, [0]),
+        ("update", 1),
+        ("batch", 1, 1, [1]),
+        ("update", 2),
+        ("batch", 2, 2, [2]),
+        ("update", 3),
+    ]
+
+
+def test_with_a_lag_of_one_the_next_rollout_goes_on_while_the_trainer_updates(make_data):
+    diary = fit(make_data(max_policy_lag=1))
+    assert diary.ahead == [[1], [2], []]  # asked for before the update; nothing beyond the last iteration
+    batches = [event for event in diary.events if event[0] == "batch"]
+    assert [event[1:3] for event in batches] == [(0, 0), (1, 1), (2, 2)]
+    for _, iteration, _, versions in batches:
+        assert min(versions) >= iteration - 1
+
+
+def test_a_batch_is_a_group_a_task_of_the_sampler(make_data):
+    data = make_data(per_iteration=3)
+    expected = requested(make_data(per_iteration=3))
+    batch = on_its_own(data).next_batch()
+    assert [group.task.id for group in batch.groups] == expected
+    assert [len(group.trajectories) for group in batch.groups] == [2, 2, 2]
+
+
+def test_an_epoch_is_one_batch_and_none_is_fetched_ahead(make_data):
+    assert len(RolloutDataset(make_data())) == 1
+
+
+def test_the_collector_runs_for_the_fit_and_not_after_it(make_data):
+    data = make_data()
+    fit(data, iterations=1)
+    with pytest.raises(ArpoError, match="no engine"):
+        _ = data.collector.engine
+
+
+def test_other_ranks_start_nothing_and_get_an_empty_batch(make_data):
+    data = on_its_own(make_data(), rank=1, iteration=4)
+    batch = data.next_batch()
+    assert (batch.iteration, batch.policy_version, batch.groups) == (4, 4, [])
+    with pytest.raises(ArpoError, match="no engine"):
+        _ = data.collector.engine
+
+
+def test_the_state_goes_on_with_the_same_tasks(make_data):
+    data = on_its_own(make_data())
+    data.next_batch()
+    state = reloaded(data.state_dict())
+    resumed = make_data()
+    resumed.load_state_dict(state)
+    assert [requested(resumed) for _ in range(4)] == [requested(data) for _ in range(4)]
+    assert resumed.collector.statistics.state_dict() == data.collector.statistics.state_dict()
+    assert sum(record["visits"] for record in state["statistics"].values()) == 4
+
+
+def test_what_was_asked_for_and_not_yet_learned_is_in_the_state_and_asked_for_again(make_data):
+    data = on_its_own(make_data(max_policy_lag=1, per_iteration=1))
+    data.next_batch()
+    state = reloaded(data.state_dict())
+    ((iteration, [(task_id, group_size, max_steps)]),) = state["pending"].items()
+    assert (iteration, group_size, max_steps) == (1, None, None)
+    resumed = make_data(max_policy_lag=1, per_iteration=1)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict()["pending"] == state["pending"]
+    batch = on_its_own(resumed, iteration=1).next_batch()
+    assert [group.task.id for group in batch.groups] == [task_id]
+
+
+def test_records_of_iterations_that_a_crash_undid_are_forgotten(make_data):
+    data = on_its_own(make_data(), iteration=0)
+    data.next_batch()
+    state = data.state_dict()
+    data.collector.update_weights([], 1)
+    on_its_own(data, iteration=1).next_batch()
+    data.collector.update_weights([], 2)
+    on_its_own(data, iteration=2).next_batch()
+    data.teardown("fit")
+    resumed = make_data()  # from the checkpoint after iteration 0
+    resumed.load_state_dict(state)
+    on_its_own(resumed, iteration=1)
+    resumed.collector.update_weights([], 1)
+    batch = resumed.next_batch()
+    store = resumed.collector.store
+    assert store.read("train", 2) == []
+    assert len(store.read("train", 0)) == 4
+    # the crash undid the update only: the episodes of iteration 1 were of these very weights and are taken as they are
+    assert batch.metrics["rollout/resumed_episodes"] == 4
+
+
+def test_another_task_list_than_that_of_the_checkpoint_is_refused(make_data):
+    state = make_data().state_dict()
+    with pytest.raises(ArpoError, match="resume with the same task list"):
+        make_data(tasks=TASKS[:3]).load_state_dict(state)

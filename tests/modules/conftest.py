@@ -1,0 +1,87 @@
+"""The tiny policy, loaded once and copied, and trajectories that it could have sampled."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from arpo.models.policy import Policy
+from arpo.modules.grpo import GRPOModule
+from arpo.types import Group, RolloutBatch, Task, Trajectory
+from tests.models import samples
+
+MakePolicy = Callable[[], Policy]
+
+
+@pytest.fixture(scope="session")
+def loaded_policy(tiny_model: Path) -> Policy:
+    return Policy(tiny_model)
+
+
+@pytest.fixture
+def make_policy(loaded_policy: Policy) -> MakePolicy:
+    shared = {id(part): part for part in (loaded_policy.chat, loaded_policy.images)}
+    return lambda: copy.deepcopy(loaded_policy, dict(shared))
+
+
+@pytest.fixture
+def make_group(loaded_policy: Policy) -> Callable[..., Group]:
+    """A group with these task rewards; the members differ in screenshots and responses."""
+
+    def make(*rewards: float, formats: Sequence[float] = (), first: int = 0, injected: tuple[int, ...] = ()) -> Group:
+        return Group(
+            Task(f"task{first}", "Click."),
+            tuple(
+                replace(
+                    samples.trajectory(loaded_policy.chat, (first + member,) * (1 + member % 2)),
+                    task_reward=reward,
+                    format_reward=formats[member] if formats else 0.0,
+                )
+                for member, reward in enumerate(rewards)
+            ),
+            injected,
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_module(make_policy: MakePolicy) -> Callable[..., GRPOModule]:
+    """A module that learns by plain gradient descent, so that a change of the weights is the gradient."""
+
+    def make(**options) -> GRPOModule:
+        optimizer = options.pop("optimizer", partial(torch.optim.SGD, lr=1.0))
+        module = GRPOModule(make_policy, optimizer, **({"minibatches": 1, "max_grad_norm": 1e9} | options))
+        module.configure_model()
+        return module
+
+    return make
+
+
+def fit(module: L.LightningModule, *batches: Sequence[Group] | Sequence[Trajectory]) -> L.Trainer:
+    """Train for real, one iteration a batch."""
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    data = [
+        RolloutBatch(iteration, iteration, list(batch)) if isinstance(batch[0], Group) else batch
+        for iteration, batch in enumerate(batches)
+    ]
+    trainer.fit(module, DataLoader(data, batch_size=None))
+    return trainer
+
+
+def weights(policy: Policy) -> torch.Tensor:
+    """All trainable weights as one vector."""
+    return torch.cat([p.detach().flatten() for p in policy.parameters() if p.requires_grad])

@@ -1,0 +1,428 @@
+"""The update, option by option: every test flips one option of `GRPOModule` and sees what it is said to do."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from arpo.algorithms.losses import ClipRange
+from arpo.errors import ArpoError, ConfigError
+from arpo.models.collate import collate
+from arpo.modules.optimizer import MasterWeightAdamW
+from tests.modules.conftest import fit, weights
+
+
+def advantages(module, group):
+    return [sample.advantage for sample in module.samples(group)]
+
+
+def logprobs_of(policy, trajectory, temperature=1.0):
+    """An independent forward: one trajectory, its own batch."""
+    from arpo.models.tokenization import tokenize
+
+    batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
+    output = policy.action_logprobs(batch, temperature=temperature)
+    return output.logprobs[output.mask]
+
+
+def metrics(trainer):
+    return {name: value.item() for name, value in trainer.callback_metrics.items()}
+
+
+# --- rewards and advantages -----------------------------------------------------------------------------------------
+
+
+def test_advantages_are_those_of_the_paper(make_module, make_group):
+    # rewards 1, 0: mean 1/2, population deviation 1/2: (1 - 1/2) / (1/2 + 1e-6)
+    assert advantages(make_module(), make_group(1.0, 0.0)) == pytest.approx([1.0, -1.0], abs=3e-6)
+
+
+def test_std_sample_divides_by_one_less(make_module, make_group):
+    # sqrt((1/4 + 1/4) / 1) = 0.7071: 0.5 / 0.7071
+    assert advantages(make_module(std="sample"), make_group(1.0, 0.0)) == pytest.approx([0.70711, -0.70711], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [("dr_grpo", [2 / 3, -1 / 3, -1 / 3]), ("rloo", [1.0, -0.5, -0.5]), ("pass_at_k", [1.0, 0.0, 0.0])],
+)
+def test_estimator_decides_what_an_advantage_is(make_module, make_group, estimator, expected):
+    module = make_module(estimator=estimator)
+    assert advantages(module, make_group(1.0, 0.0, 0.0)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1.0, [2.0, 0.0]), (0.5, [1.5, 0.0])])
+def test_format_weight_weighs_the_format_reward(make_module, make_group, weight, expected):
+    # r = task + weight * format: [1, 0 - weight]; dr_grpo leaves r - mean, shown here from the worse one up
+    worse, better = sorted(
+        advantages(make_module(format_weight=weight, estimator="dr_grpo"), make_group(1.0, 0.0, formats=(0.0, -1.0)))
+    )
+    assert better - worse == pytest.approx(expected[0])
+
+
+def test_what_was_replayed_is_known_to_the_update(make_module, make_group):
+    replayed = [sample.replayed for sample in make_module().samples(make_group(0.0, 1.0, 0.0, injected=(1,)))]
+    assert replayed == [False, True, False]
+
+
+# --- the gradient ---------------------------------------------------------------------------------------------------
+
+
+def test_an_update_is_the_gradient_of_the_formula(make_module, make_policy, make_group):
+    """With ρ = 1 the gradient of the loss is -1/N Σ_i A_i ∇ mean_t log π (2505.16282, 3.1)."""
+    group = make_group(1.0, 0.0, 0.0)
+    policy = make_policy()
+    # mean 1/3, deviation sqrt(2)/3: A = sqrt(2), -1/sqrt(2), -1/sqrt(2)
+    expected = [2**0.5, -(0.5**0.5), -(0.5**0.5)]
+    loss = -sum(
+        advantage * logprobs_of(policy, trajectory).mean()
+        for advantage, trajectory in zip(expected, group.trajectories, strict=True)
+    )
+    (loss / 3).backward()
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    module = make_module()
+    before = weights(module.policy)
+    fit(module, [group])
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "factors"),
+    [
+        ({"aggregation": "token"}, lambda n: 1 / sum(n)),
+        ({"aggregation": "sequence_sum"}, lambda n: 1 / len(n)),
+        ({"aggregation": "dr_grpo", "dr_grpo_length": 50}, lambda n: 1 / (50 * len(n))),
+    ],
+    ids=["token", "sequence_sum", "dr_grpo"],
+)
+def test_aggregation_decides_how_tokens_are_averaged(make_module, make_policy, make_group, options, factors):
+    group = make_group(1.0, 0.0)
+    policy = make_policy()
+    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
+    loss = -factors([len(row) for row in rows]) * (rows[0].sum() - rows[1].sum())
+    loss.backward()
+    module = make_module(**options)
+    before = weights(module.policy)
+    fit(module, [group])
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_temperature_is_that_of_the_distribution_that_was_sampled(make_module, make_group):
+    trajectory = make_group(1.0, 0.0).trajectories[0]
+    module = make_module(temperature=0.5)
+    expected = logprobs_of(module.policy, trajectory, temperature=0.5)
+    assert_close(torch.tensor(module.sampled_logprobs(trajectory)), expected.detach(), rtol=1e-5, atol=1e-5)
+    assert module.sampled_logprobs(trajectory) != make_module().sampled_logprobs(trajectory)
+
+
+def test_max_grad_norm_is_the_longest_step_that_gradient_descent_takes(make_module, make_group):
+    module = make_module(max_grad_norm=0.01)
+    before = weights(module.policy)
+    trainer = fit(module, [make_group(1.0, 0.0)])
+    assert (weights(module.policy) - before).norm().item() == pytest.approx(0.01, rel=1e-3)
+    assert metrics(trainer)["train/grad_norm"] > 0.01  # told as it was before clipping
+
+
+def test_a_group_whose_rewards_are_equal_changes_nothing_and_is_not_computed(make_module, make_group):
+    module = make_module()
+    before = weights(module.policy)
+    trainer = fit(module, [make_group(0.0, 0.0)])
+    assert torch.equal(weights(module.policy), before)
+    assert metrics(trainer)["train/skipped_minibatches"] == 1.0
+    assert module.policy_version == 1
+
+
+def test_a_group_without_a_signal_still_counts_in_the_average(make_module, make_group):
+    """Two groups, one dead: the mean is over all four sequences, so the step is half as long."""
+    alone, beside = make_module(), make_module()
+    start = weights(alone.policy)
+    fit(alone, [make_group(1.0, 0.0)])
+    fit(beside, [make_group(1.0, 0.0), make_group(0.0, 0.0, first=4)])
+    assert_close(weights(beside.policy) - start, (weights(alone.policy) - start) / 2, rtol=1e-3, atol=1e-5)
+
+
+# --- clipping -------------------------------------------------------------------------------------------------------
+
+
+def test_the_clip_range_is_that_of_the_options(make_module):
+    assert make_module(clip_low=0.1, clip_high=0.4, dual_clip=2.0).objective.clip == ClipRange(0.1, 0.4, 2.0)
+
+
+def test_the_second_pass_over_a_batch_is_clipped(make_module, make_group):
+    """A large first step moves every ratio out of [0.999, 1.001]; the second step then has no gradient to take.
+
+    The success became more probable and the failure less, which is what its clip stops.
+    """
+    options = {"epochs": 2, "optimizer": partial(torch.optim.SGD, lr=0.05)}
+    narrow = fit(make_module(clip_low=0.001, clip_high=0.001, **options), [make_group(1.0, 0.0)])
+    wide = fit(make_module(clip_low=0.9, clip_high=9.0, **options), [make_group(1.0, 0.0)])
+    clipped = [metrics(t)["train/clip_fraction_low"] + metrics(t)["train/clip_fraction_high"] for t in (narrow, wide)]
+    assert clipped[0] > 0.3  # of both passes together; the first pass has ratio 1 and clips nothing
+    assert clipped[1] == 0.0
+
+
+def objective_loss(module, ratio, advantage):
+    from arpo.models.policy import ActionLogprobs
+    from arpo.modules.minibatch import Minibatch
+
+    logprobs = torch.tensor([ratio]).log()[None]
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    average = module.objective.average(Minibatch((), 1, 1), ranks=1)
+    output = ActionLogprobs(logprobs, mask, None)
+    return module.objective.loss(output, torch.zeros(1, 1), torch.tensor([advantage]), mask, average).loss.item()
+
+
+def test_dual_clip_bounds_the_loss_of_a_negative_advantage(make_module):
+    assert objective_loss(make_module(), ratio=10.0, advantage=-1.0) == pytest.approx(10.0)
+    assert objective_loss(make_module(dual_clip=3.0), ratio=10.0, advantage=-1.0) == pytest.approx(3.0)
+
+
+def test_the_high_clip_is_wider_than_the_low_one(make_module):
+    assert objective_loss(make_module(), ratio=2.0, advantage=1.0) == pytest.approx(-1.3)
+    assert objective_loss(make_module(), ratio=0.5, advantage=-1.0) == pytest.approx(0.8)
+
+
+def test_level_sequence_has_one_ratio_a_sequence(make_module, make_group):
+    options = {"epochs": 2, "optimizer": partial(torch.optim.SGD, lr=0.01), "clip_low": 0.9, "clip_high": 9.0}
+    spreads = {}
+    for level in ("token", "sequence"):
+        reported = metrics(fit(make_module(level=level, **options), [make_group(1.0, 0.0)]))
+        spreads[level] = reported["train/ratio_max"] - reported["train/ratio_min"]
+    assert 0 < spreads["sequence"] < spreads["token"]  # a mean over tokens lies inside of their range
+
+
+# --- minibatches, epochs, versions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("minibatches", "epochs", "steps"), [(1, 1, 1), (2, 1, 2), (2, 3, 6), (5, 1, 2)])
+def test_an_iteration_takes_minibatches_times_epochs_steps(make_module, make_group, minibatches, epochs, steps):
+    module = make_module(minibatches=minibatches, epochs=epochs)
+    trainer = fit(module, [make_group(1.0, 0.0), make_group(0.0, 1.0, first=4)])
+    assert trainer.global_step == steps  # never more minibatches than groups
+    assert module.policy_version == 1
+
+
+def test_one_iteration_is_one_policy_version(make_module, make_group):
+    module = make_module(minibatches=2)
+    fit(module, *[[make_group(1.0, 0.0)]] * 3)
+    assert module.policy_version == 3
+
+
+def test_old_logprobs_of_later_minibatches_are_from_before_the_first_step(make_module, make_group):
+    """In the first minibatch every ratio is 1 by construction; in the second it is what the first step changed."""
+    groups = [make_group(1.0, 0.0), make_group(0.0, 1.0, first=4)]
+    one, two = make_module(minibatches=1), make_module(minibatches=2, optimizer=partial(torch.optim.SGD, lr=0.01))
+    fit(one, groups)
+    fit(two, groups)
+    assert torch.equal(one.last_update.ratios, torch.ones_like(one.last_update.ratios))
+    assert (two.last_update.ratios == 1).float().mean() < 0.9
+
+
+def test_the_order_of_groups_follows_from_seed_and_iteration(make_module, make_group):
+    groups = [[sample] for sample in make_module().samples(make_group(*[1.0, 0.0] * 4))]
+    plans = [make_module(seed=seed, minibatches=8)._plan(groups, iteration) for seed, iteration in ((0, 0), (0, 1))]
+    again = make_module(seed=0, minibatches=8)._plan(groups, 0)
+    assert plans[0] == again
+    assert plans[0] != plans[1]
+    assert make_module(seed=1, minibatches=8)._plan(groups, 0) != plans[0]
+
+
+def test_micro_batches_change_memory_and_not_the_result(make_module, make_group):
+    whole, parts = make_module(), make_module(micro_batch_tokens=1)
+    groups = [make_group(1.0, 0.0, 0.0)]
+    start = weights(whole.policy)
+    fit(whole, groups)
+    fit(parts, groups)
+    assert_close(weights(parts.policy) - start, weights(whole.policy) - start, rtol=1e-3, atol=1e-5)
+
+
+def test_warm_up_lowers_the_rate_of_the_first_steps(make_module, make_group):
+    full, rising = make_module(), make_module(warmup_steps=3)
+    start = weights(full.policy)
+    fit(full, [make_group(1.0, 0.0)])
+    trainer = fit(rising, [make_group(1.0, 0.0)])
+    assert_close((weights(rising.policy) - start) * 4, weights(full.policy) - start, rtol=1e-3, atol=1e-5)
+    assert metrics(trainer)["train/learning_rate"] == 0.5  # of the step that comes next: 2 of 4
+
+
+# --- KL -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_policy_has_no_divergence_from_itself_and_some_after_a_step(make_module, make_policy, make_group):
+    module = make_module(reference=make_policy, kl_coefficient=0.1, optimizer=partial(torch.optim.SGD, lr=0.01))
+    assert metrics(fit(module, [make_group(1.0, 0.0)]))["train/kl_reference"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics(fit(module, [make_group(1.0, 0.0)]))["train/kl_reference"] > 1e-5
+
+
+def test_the_kl_term_learns_from_groups_without_a_signal_and_pulls_back(make_module, make_policy, make_group):
+    module = make_module(reference=make_policy, kl_coefficient=1.0, optimizer=partial(torch.optim.SGD, lr=0.05))
+    reference = weights(module.policy)
+    with torch.no_grad():
+        for parameter in module.policy.parameters():
+            parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    moved = weights(module.policy)
+    trainer = fit(module, *[[make_group(0.0, 0.0)]] * 2)
+    assert "train/skipped_minibatches" not in trainer.callback_metrics
+    step = weights(module.policy) - moved
+    assert torch.dot(step, reference - moved) > 0
+
+
+@pytest.mark.parametrize("kl", ["k1", "k2"])
+def test_the_kl_estimator_is_the_one_that_was_named(make_module, make_policy, make_group, kl):
+    module = make_module(reference=make_policy, kl_coefficient=0.1, kl=kl)
+    with torch.no_grad():
+        module.policy.model.lm_head.weight.mul_(1.5)
+    policy, reference = module.policy, make_policy()
+    (first, second) = make_group(0.0, 0.0).trajectories
+    expected = 0.0
+    for trajectory in (first, second):
+        difference = logprobs_of(policy, trajectory) - logprobs_of(reference, trajectory)
+        values = difference if kl == "k1" else difference**2 / 2
+        expected += values.mean().item() / 2  # mean over two sequences of the mean over tokens
+    reported = metrics(fit(module, [make_group(0.0, 0.0)]))["train/kl_reference"]
+    assert reported == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_reference_is_no_parameter_of_the_module(make_module, make_policy):
+    module = make_module(reference=make_policy, kl_coefficient=0.1)
+    assert len(list(module.parameters())) == len(list(module.policy.parameters()))
+    assert all(name.startswith("policy.") for name in module.state_dict())
+    assert not any(parameter.requires_grad for parameter in module._reference[0].parameters())
+
+
+def test_without_a_coefficient_no_reference_is_loaded(make_module):
+    def fail():
+        raise AssertionError("the reference was built")
+
+    assert make_module(reference=fail)._reference == []
+
+
+# --- replayed trajectories ------------------------------------------------------------------------------------------
+
+
+def test_a_replayed_trajectory_is_learned_from_as_if_it_were_new(make_module, make_group):
+    module = make_module()
+    fit(module, [make_group(0.0, 1.0, injected=(1,))])
+    assert torch.equal(module.last_update.ratios, torch.ones_like(module.last_update.ratios))
+
+
+def test_stored_old_logprobs_make_the_ratio_that_of_the_policy_that_sampled_it(make_module, make_group):
+    group = make_group(0.0, 1.0, injected=(1,))
+    module = make_module(replayed_old_logprobs="stored")
+    own, replayed = (torch.tensor(module.sampled_logprobs(trajectory)) for trajectory in group.trajectories)
+    stored = torch.tensor([p for step in group.trajectories[1].steps for p in step.sampler_logprobs])
+    fit(module, [group])
+    expected = torch.cat([torch.ones_like(own), (replayed - stored).exp()])
+    assert_close(module.last_update.ratios.sort().values, expected.sort().values, rtol=1e-4, atol=1e-4)
+
+
+def test_only_what_was_just_sampled_is_compared_with_the_engine(make_module, make_group):
+    """The sample's made-up numbers are far off, a replayed one's old numbers would be so too by right."""
+    group = make_group(0.0, 1.0, injected=(0, 1))
+    assert "engine/logprob_gap_max" not in metrics(fit(make_module(), [group]))
+    fresh = make_group(0.0, 1.0)
+    module = make_module()
+    gaps = [
+        abs(ours - theirs)
+        for trajectory in fresh.trajectories
+        for ours, theirs in zip(
+            module.sampled_logprobs(trajectory),
+            (p for step in trajectory.steps for p in step.sampler_logprobs),
+            strict=True,
+        )
+    ]
+    reported = metrics(fit(module, [fresh]))
+    assert reported["engine/logprob_gap_max"] == pytest.approx(max(gaps), rel=1e-4)
+    assert reported["engine/logprob_gap_mean"] == pytest.approx(sum(gaps) / len(gaps), rel=1e-4)
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_ends_the_run(make_module, make_group):
+    module = make_module()
+    with torch.no_grad():
+        module.policy.model.model.language_model.norm.weight.fill_(torch.nan)
+    before = weights(module.policy)
+    batches = [[make_group(1.0, 0.0)]] * 2
+    trainer = fit(module, *batches)
+    assert trainer.global_step == 0
+    assert torch.equal(weights(module.policy), before) or torch.isnan(before).any()
+    assert torch.equal(weights(module.policy).nan_to_num(), before.nan_to_num())
+    with pytest.raises(ArpoError, match="3 times in a row"):
+        fit(module, *batches)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"minibatches": 0}, "minibatches must be at least 1, got 0"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"micro_batch_tokens": 0}, "micro_batch_tokens must be at least 1"),
+        ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be above 0"),
+        ({"temperature": float("nan")}, "temperature must be above 0"),
+        ({"kl_coefficient": 0.1}, "needs a reference policy"),
+        ({"kl_coefficient": -0.1}, "must not be negative"),
+        ({"format_weight": -1.0}, "must not be negative"),
+        ({"replayed_old_logprobs": "guess"}, "recompute or stored, got 'guess'"),
+        ({"std": "biased"}, "std must be one of sample, population, got 'biased'"),
+        ({"estimator": "ppo"}, "estimator must be one of grpo"),
+        ({"level": "word"}, "level must be one of token, sequence"),
+        ({"aggregation": "mean"}, "aggregation must be one of sequence"),
+        ({"aggregation": "dr_grpo"}, "belongs to aggregation=dr_grpo"),
+        ({"dr_grpo_length": 5}, "belongs to aggregation=dr_grpo"),
+        ({"kl": "k9"}, "kl must be one of k1"),
+    ],
+    ids=str,
+)
+def test_an_impossible_option_is_refused_with_its_name(make_module, options, words):
+    with pytest.raises(ConfigError, match=words):
+        make_module(**options)
+
+
+# --- Lightning ------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_holds_policy_optimizer_and_version_and_goes_on_to_the_bit(make_module, make_group, tmp_path):
+    adamw = {"optimizer": partial(MasterWeightAdamW, lr=1e-3)}
+    groups = [[make_group(1.0, 0.0)], [make_group(0.0, 1.0, first=4)]]
+    whole = make_module(**adamw)
+    trainer = fit(whole, groups[0])
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    trainer.fit_loop.epoch_loop.reset()
+    checkpoint = torch.load(tmp_path / "half.ckpt", weights_only=True)
+    assert checkpoint["policy_version"] == 1
+    resumed = make_module(**adamw)
+    resumed.on_load_checkpoint(checkpoint)
+    resumed.load_state_dict(checkpoint["state_dict"])
+    assert resumed.policy_version == 1
+    assert torch.equal(weights(resumed.policy), weights(whole.policy))
+
+
+def test_callbacks_see_and_change_the_batch_before_anything_is_computed_from_it(make_module, make_group):
+    import lightning as L
+    from torch.utils.data import DataLoader
+
+    from arpo.rollout.hooks import RolloutCallback
+    from arpo.types import RolloutBatch
+
+    class Rescue(RolloutCallback):
+        def on_rollout_end(self, trainer, module, batch):
+            batch.groups = [make_group(0.0, 1.0, injected=(1,))]
+
+    module = make_module()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=[Rescue()],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(module, DataLoader([RolloutBatch(0, 0, [make_group(0.0, 0.0)])], batch_size=None))
+    assert trainer.global_step == 1
+    assert module.last_update.advantages.tolist() == pytest.approx([-1.0, 1.0], abs=3e-6)

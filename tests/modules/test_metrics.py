@@ -1,0 +1,78 @@
+import pytest
+import torch
+
+from arpo.algorithms.losses import LossMetrics
+from arpo.models.policy import ActionLogprobs
+from arpo.modules.metrics import Averages, UpdateMeter
+from arpo.types import RolloutBatch
+
+
+def test_a_mean_is_weighted():
+    averages = Averages()
+    averages.mean("a", 1.0, weight=3)
+    averages.mean("a", 5.0)
+    assert averages.compute() == {"a": 2.0}  # (3 · 1 + 5) / 4
+
+
+def test_a_total_adds_up_and_a_maximum_keeps_the_largest():
+    averages = Averages()
+    for value in (-2.0, -1.0, -3.0):
+        averages.total("total", value)
+        averages.maximum("most", value)
+    assert averages.compute() == {"total": -6.0, "most": -1.0}
+
+
+def test_a_mean_of_nothing_is_left_out():
+    averages = Averages()
+    averages.mean("a", 1.0, weight=0)
+    assert averages.compute() == {}
+
+
+def metrics(tokens: int, ratio: float) -> LossMetrics:
+    values = {name: torch.tensor(0.0) for name in ("approx_kl", "clipped_low", "clipped_high", "clipped_dual")}
+    return LossMetrics(
+        tokens=torch.tensor(tokens),
+        ratio=torch.tensor(ratio * tokens),
+        ratio_min=torch.tensor(ratio),
+        ratio_max=torch.tensor(ratio),
+        **values,
+    )
+
+
+def output(logprobs: list[list[float]], mask: list[list[bool]], entropy: float | None = None) -> ActionLogprobs:
+    entropies = None if entropy is None else torch.full((len(mask), len(mask[0])), entropy)
+    return ActionLogprobs(torch.tensor(logprobs), torch.tensor(mask), entropies)
+
+
+def test_micro_batches_are_averaged_by_their_tokens():
+    meter = UpdateMeter()
+    for tokens, ratio, entropy in ((1, 2.0, 4.0), (3, 1.0, 1.0)):
+        out = output([[0.0] * 3], [[index < tokens for index in range(3)]], entropy)
+        meter.add(metrics(tokens, ratio), out, torch.zeros(1, 3), out.mask)
+    computed = meter.compute()
+    assert computed["train/ratio_mean"] == 1.25  # (1 · 2 + 3 · 1) / 4
+    assert computed["policy/entropy"] == 1.75  # (1 · 4 + 3 · 1) / 4
+    assert computed["train/ratio_max"] == 2.0
+
+
+def test_padding_gives_no_ratio():
+    meter = UpdateMeter()
+    out = output([[0.0, 0.0]], [[True, False]])
+    meter.add(metrics(1, 1.0), out, torch.full((1, 2), -1.0), out.mask)
+    assert meter.record(RolloutBatch(0, 0, [])).ratios.tolist() == pytest.approx([2.718281828])
+
+
+def test_the_gap_between_engine_and_trainer_is_told_as_mean_and_maximum():
+    meter = UpdateMeter()
+    meter.compare(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
+    meter.compare(torch.tensor([-3.0]), torch.tensor([-2.0]))
+    assert meter.compute() == {
+        "engine/logprob_gap_mean": 0.5,  # (0.5 + 0 + 1) / 3
+        "engine/logprob_gap_max": 1.0,
+    }
+
+
+def test_an_update_that_saw_nothing_still_has_a_record_that_can_be_drawn():
+    record = UpdateMeter().record(RolloutBatch(0, 0, []))
+    assert record.advantages.tolist() == [0.0]
+    assert record.ratios.tolist() == [1.0]

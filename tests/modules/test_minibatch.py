@@ -1,0 +1,93 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from arpo.models.tokenization import TokenizedTrajectory
+from arpo.modules.minibatch import Minibatch, Sample, pick, scatter, shares, split, without_zero_advantage
+
+
+def sample(length: int, *, actions: int = 2, advantage: float = 1.0) -> Sample:
+    mask = torch.arange(length) >= length - actions
+    nothing = torch.zeros(length, dtype=torch.bool)
+    ids = torch.arange(length)
+    tokens = TokenizedTrajectory(ids, mask, nothing, ("screen",), torch.zeros(actions))
+    return Sample(tokens, {"screen": b"png"}, advantage)
+
+
+def minibatch(*samples: Sample) -> Minibatch:
+    return Minibatch(samples, len(samples), sum(each.action_tokens for each in samples))
+
+
+def groups(count: int, size: int = 2) -> list[list[Sample]]:
+    return [[sample(10 * group + member + 3) for member in range(size)] for group in range(count)]
+
+
+def lengths(minibatches: list[Minibatch]) -> list[list[int]]:
+    return [[each.length for each in each_minibatch.samples] for each_minibatch in minibatches]
+
+
+def test_a_sample_counts_its_tokens():
+    assert (sample(7, actions=3).length, sample(7, actions=3).action_tokens) == (7, 3)
+
+
+def test_groups_are_dealt_whole_into_minibatches_of_nearly_equal_size():
+    minibatches = split(groups(5), 2, seed=0)
+    assert [len(each.samples) for each in minibatches] == [6, 4]
+    for each in minibatches:
+        by_group = [each_sample.length // 10 for each_sample in each.samples]
+        assert all(by_group.count(group) == 2 for group in by_group)
+    assert sorted(sum(lengths(minibatches), [])) == sorted(each.length for group in groups(5) for each in group)
+
+
+def test_the_order_of_groups_follows_from_the_seed_alone():
+    orders = {str(lengths(split(groups(6), 2, seed))) for seed in (1, 2, 3, 1, 2, 3)}
+    assert len(orders) == 3
+
+
+def test_there_are_no_more_minibatches_than_groups():
+    assert len(split(groups(2), 5, seed=0)) == 2
+    assert split([], 5, seed=0) == []
+
+
+def test_a_minibatch_knows_its_sizes():
+    (whole,) = split([[sample(5, actions=1), sample(6, actions=4)]], 1, seed=0)
+    assert (whole.sequences, whole.action_tokens) == (2, 5)
+
+
+def test_samples_without_advantage_are_left_out_and_still_counted():
+    whole = minibatch(sample(5, advantage=0.0), sample(6, advantage=-1.0), sample(7, advantage=0.0))
+    rest = without_zero_advantage(whole)
+    assert lengths([rest]) == [[6]]
+    assert (rest.sequences, rest.action_tokens) == (3, 6)
+
+
+def test_shares_are_balanced_by_tokens_and_lose_nothing():
+    # longest first to the lightest: 9 -> 0, 6 -> 1, 5 -> 1 (6 < 9), 4 -> 0 (9 < 11): 13 and 11
+    dealt = shares(minibatch(sample(4), sample(9), sample(5), sample(6)), ranks=2)
+    assert lengths(dealt) == [[9, 4], [6, 5]]
+    assert {(share.sequences, share.action_tokens) for share in dealt} == {(4, 8)}
+
+
+def test_a_rank_without_a_sample_gets_the_shortest_one_as_a_filler():
+    first, second, third = shares(minibatch(sample(9), sample(4)), ranks=3)
+    assert lengths([first, second, third]) == [[9], [4], [4]]
+    assert [share.samples[0].filler for share in (first, second, third)] == [False, False, True]
+
+
+def test_an_empty_minibatch_stays_empty_on_every_rank():
+    empty = replace(minibatch(sample(4)), samples=())
+    assert shares(empty, ranks=3) == [empty] * 3
+
+
+def test_a_single_process_keeps_everything():
+    minibatches = [minibatch(sample(4)), minibatch(sample(5))]
+    assert scatter(minibatches) == minibatches
+    assert scatter(None) == []
+
+
+@pytest.mark.parametrize(("chunk", "expected"), [([1, 0], [5, 4]), ([], [4])])
+def test_a_micro_batch_is_picked_by_position_and_an_empty_one_is_a_filler(chunk, expected):
+    picked = pick(minibatch(sample(4), sample(5)), chunk)
+    assert [each.length for each in picked] == expected
+    assert [each.filler for each in picked] == [not chunk] * len(picked)
