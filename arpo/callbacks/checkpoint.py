@@ -1,0 +1,144 @@
+"""Checkpoints that are whole or absent, and finding the newest one that can be trusted."""
+
+import logging
+import os
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
+from typing_extensions import override
+
+from arpo.errors import CheckpointError, ConfigError
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".ckpt"
+PARTIAL = ".partial"
+
+
+class IterationCheckpoint(Checkpoint):
+    """Writes `iteration_<n>.ckpt` every n iterations, at the end of the run, and when somebody asked the run to stop.
+
+    It is not Lightning's `ModelCheckpoint`, which leaves an iteration out whose groups all failed, because no
+    optimizer step was taken, and names a checkpoint anew when a damaged one of the same iteration is in its way.
+
+    Args:
+        directory: Where the files go.
+        every_n_iterations: How often.
+        keep: How many of the newest files stay.
+    """
+
+    def __init__(self, directory: str | Path, *, every_n_iterations: int = 5, keep: int = 3) -> None:
+        if every_n_iterations < 1 or keep < 1:
+            raise ConfigError(
+                f"checkpoint.every_n_iterations and keep must be at least 1, got {every_n_iterations} and {keep}"
+            )
+        self.directory = Path(directory)
+        self.every_n_iterations, self.keep = every_n_iterations, keep
+        self._saved: int | None = None
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        iteration = trainer.current_epoch + 1
+        if trainer.should_stop or iteration == trainer.max_epochs or iteration % self.every_n_iterations == 0:
+            # Lightning hands the metrics of an iteration to the loggers after this hook. A process that dies in
+            # between would leave a checkpoint whose iteration is in no log, so they go first.
+            trainer._logger_connector.update_train_epoch_metrics()
+            self._save(trainer, iteration)
+
+    @override
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._saved != trainer.current_epoch:  # asked to stop after the hook above had decided
+            self._save(trainer, trainer.current_epoch)
+
+    def _save(self, trainer: L.Trainer, iteration: int) -> None:
+        self._saved = iteration
+        trainer.save_checkpoint(self.directory / f"iteration_{iteration:06d}{SUFFIX}")
+        if trainer.is_global_zero:
+            for path in checkpoints(self.directory)[: -self.keep]:
+                path.unlink()
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """Give the checkpoints of a run, oldest first."""
+    return sorted(directory.glob(f"iteration_*{SUFFIX}"))
+
+
+def iteration_of(checkpoint: Path) -> int:
+    """Read from the name of a checkpoint how many iterations it has seen.
+
+    Raises:
+        CheckpointError: When it is not named as `IterationCheckpoint` names its files.
+    """
+    match = re.fullmatch(r"iteration_(\d+)", checkpoint.stem)
+    if match is None:
+        raise CheckpointError(
+            f"cannot tell the iteration of {checkpoint}: its name must be as it was written, iteration_000012{SUFFIX}"
+        )
+    return int(match.group(1))
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside its final name, waits for the disk, then renames it.
+
+    Whenever the process dies, a file with the final name is complete. What a killed writer left is removed by
+    `newest_checkpoint` of the next start.
+    """
+
+    @override
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
+        final = Path(path)
+        partial = final.with_name(final.name + PARTIAL)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(final)
+            _sync_directory(final.parent)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError of its zip writer
+            partial.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"cannot write checkpoint {final}: {error}; earlier checkpoints are untouched: free space, "
+                "then continue with resume=auto"
+            ) from error
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_valid(path: Path) -> bool:
+    """Whether every byte of a checkpoint is as it was written, by the checksums of its zip archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def newest_checkpoint(directory: str | Path) -> Path | None:
+    """Give the newest valid checkpoint of a directory, or None; removes what a killed writer left.
+
+    Names end in the iteration with leading zeros, so the newest is the last by name.
+    """
+    directory = Path(directory)
+    for partial in directory.glob(f"*{SUFFIX}{PARTIAL}"):
+        partial.unlink()
+    for path in reversed(checkpoints(directory)):
+        if is_valid(path):
+            return path
+        log.warning("checkpoint %s is damaged; falling back to the one before", path)
+    return None

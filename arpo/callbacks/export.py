@@ -1,0 +1,35 @@
+"""Writing the policy as a directory that other programs load."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import lightning as L
+from typing_extensions import override
+
+from arpo.models.policy import Policy
+
+log = logging.getLogger(__name__)
+
+
+class ExportPolicy(L.Callback):
+    """Writes the trained policy at the end, whole or not at all, for `from_pretrained`, vLLM and the next run."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    @override
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        policy: Policy = pl_module.policy  # type: ignore[assignment]
+        if trainer.is_global_zero:
+            export_policy(policy, self.directory)
+
+
+def export_policy(policy: Policy, directory: Path) -> None:
+    """Write `policy` to `directory` through a folder beside it, so that nobody ever sees half of it."""
+    partial = directory.with_name(directory.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    policy.save(partial)
+    shutil.rmtree(directory, ignore_errors=True)
+    partial.rename(directory)
+    log.info("the policy is in %s", directory)

@@ -1,0 +1,76 @@
+"""Ctrl-C and SIGTERM: the first finishes the iteration and checkpoints, the second stops at once."""
+
+import logging
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+import lightning as L
+from typing_extensions import override
+
+log = logging.getLogger(__name__)
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as Ctrl-C does: whatever was started is ended first."""
+
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+class GracefulStop(L.Callback):
+    """Ends training after the running iteration when a person or a scheduler asks for it.
+
+    The checkpoint of that iteration is written by `IterationCheckpoint`, and the run continues with `resume=auto`. A
+    second signal raises `KeyboardInterrupt`, so that everything that was started is ended before the process exits.
+
+    Attributes:
+        received: The first signal, or None; the entry point turns it into the exit code.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._trainer: L.Trainer | None = None
+        self._previous: dict[int, Any] = {}
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # not earlier: Lightning installs its own SIGTERM handler just before, which would end the run in mid-air
+        self._trainer = trainer
+        self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self.received is not None:
+            log.warning("%s again: stopping at once", name)
+            raise KeyboardInterrupt
+        self.received = number
+        if self._trainer is not None:
+            self._trainer.should_stop = True
+        log.warning(
+            "%s: finishing this iteration, then a checkpoint, then the end; once more stops at once. "
+            "Continue later with resume=auto",
+            name,
+        )
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # a signal may reach one rank only, and none may go on alone
+        trainer.should_stop = trainer.strategy.reduce_boolean_decision(trainer.should_stop, all=False)
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    @override
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._restore()
+
+    @override
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self._restore()

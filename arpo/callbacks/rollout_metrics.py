@@ -1,0 +1,90 @@
+"""What a rollout was worth, measured as it was collected."""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import Protocol
+
+import lightning as L
+from typing_extensions import override
+
+from arpo.algorithms.rewards import group_rewards, is_success
+from arpo.callbacks.access import collector_of
+from arpo.rollout.hooks import RolloutCallback
+from arpo.types import Group, Outcome, RolloutBatch, Trajectory
+
+TRUNCATED = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
+
+
+class RewardedModule(Protocol):
+    """What the metrics of groups need of a LightningModule."""
+
+    format_weight: float
+
+
+class RolloutMetrics(RolloutCallback):
+    """Logs `rollout/…`, `group/…` and everything that the collector measured.
+
+    It stands before replay injection in the list of callbacks, so that its numbers are of what the policy did. It also
+    puts the iteration on the x axis: what was measured up to the n-th update stands at n.
+    """
+
+    @override
+    def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
+        rewarded: RewardedModule = module  # type: ignore[assignment]
+        threshold = collector_of(trainer).settings.success_threshold
+        metrics = batch_metrics(batch.groups, success_threshold=threshold, format_weight=rewarded.format_weight)
+        step = {"step": float(batch.iteration + 1)}  # Lightning takes a metric of this name for the x axis
+        module.log_dict(
+            batch.metrics | metrics | step, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True
+        )
+
+
+def batch_metrics(
+    groups: Sequence[Group], *, success_threshold: float = 0.5, format_weight: float = 1.0
+) -> dict[str, float]:
+    """Give the metrics of collected groups by name; shares are in [0, 1], and every outcome has its share.
+
+    Args:
+        groups: At least one, each with at least one trajectory.
+        success_threshold: A trajectory with a greater task reward is a success.
+        format_weight: Weight of the format reward in the reward.
+    """
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    if not trajectories:
+        raise ValueError("a rollout without a trajectory has no metrics; the collector never gives one")
+    return _trajectory_metrics(trajectories, success_threshold) | _group_metrics(
+        groups, success_threshold, format_weight
+    )
+
+
+def _trajectory_metrics(trajectories: Sequence[Trajectory], success_threshold: float) -> dict[str, float]:
+    outcomes = Counter(trajectory.outcome for trajectory in trajectories)
+    kinds = Counter(step.parse_error for trajectory in trajectories for step in trajectory.steps if step.parse_error)
+    count = len(trajectories)
+    metrics = {
+        "rollout/success_rate": fmean(is_success(t, threshold=success_threshold) for t in trajectories),
+        "rollout/task_reward": fmean(t.task_reward for t in trajectories),
+        "rollout/format_reward": fmean(t.format_reward for t in trajectories),
+        "rollout/steps": fmean(len(t.steps) for t in trajectories),
+        "rollout/tokens_per_step": sum(t.action_tokens for t in trajectories)
+        / sum(len(t.steps) for t in trajectories),
+        "rollout/truncated": sum(outcomes[outcome] for outcome in TRUNCATED) / count,
+        "rollout/parse_error": fmean(any(step.parse_error for step in t.steps) for t in trajectories),
+    }
+    metrics |= {f"rollout/outcome/{outcome.value}": outcomes[outcome] / count for outcome in Outcome}
+    metrics |= {f"rollout/parse_error/{kind}": number / count for kind, number in sorted(kinds.items())}
+    return metrics
+
+
+def _group_metrics(groups: Sequence[Group], success_threshold: float, format_weight: float) -> dict[str, float]:
+    successes = [[is_success(t, threshold=success_threshold) for t in group.trajectories] for group in groups]
+    deviations = [pstdev(group_rewards(group, format_weight=format_weight).tolist()) for group in groups]
+    return {
+        "group/count": float(len(groups)),
+        "group/size": fmean(len(group.trajectories) for group in groups),
+        "group/all_failed": fmean(not any(row) for row in successes),
+        "group/all_succeeded": fmean(all(row) for row in successes),
+        "group/degenerate": fmean(deviation == 0 for deviation in deviations),
+        "group/reward_std": fmean(deviations),
+    }

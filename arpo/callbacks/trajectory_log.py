@@ -1,0 +1,150 @@
+"""Episodes to look at: film strips, text and histograms in TensorBoard."""
+
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+from typing_extensions import override
+
+from arpo.algorithms.rewards import is_success
+from arpo.callbacks.access import collector_of
+from arpo.callbacks.drawing import ending, film_strip
+from arpo.rollout.hooks import RolloutCallback
+from arpo.types import Group, RolloutBatch, Step, Trajectory
+
+log = logging.getLogger(__name__)
+
+MAX_RESPONSE = 2000
+"""Characters of a response that the text shows."""
+
+
+class UpdateRecord(Protocol):
+    """What a module says about its last update, one value an element."""
+
+    @property
+    def advantages(self) -> Tensor:
+        """One a trajectory."""
+
+    @property
+    def ratios(self) -> Tensor:
+        """One a trained token."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """Steps, one a trajectory."""
+
+
+class UpdatedModule(Protocol):
+    """What the histograms need of a LightningModule."""
+
+    last_update: UpdateRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One trajectory of a batch and what it stands for."""
+
+    what: str
+    """`success`, `failure` or `replayed`."""
+    trajectory: Trajectory
+
+
+class TrajectoryLog(RolloutCallback):
+    """Shows a success, a failure and a replayed trajectory every n iterations, as a film strip and as text.
+
+    It stands after replay injection in the list of callbacks: what it shows is what the update learns from.
+
+    Args:
+        every_n_iterations: How often; the first iteration is always shown.
+        columns: Steps side by side in a strip.
+        rows: Rows of a strip at most; of longer episodes it shows the beginning and the end.
+        width: Of one screenshot in a strip, in pixels, about.
+    """
+
+    def __init__(self, *, every_n_iterations: int = 10, columns: int = 5, rows: int = 3, width: int = 320) -> None:
+        if min(every_n_iterations, columns, rows) < 1 or columns * rows < 2 or width < 64:
+            raise ValueError(
+                "every_n_iterations, columns and rows must be at least 1, a strip must have room for 2 pictures of at "
+                f"least 64 pixels, got {every_n_iterations=}, {columns=}, {rows=}, {width=}"
+            )
+        self.every_n_iterations = every_n_iterations
+        self.columns, self.rows, self.width = columns, rows, width
+
+    @override
+    def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
+        writers = writers_of(trainer)
+        if not writers or not self._is_due(batch.iteration):
+            return
+        threshold = collector_of(trainer).settings.success_threshold
+        for shown in choose(batch.groups, success_threshold=threshold):
+            strip = film_strip(shown.trajectory, columns=self.columns, rows=self.rows, width=self.width)
+            text = as_markdown(shown.trajectory, replayed=shown.what == "replayed")
+            for writer in writers:
+                tag = f"trajectory/{shown.what}"
+                writer.add_image(tag, np.asarray(strip), batch.iteration + 1, dataformats="HWC")
+                writer.add_text(tag, text, batch.iteration + 1)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: RolloutBatch, batch_idx: int
+    ) -> None:
+        updated: UpdatedModule = pl_module  # type: ignore[assignment]
+        record = updated.last_update
+        if record is None or not self._is_due(batch.iteration):
+            return
+        values = {"advantage": record.advantages, "ratio": record.ratios, "length": record.lengths}
+        for writer in writers_of(trainer):
+            for name, tensor in values.items():
+                if tensor.numel():
+                    writer.add_histogram(f"train/{name}", tensor.float().cpu().numpy(), batch.iteration + 1)
+
+    def _is_due(self, iteration: int) -> bool:
+        return iteration == 0 or (iteration + 1) % self.every_n_iterations == 0
+
+
+def writers_of(trainer: L.Trainer) -> list[SummaryWriter]:
+    """Give the TensorBoard writers of a trainer; none on other ranks than 0."""
+    if not trainer.is_global_zero:
+        return []
+    return [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+
+
+def choose(groups: list[Group], *, success_threshold: float = 0.5) -> list[Shown]:
+    """Pick a collected success, a collected failure and a replayed trajectory, the first of each that there is."""
+    picked: dict[str, Trajectory] = {}
+    for group in groups:
+        for position, trajectory in enumerate(group.trajectories):
+            if position in group.injected:
+                what = "replayed"
+            else:
+                what = "success" if is_success(trajectory, threshold=success_threshold) else "failure"
+            picked.setdefault(what, trajectory)
+    return [Shown(what, picked[what]) for what in ("success", "failure", "replayed") if what in picked]
+
+
+def as_markdown(trajectory: Trajectory, *, replayed: bool = False) -> str:
+    """Give an episode as text: what was asked, every response and its action, and how it ended."""
+    origin = "from the replay buffer" if replayed else "collected"
+    lines = [
+        f"**{_inline(trajectory.instruction or trajectory.task_id)}**",
+        f"{ending(trajectory)}; {origin}, policy version {trajectory.policy_version}, `{trajectory.id}`, "
+        f"{trajectory.duration_s:.1f} s",
+    ]
+    lines += [_step_text(number, step) for number, step in enumerate(trajectory.steps, start=1)]
+    return "\n\n".join(lines).encode(errors="replace").decode()  # half a surrogate pair cannot be written
+
+
+def _step_text(number: int, step: Step) -> str:
+    result = f"parse error: **{step.parse_error}**" if step.parse_error else f"`` {step.action or 'no action'} ``"
+    response = step.response if len(step.response) <= MAX_RESPONSE else step.response[:MAX_RESPONSE] + " …"
+    quoted = "\n".join(f"    {line}" for line in response.strip().splitlines())  # a block: it may hold any sign
+    return f"**{number}** {result}, {len(step.response_ids)} tokens\n\n{quoted}"
+
+
+def _inline(text: str) -> str:
+    return " ".join(text.split()).replace("*", "\\*")

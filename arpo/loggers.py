@@ -1,0 +1,214 @@
+"""Where the numbers of a run go: TensorBoard for eyes, one JSON line an iteration for programs.
+
+On the x axis stands the iteration: what was measured after n updates stands at n, the untrained policy at 0.
+"""
+
+import json
+import logging
+import math
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch import loggers as lightning_loggers
+from lightning.pytorch.utilities import rank_zero_only
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
+from typing_extensions import override
+
+from arpo.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LAYOUT: dict[str, list[str]] = {
+    "success, training": ["rollout/success_rate"],
+    "success, evaluation": ["val/.*/success_rate"],
+    "groups without a signal": ["group/all_failed", "group/all_succeeded"],
+    "replay": ["replay/injected", "replay/size", "replay/tasks"],
+    "entropy": ["policy/entropy"],
+    "ratio and KL": ["train/approx_kl", "train/kl_reference", "train/ratio_max"],
+    "clipped tokens": ["train/clip_fraction_low", "train/clip_fraction_high"],
+    "gradient norm": ["train/grad_norm"],
+    "engine against trainer": ["engine/logprob_gap_max", "engine/probe_gap"],
+    "parse errors and truncation": ["rollout/parse_error", "rollout/truncated"],
+    "steps an episode": ["rollout/steps"],
+    "seconds an iteration": ["time/rollout", "time/update", "time/sync", "time/evaluation"],
+}
+"""The charts of the one page that shows how a run goes, by their metrics; a metric may be a regular expression."""
+
+FINAL = {"final/success_rate": "rollout/success_rate", "final/val_success_rate": "val/in_domain/success_rate"}
+"""What the table of runs compares: the last value of the metric on the right."""
+
+
+class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
+    """Writes event files straight into the folder of the run, with the page of important curves and a row in the
+    table of runs (HPARAMS) that also a failed run fills.
+    """
+
+    def __init__(self, save_dir: str | Path, *, resume_step: int = 0) -> None:
+        """Name the folder; nothing is written before the first value.
+
+        Args:
+            save_dir: The folder of the run.
+            resume_step: The iteration of the checkpoint that the run continues from: what an interrupted run wrote
+                beyond it disappears from the curves. 0 is a new run.
+        """
+        purge_step = resume_step + 1 if resume_step else None
+        super().__init__(save_dir, name="", version="", default_hp_metric=False, purge_step=purge_step)
+        self._last: dict[str, float] = {}
+        self._last_step = resume_step
+        self._in_table = False
+        self._row_end: Any = None
+        self._has_layout = False
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> SummaryWriter:
+        """The writer of event files."""
+        writer: SummaryWriter = super().experiment
+        if not self._has_layout:
+            self._has_layout = True
+            writer.add_custom_scalars({"ARPO": {title: ["Multiline", tags] for title, tags in LAYOUT.items()}})
+        return writer
+
+    @override
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        super().log_metrics(metrics, step)
+        self._last |= metrics
+        self._last_step = max(self._last_step, step or 0)
+
+    @override
+    @rank_zero_only
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, metrics: dict[str, Any] | None = None, step: int | None = None
+    ) -> None:
+        """Open the run's row in the table of runs; `finalize` fills in how it ended."""
+        super().log_hyperparams(params)
+        if self._in_table or not isinstance(params, dict):
+            return
+        self._in_table = True
+        columns = dict.fromkeys(FINAL, 0.0)
+        experiment, start, self._row_end = hparams(_scalars(params), columns)  # type: ignore[no-untyped-call]
+        for summary in (experiment, start):
+            self.experiment.file_writer.add_summary(summary)
+
+    @override
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Fill the run's row in the table of runs, once, however it ended."""
+        if self._in_table:
+            self._in_table = False
+            for name, source in FINAL.items():
+                if source in self._last:
+                    self.experiment.add_scalar(name, self._last[source], self._last_step)
+            if status == "success":  # the row of any other run stays open in the table
+                self.experiment.file_writer.add_summary(self._row_end)
+        super().finalize(status)
+
+
+def _scalars(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in params.items()
+    }
+
+
+class JsonLinesLogger(lightning_loggers.Logger):
+    """Writes one line `{"step": 12, "rollout/success_rate": 0.5, …}` an iteration into one file.
+
+    Values of one step that come in several portions become one line. A value that is no finite number is written as
+    null. A line is whole or absent, whenever the process dies.
+    """
+
+    def __init__(self, path: str | Path, *, resume_step: int = 0) -> None:
+        """Name the file; it is touched with the first value.
+
+        Args:
+            path: The file.
+            resume_step: The iteration of the checkpoint that the run continues from; later lines of an interrupted
+                run are cut. 0 is a new run.
+        """
+        super().__init__()
+        if resume_step < 0:
+            raise ConfigError(f"resume_step must not be negative, got {resume_step}")
+        self.path = Path(path)
+        self.resume_step = resume_step
+        self._opened = False
+        self._descriptor: int | None = None
+        self._row: dict[str, float | int | None] = {}
+        self._offset = 0
+
+    @property
+    @override
+    def name(self) -> str:
+        return ""
+
+    @property
+    @override
+    def version(self) -> str:
+        return ""
+
+    @override
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        if step is None:
+            raise ValueError(f"a line of {self.path} needs the step that it belongs to, got none for {list(metrics)}")
+        values = {name: _number(value) for name, value in metrics.items() if name != "epoch"}
+        if self._row.get("step") == step:
+            values = self._row | values
+        else:
+            self._offset = os.lseek(self._file(), 0, os.SEEK_END)
+        self._row = {"step": step} | values
+        line = json.dumps(self._row, allow_nan=False).encode() + b"\n"
+        # One write: a process that is killed leaves the old line or the new one.
+        os.pwrite(self._file(), line, self._offset)
+        os.ftruncate(self._file(), self._offset + len(line))
+
+    @override
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the resolved configuration lies beside the file."""
+
+    @override
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._row = {}
+
+    def _file(self) -> int:
+        if self._descriptor is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._opened:
+                cut_lines(self.path, self.resume_step)
+            self._opened = True
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        return self._descriptor
+
+
+def _number(value: float) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def cut_lines(path: Path, last_step: int) -> None:
+    """Keep the lines of a metrics file up to a step; a new run, at step 0, keeps none.
+
+    What a crash cut in the middle goes too. The file is replaced at once, so that a second crash loses nothing.
+    """
+    if not path.exists():
+        return
+    kept: list[str] = []
+    lines = path.read_text().splitlines(keepends=True) if last_step > 0 else []
+    for line in lines:
+        if not line.endswith("\n") or json.loads(line)["step"] > last_step:
+            break
+        kept.append(line)
+    partial = path.with_name(path.name + ".tmp")
+    partial.write_text("".join(kept))
+    partial.replace(path)
+    log.info("%s: kept %d lines up to iteration %d", path, len(kept), last_step)

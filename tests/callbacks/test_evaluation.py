@@ -1,0 +1,94 @@
+import json
+
+import pytest
+
+from arpo.callbacks.evaluation import Evaluation
+from arpo.envs.fake import fake_tasks
+from arpo.inference.scripted import ScriptedEngine
+from tests.callbacks.support import fit
+from tests.rollout.support import red_clicker
+
+LISTS = {"in_domain": fake_tasks(2, kinds=("click",)), "held_out": fake_tasks(3, seed=9, kinds=("click",))}
+
+
+@pytest.fixture
+def run(chat, make_collector, tmp_path):
+    """Trains with an engine that solves every task; the pair is the trainer and the engine."""
+
+    def train(*, iterations=3, respond=None, tasks=LISTS, **options):
+        engine = ScriptedEngine(chat, respond or red_clicker(chat))
+        collector = make_collector(engine=engine, start=False, group_size=2, max_steps=3)
+        trainer = fit(tmp_path, collector, [Evaluation(tasks, tmp_path / "eval", **options)], iterations=iterations)
+        return trainer, engine
+
+    return train
+
+
+def evaluated(tmp_path):
+    return [int(path.stem.removeprefix("iteration_")) for path in sorted((tmp_path / "eval").iterdir())]
+
+
+@pytest.mark.parametrize(
+    ("options", "when"),
+    [
+        ({}, [0, 3]),
+        ({"every_n_iterations": 1}, [0, 1, 2, 3]),
+        ({"every_n_iterations": 2}, [0, 2, 3]),
+        ({"at_start": False}, [3]),
+    ],
+    ids=str,
+)
+def test_it_runs_at_the_start_every_n_iterations_and_at_the_end(run, tmp_path, options, when):
+    run(**options)
+    assert evaluated(tmp_path) == when
+
+
+def test_success_is_logged_a_list_and_every_task_is_in_the_file(run, tmp_path):
+    trainer, _ = run(iterations=1)
+    metrics = trainer.callback_metrics
+    assert metrics["val/in_domain/success_rate"].item() == 1.0
+    assert metrics["val/held_out/success_rate"].item() == 1.0
+    assert metrics["time/evaluation"].item() > 0
+    results = json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())
+    assert [score["name"] for score in results["held_out"]["tasks"]] == [task.id for task in LISTS["held_out"]]
+    assert results["held_out"]["overall"]["episodes"] == 3
+
+
+def test_an_engine_that_fails_every_task_has_no_success(run):
+    trainer, _ = run(iterations=1, respond=lambda request: "Action: wait()")
+    assert trainer.callback_metrics["val/in_domain/success_rate"].item() == 0.0
+
+
+def test_rollouts_per_task_and_temperature_reach_the_engine(run, tmp_path):
+    _, engine = run(iterations=1, rollouts_per_task=2, temperature=0.25)
+    tried = [request for request in engine.requests if request.sampling.temperature == 0.25]
+    assert len(tried) == 2 * (2 + 3) * 2  # two evaluations of 2 + 3 tasks, 2 rollouts each, one step a click
+    results = json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())
+    assert results["in_domain"]["overall"]["episodes"] == 4
+
+
+def test_the_episodes_are_the_same_at_every_evaluation(run):
+    _, engine = run(iterations=2, every_n_iterations=1, temperature=0.25, seed=4)
+    seeds = [request.sampling.seed for request in engine.requests if request.sampling.temperature == 0.25]
+    rounds = [sorted(seeds[start : start + 5]) for start in range(0, 15, 5)]
+    assert rounds[0] == rounds[1] == rounds[2]
+
+
+@pytest.mark.parametrize(("protocol", "success"), [("hard", 0.0), ("standard", 1.0)])
+def test_the_protocol_decides_what_happens_at_the_step_limit(run, protocol, success):
+    """An infeasible task is solved by saying so, and by nothing else: `standard` says it for the agent."""
+    tasks = {"infeasible": fake_tasks(2, kinds=("infeasible",))}
+    trainer, _ = run(iterations=1, tasks=tasks, protocol=protocol, respond=lambda request: "Action: wait()")
+    assert trainer.callback_metrics["val/infeasible/success_rate"].item() == success
+
+
+def test_an_empty_list_is_left_out(run, tmp_path):
+    trainer, _ = run(iterations=1, tasks=LISTS | {"held_out": []})
+    assert "val/held_out/success_rate" not in trainer.callback_metrics
+    assert list(json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())) == ["in_domain"]
+
+
+@pytest.mark.parametrize("options", [{"rollouts_per_task": 0}, {"every_n_iterations": -1}], ids=str)
+def test_impossible_numbers_are_refused(tmp_path, options):
+    with pytest.raises(ValueError, match="rollouts_per_task must be at least 1"):
+        Evaluation(LISTS, tmp_path, **options)

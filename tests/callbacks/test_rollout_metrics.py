@@ -1,0 +1,81 @@
+"""Shares and means by hand, and where they land in the log."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arpo.agent.actions import Click, Wait
+from arpo.callbacks.rollout_metrics import RolloutMetrics, batch_metrics
+from arpo.loggers import JsonLinesLogger
+from arpo.types import Outcome
+from tests.callbacks.support import fit, make_group, make_trajectory
+
+SUCCESS = make_trajectory([Click(1, 2), Wait()], task_reward=1.0, outcome=Outcome.TERMINATED)
+FAILURE = make_trajectory([Wait()], task_reward=0.0, outcome=Outcome.MAX_STEPS)
+NONSENSE = make_trajectory([Wait(), "no_action"], task_reward=0.0, outcome=Outcome.PARSE_ERROR)
+
+
+def test_shares_and_means_are_of_trajectories() -> None:
+    metrics = batch_metrics([make_group(SUCCESS, FAILURE), make_group(NONSENSE, FAILURE)])
+    assert metrics["rollout/success_rate"] == 1 / 4
+    assert metrics["rollout/task_reward"] == 1 / 4
+    assert metrics["rollout/format_reward"] == -1 / 4
+    assert metrics["rollout/steps"] == (2 + 1 + 2 + 1) / 4
+    assert metrics["rollout/tokens_per_step"] == 3
+    assert metrics["rollout/truncated"] == 2 / 4
+    assert metrics["rollout/parse_error"] == 1 / 4
+    assert metrics["rollout/parse_error/no_action"] == 1 / 4
+    assert metrics["rollout/outcome/max_steps"] == 2 / 4
+    assert metrics["rollout/outcome/gave_up"] == 0
+
+
+def test_the_shares_of_outcomes_add_up_to_one() -> None:
+    metrics = batch_metrics([make_group(SUCCESS, FAILURE, NONSENSE)])
+    shares = [value for name, value in metrics.items() if name.startswith("rollout/outcome/")]
+    assert len(shares) == len(Outcome)
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_groups_are_counted_by_what_they_teach() -> None:
+    groups = [
+        make_group(SUCCESS, SUCCESS),
+        make_group(FAILURE, FAILURE),
+        make_group(FAILURE, NONSENSE),  # all failed, but the format reward tells them apart
+        make_group(SUCCESS, FAILURE),
+    ]
+    metrics = batch_metrics(groups)
+    assert metrics["group/count"] == 4
+    assert metrics["group/size"] == 2
+    assert metrics["group/all_succeeded"] == 1 / 4
+    assert metrics["group/all_failed"] == 2 / 4
+    assert metrics["group/degenerate"] == 2 / 4
+    # population deviations: 0, 0, of (0, -1) 0.5, of (1, 0) 0.5
+    assert metrics["group/reward_std"] == (0 + 0 + 0.5 + 0.5) / 4
+
+
+def test_the_format_reward_counts_with_its_weight() -> None:
+    metrics = batch_metrics([make_group(FAILURE, NONSENSE)], format_weight=0.5)
+    assert metrics["group/reward_std"] == 0.25  # of (0, -0.5)
+
+
+def test_a_partial_reward_is_a_success_only_above_the_threshold() -> None:
+    partial = make_group(make_trajectory([Wait()], task_reward=0.6))
+    assert batch_metrics([partial])["rollout/success_rate"] == 1
+    assert batch_metrics([partial], success_threshold=0.9)["rollout/success_rate"] == 0
+
+
+def test_an_empty_rollout_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a trajectory"):
+        batch_metrics([])
+
+
+def test_a_fit_logs_one_line_an_iteration_with_the_collectors_own_numbers(tmp_path: Path, make_collector) -> None:
+    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
+    fit(tmp_path, make_collector(start=False), [RolloutMetrics()], loggers=[logger], iterations=3)
+    lines = [json.loads(line) for line in logger.path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert {"rollout/success_rate", "group/all_failed", "time/rollout", "time/update"} <= line.keys()
+        assert line["rollout/episodes"] == 8  # 2 tasks, groups of 4
+        assert line["policy/version"] == line["step"]

@@ -1,0 +1,81 @@
+"""What TensorBoard shows of episodes, read back from its files."""
+
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from arpo.agent.actions import Click, TypeText, Wait
+from arpo.callbacks.trajectory_log import TrajectoryLog, as_markdown, choose
+from arpo.loggers import TensorBoardLogger
+from arpo.types import Outcome
+from tests.callbacks.support import fit, make_group, make_trajectory
+
+SUCCESS = make_trajectory([Click(1, 2)], id="3/0/0")
+FAILURE = make_trajectory([Wait()], id="3/0/1", task_reward=0.0, outcome=Outcome.MAX_STEPS)
+REPLAYED = make_trajectory([Click(3, 4)], id="1/0/0")
+
+
+def test_a_success_a_failure_and_a_replayed_trajectory_are_chosen() -> None:
+    groups = [make_group(FAILURE, REPLAYED, injected=(1,)), make_group(SUCCESS, FAILURE)]
+    assert [(shown.what, shown.trajectory) for shown in choose(groups)] == [
+        ("success", SUCCESS),
+        ("failure", FAILURE),
+        ("replayed", REPLAYED),
+    ]
+
+
+def test_a_replayed_success_is_not_shown_as_a_success_of_the_policy() -> None:
+    assert [shown.what for shown in choose([make_group(FAILURE, REPLAYED, injected=(1,))])] == ["failure", "replayed"]
+
+
+def test_the_text_of_an_episode_tells_what_was_asked_done_and_reached() -> None:
+    text = as_markdown(make_trajectory([Click(1, 2), "no_action"], task_reward=0.5), replayed=True)
+    for part in (
+        "Press OK.",
+        "click(start_box='(1,2)')",
+        "Thought: look",
+        "parse error: **no_action**",
+        "I would rather not.",
+        "task reward 0.5",
+        "policy version 4",
+        "replay buffer",
+    ):
+        assert part in text
+
+
+def test_the_text_of_an_episode_can_be_written_whatever_a_model_said() -> None:
+    text = as_markdown(make_trajectory([TypeText("`*_<script>\n")], instruction="half \ud83d a pair"))
+    assert "half ? a pair" in text
+    text.encode()
+
+
+def test_a_fit_writes_strips_texts_and_histograms(tmp_path: Path, make_collector) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    fit(tmp_path, make_collector(start=False), [TrajectoryLog(every_n_iterations=2)], loggers=[logger], iterations=4)
+    events = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0, "images": 0, "histograms": 0}).Reload()
+    tags = events.Tags()
+    shown = set(tags["images"])
+    assert shown
+    assert shown <= {"trajectory/success", "trajectory/failure"}
+    steps = {event.step for tag in shown for event in events.Images(tag)}
+    assert steps == {1, 2, 4}  # the first and every second
+    picture = Image.open(io.BytesIO(events.Images(sorted(shown)[0])[0].encoded_image_string))
+    assert picture.width > 300
+    assert {f"{tag}/text_summary" for tag in shown} <= set(tags["tensors"])
+    assert set(tags["histograms"]) == {"train/advantage", "train/ratio", "train/length"}
+    histogram = events.Histograms("train/advantage")[-1]
+    assert histogram.step == 4
+    assert histogram.histogram_value.num == 2
+
+
+def test_without_tensorboard_nothing_is_drawn(tmp_path: Path, make_collector) -> None:
+    fit(tmp_path, make_collector(start=False), [TrajectoryLog()], iterations=1)
+    assert not list(tmp_path.glob("events*"))
+
+
+def test_a_strip_without_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="columns=0"):
+        TrajectoryLog(columns=0)

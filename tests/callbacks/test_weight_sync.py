@@ -1,0 +1,166 @@
+"""Weight sync: when the engine gets weights, what it is asked afterwards, and that a forgotten cache is caught."""
+
+import asyncio
+
+import lightning as L
+import pytest
+
+from arpo.callbacks.weight_sync import WeightSync, as_trajectory, probe_picture
+from arpo.datamodules.rollouts import RolloutDataModule
+from arpo.envs.fake import fake_tasks
+from arpo.errors import WeightSyncError
+from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.scripted import ScriptedEngine
+from arpo.models.tokenization import ChatTokenizer, tokenize
+from arpo.rollout.sampler import ShuffledTasks
+from tests.callbacks.support import IdleModule
+
+
+def wait(request):
+    return "Action: wait()"
+
+
+class LoggedEngine(ScriptedEngine):
+    """Writes down what it was asked for, and by which version it answered."""
+
+    def __init__(self, chat, **options):
+        super().__init__(chat, wait, **options)
+        self.events = []
+
+    async def generate(self, request):
+        what = "probe" if request.images == (probe_picture(),) else "rollout"
+        self.events.append((what, self.policy_version))
+        return await super().generate(request)
+
+    async def update_weights(self, tensors, version):
+        await super().update_weights(tensors, version)
+        self.events.append(("update", version))
+
+    def story(self):
+        """The events without repetitions in a row."""
+        return [event for i, event in enumerate(self.events) if i == 0 or event != self.events[i - 1]]
+
+
+class Policy:
+    """Weights that remember how often they were read to their end."""
+
+    def __init__(self, chat):
+        self.chat = chat
+        self.read = 0
+
+    def checkpoint_tensors(self):
+        yield from ()
+        self.read += 1
+
+
+class SyncedModule(IdleModule):
+    """Knows the made-up log-probabilities of a healthy engine, as a trainer knows the true ones."""
+
+    def __init__(self, chat, error=0.0):
+        super().__init__()
+        self.policy = Policy(chat)
+        self.error = error
+
+    def sampled_logprobs(self, trajectory):
+        healthy = ScriptedEngine(self.policy.chat, wait)
+        healthy.policy_version = self.policy_version
+        (step,) = trajectory.steps
+        png = trajectory.screenshots[step.screenshot]
+        request = GenerateRequest(step.prompt_ids, (png,), Sampling(max_tokens=len(step.response_ids)))
+        response = asyncio.run(healthy.generate(request))
+        assert response.token_ids == step.response_ids
+        return [logprob + self.error for logprob in response.logprobs]
+
+
+@pytest.fixture
+def run(chat, make_collector):
+    def train(*, engine=None, error=0.0, iterations=2, **options):
+        engine = engine or LoggedEngine(chat)
+        module = SyncedModule(chat, error)
+        collector = make_collector(engine=engine, start=False, group_size=2)
+        trainer = L.Trainer(
+            accelerator="cpu",
+            max_epochs=iterations,
+            callbacks=[WeightSync(**options)],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+        )
+        trainer.fit(module, RolloutDataModule(collector, ShuffledTasks(fake_tasks(2), 2, seed=0)))
+        return engine, module, trainer
+
+    return train
+
+
+def test_the_engine_is_in_sync_before_the_first_rollout_and_after_every_update(run):
+    engine, module, _ = run()
+    assert engine.story() == [
+        ("update", 0),
+        ("probe", 0),
+        ("rollout", 0),
+        ("update", 1),
+        ("probe", 1),
+        ("rollout", 1),
+        ("update", 2),
+        ("probe", 2),
+    ]
+    assert module.policy.read == 3
+
+
+def test_the_gap_and_the_time_of_a_sync_are_logged(run):
+    _, _, trainer = run(error=1e-5)
+    assert trainer.callback_metrics["engine/probe_gap"].item() == pytest.approx(1e-5, rel=1e-3)
+    assert trainer.callback_metrics["time/sync"].item() > 0
+
+
+def test_a_cache_from_before_the_update_is_caught_at_the_first_sync_after_it(run, chat):
+    engine = LoggedEngine(chat, sticky_cache=True)
+    with pytest.raises(WeightSyncError, match=r"cache"):
+        run(engine=engine)
+    assert engine.story()[-2:] == [("update", 1), ("probe", 1)]
+
+
+def test_the_tolerance_is_the_gap_that_is_still_accepted(run):
+    run(error=0.05, tolerance=0.06, iterations=1)
+    with pytest.raises(WeightSyncError, match=r"by 0\.05, allowed is 0\.04"):
+        run(error=0.05, tolerance=0.04, iterations=1)
+
+
+@pytest.mark.parametrize(("every", "probed"), [(0, []), (1, [0, 1, 2, 3]), (2, [1, 3])])
+def test_probe_every_n_probes_every_nth_sync(run, every, probed):
+    engine, _, _ = run(probe_every=every, iterations=3)
+    assert [version for what, version in engine.events if what == "probe"] == probed
+    assert engine.updates == 4  # the sync itself is never left out
+
+
+def test_probe_tokens_is_how_long_the_answer_may_be(run):
+    engine, _, _ = run(probe_tokens=3, iterations=1)
+    probes = [request for request in engine.requests if request.images == (probe_picture(),)]
+    assert {request.sampling.max_tokens for request in probes} == {3}
+    assert len({(request.prompt_ids, request.sampling) for request in probes}) == 1  # the same question every time
+
+
+@pytest.mark.parametrize(
+    "options", [{"tolerance": 0.0}, {"probe_tokens": 0}, {"probe_every": -1}], ids=lambda given: next(iter(given))
+)
+def test_impossible_numbers_are_refused(options):
+    with pytest.raises(ValueError, match=f"got .*{next(iter(options.values()))}"):
+        WeightSync(**options)
+
+
+def test_the_picture_of_the_probe_is_the_same_every_time_and_of_many_shades():
+    assert probe_picture() == probe_picture()
+    assert probe_picture().startswith(b"\x89PNG")
+
+
+def test_the_trainer_reads_a_probe_as_the_trajectory_that_the_engine_saw(chat: ChatTokenizer):
+    prompt = chat.first_prompt([{"role": "user", "content": [{"type": "text", "text": "Press."}, {"type": "image"}]}])
+    request = GenerateRequest(prompt, (probe_picture(),), Sampling(seed=5))
+    ids = chat.encode_response("Action: wait()")
+    response = Response(ids, (-0.5,) * len(ids), "stop", policy_version=3)
+    trajectory = as_trajectory(request, response)
+    (tokens,) = tokenize(trajectory, chat)
+    assert tokens.input_ids[tokens.action_mask].tolist() == list(response.token_ids)
+    assert int(tokens.image_mask.sum()) == chat.image_tokens(112, 112)
+    assert (trajectory.policy_version, trajectory.seed) == (3, 5)

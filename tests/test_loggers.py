@@ -1,0 +1,179 @@
+"""What is written is read back with TensorBoard's own reader and with json."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from arpo.errors import ConfigError
+from arpo.loggers import LAYOUT, JsonLinesLogger, TensorBoardLogger, cut_lines
+
+
+def read(directory: Path) -> EventAccumulator:
+    return EventAccumulator(str(directory), size_guidance={"tensors": 0, "scalars": 0}).Reload()
+
+
+def curve(directory: Path, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, round(event.value, 4)) for event in read(directory).Scalars(tag)]
+
+
+def hparams_data(directory: Path, tag: str) -> HParamsPluginData:
+    content = read(directory).SummaryMetadata(tag).plugin_data.content
+    return HParamsPluginData.FromString(content)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# --- TensorBoard -----
+
+
+def test_scalars_lie_in_the_folder_of_the_run_itself(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    logger.log_metrics({"rollout/success_rate": 0.25}, step=1)
+    logger.finalize("success")
+    assert curve(tmp_path, "rollout/success_rate") == [(1, 0.25)]
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
+
+
+def test_no_value_of_minus_one_is_invented(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    logger.log_hyperparams({"seed": 1})
+    logger.log_metrics({"rollout/success_rate": 0.25}, step=1)
+    logger.finalize("success")
+    assert "hp_metric" not in read(tmp_path).Tags()["scalars"]
+
+
+def test_nothing_is_written_before_the_first_value(tmp_path: Path) -> None:
+    TensorBoardLogger(tmp_path)
+    JsonLinesLogger(tmp_path / "metrics.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_page_shows_the_important_curves(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    logger.log_metrics({"rollout/success_rate": 0.25}, step=1)
+    logger.finalize("success")
+    (event,) = read(tmp_path).Tensors("custom_scalars__config__")
+    layout = Layout.FromString(event.tensor_proto.string_val[0])
+    (category,) = layout.category
+    assert category.title == "ARPO"
+    assert {chart.title: list(chart.multiline.tag) for chart in category.chart} == LAYOUT
+
+
+def test_a_resumed_run_hides_what_the_interrupted_one_wrote_beyond_its_checkpoint(tmp_path: Path) -> None:
+    first = TensorBoardLogger(tmp_path)
+    for step in (1, 2, 3, 4):
+        first.log_metrics({"rollout/success_rate": 0.1 * step}, step=step)
+    first.save()  # killed after iteration 4; its newest checkpoint is of iteration 2
+    second = TensorBoardLogger(tmp_path, resume_step=2)
+    second.log_metrics({"rollout/success_rate": 0.9}, step=3)
+    second.finalize("success")
+    assert curve(tmp_path, "rollout/success_rate") == [(1, 0.1), (2, 0.2), (3, 0.9)]
+
+
+@pytest.mark.parametrize("status", ["success", "failed"])
+def test_a_run_has_a_row_in_the_table_of_runs_however_it_ends(tmp_path: Path, status: str) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    logger.log_hyperparams({"seed": 3, "replay": None, "module.clip_low": 0.2})
+    for step, success in enumerate((0.25, 0.75, 0.5), start=1):
+        logger.log_metrics({"rollout/success_rate": success, "val/in_domain/success_rate": success / 2}, step=step)
+    logger.finalize(status)
+    logger.finalize(status)
+    assert curve(tmp_path, "final/success_rate") == [(3, 0.5)]
+    assert curve(tmp_path, "final/val_success_rate") == [(3, 0.25)]
+    start = hparams_data(tmp_path, "_hparams_/session_start_info").session_start_info
+    assert start.hparams["seed"].number_value == 3
+    assert start.hparams["replay"].string_value == "None"
+    assert ("_hparams_/session_end_info" in read(tmp_path).summary_metadata) == (status == "success")
+    metrics = hparams_data(tmp_path, "_hparams_/experiment").experiment.metric_infos
+    assert [metric.name.tag for metric in metrics] == ["final/success_rate", "final/val_success_rate"]
+
+
+def test_a_run_that_fails_before_its_first_value_still_ends(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    logger.log_hyperparams({"seed": 3})
+    logger.finalize("failed")
+    assert read(tmp_path).Tags()["scalars"] == []
+
+
+# --- JSON lines -----
+
+
+def test_an_iteration_is_one_line_however_many_portions_it_comes_in(tmp_path: Path) -> None:
+    logger = JsonLinesLogger(tmp_path / "run" / "metrics.jsonl")
+    logger.log_metrics({"val/in_domain/success_rate": 0.5}, step=0)
+    logger.log_metrics({"a": 1.0, "epoch": 0}, step=1)
+    logger.log_metrics({"b": 2.0, "a": 10.5}, step=1)
+    logger.log_metrics({"a": 3.0}, step=2)
+    assert lines(logger.path) == [
+        {"step": 0, "val/in_domain/success_rate": 0.5},
+        {"step": 1, "a": 10.5, "b": 2.0},
+        {"step": 2, "a": 3.0},
+    ]
+
+
+def test_a_merged_line_that_is_shorter_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
+    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
+    logger.log_metrics({"a": 0.123456789}, step=1)
+    logger.log_metrics({"a": 1.0}, step=1)
+    assert logger.path.read_text() == '{"step": 1, "a": 1.0}\n'
+
+
+def test_a_line_is_in_the_file_as_soon_as_it_is_logged(tmp_path: Path) -> None:
+    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
+    logger.log_metrics({"a": 1.0}, step=1)
+    assert lines(logger.path) == [{"step": 1, "a": 1.0}]
+
+
+def test_what_is_no_number_is_null_so_that_every_reader_can_read_the_file(tmp_path: Path) -> None:
+    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
+    logger.log_metrics({"a": math.nan, "b": math.inf}, step=1)
+    assert logger.path.read_text() == '{"step": 1, "a": null, "b": null}\n'
+
+
+def test_a_resumed_run_cuts_the_lines_beyond_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = JsonLinesLogger(path)
+    for step in (0, 1, 2, 3, 4):
+        first.log_metrics({"a": float(step)}, step=step)
+    second = JsonLinesLogger(path, resume_step=2)
+    second.log_metrics({"a": 30.0}, step=3)
+    assert [(line["step"], line["a"]) for line in lines(path)] == [(0, 0), (1, 1), (2, 2), (3, 30)]
+
+
+def test_a_new_run_starts_with_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0, "a": 1}\n')
+    JsonLinesLogger(path).log_metrics({"a": 2.0}, step=0)
+    assert lines(path) == [{"step": 0, "a": 2.0}]
+
+
+def test_a_second_fit_of_the_same_logger_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
+    logger.log_metrics({"a": 1.0}, step=1)
+    logger.finalize("success")
+    logger.log_metrics({"a": 2.0}, step=2)
+    assert [line["step"] for line in lines(logger.path)] == [1, 2]
+
+
+def test_a_line_that_a_crash_cut_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "a": 1}\n{"step": 2, "a"')
+    cut_lines(path, 5)
+    assert lines(path) == [{"step": 1, "a": 1}]
+
+
+def test_a_value_without_a_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs the step"):
+        JsonLinesLogger(tmp_path / "metrics.jsonl").log_metrics({"a": 1.0})
+
+
+def test_a_negative_resume_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not be negative"):
+        JsonLinesLogger(tmp_path / "metrics.jsonl", resume_step=-1)
