@@ -22,6 +22,7 @@ class DeclareTorchvisionOperators(MetaPathFinder):
     """Declares `torchvision::nms` and `::qnms` when torchvision is first looked up, then steps aside."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Declare when it is torchvision's turn; finding it is left to the other finders."""
         if name == "torchvision":
             sys.meta_path.remove(self)
             import torch

@@ -1,0 +1,51 @@
+# Everything a person types. A target that needs the environment makes it first (tools/setup.py, once).
+
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+RUN := .venv/bin/python
+ARGS ?=
+
+# One thread for each process: environments, engine and trainer share the cores, and idle threads of OpenMP spin.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train smoke test test-fast check format lock clean
+
+help:  ## Show this list.
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup:  ## Make .venv with the pinned requirements and find or install Chromium; a second call starts at once.
+ifeq ($(PYTHON),)
+	@echo "ARPO needs Python 3.11 or newer. Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1
+else
+	@$(PYTHON) tools/setup.py
+endif
+
+train: setup  ## Train the tiny agent on MiniWoB++ with ARPO, warm start included. Overrides: make train ARGS="seed=2".
+	$(RUN) train.py experiment=arpo_miniwob $(ARGS)
+
+smoke: setup  ## The whole loop on the fake desktop, under a minute.
+	$(RUN) train.py experiment=smoke $(ARGS)
+
+test: setup  ## All tests that this machine can run; the others say why they are skipped.
+	$(RUN) -m pytest $(ARGS)
+
+test-fast: setup  ## The tests without browser, engine, Ray and other slow parts.
+	$(RUN) -m pytest -m "not slow and not browser and not engine and not ray and not gpu and not docker" $(ARGS)
+
+check: setup  ## Lint, format, types and the order of layers.
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+
+format: setup  ## Format the code and fix what ruff can fix.
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+lock:  ## Resolve requirements.txt into requirements/cpu.lock; run it after changing a pin, then make test.
+	@$(PYTHON) tools/setup.py lock
+
+clean:  ## Remove the environment and every cache; outputs/ and multirun/ stay.
+	rm -rf .venv .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	find arpo tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
