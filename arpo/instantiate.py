@@ -1,0 +1,301 @@
+"""From a composed configuration to a run; used by both entry points."""
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import warnings
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+import transformers
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from arpo.callbacks.checkpoint import AtomicCheckpointIO, iteration_of, newest_checkpoint
+from arpo.callbacks.export import export_policy
+from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
+from arpo.errors import ArpoError, ConfigError
+from arpo.models.policy import Policy
+from arpo.preflight import check_arguments, preflight
+from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.evaluation import EvaluationResult
+from arpo.session import Session
+
+log = logging.getLogger(__name__)
+
+NOT_IN_THE_NAME = ("experiment=", "resume=", "paths.", "hydra", "+hydra")
+"""Overrides that say where or how often, not what: they do not make another run."""
+
+WARMSTART_GRACE_S = 30.0
+"""How long a warm start may take to end its browsers when the run is interrupted."""
+
+
+def run_name(overrides: list[str]) -> str:
+    """Name a run by the overrides that make it different from the experiment it is.
+
+    >>> run_name(["experiment=arpo_miniwob", "replay=off", "seed=2"])
+    'replay=off,seed=2'
+    """
+    parts = sorted(override for override in overrides if not override.startswith(NOT_IN_THE_NAME))
+    name = re.sub(r"[^\w=,.+-]+", "_", ",".join(parts)) or "default"
+    return name if len(name) <= 100 else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def register_resolvers() -> None:
+    """Teach OmegaConf what our YAML uses; idempotent."""
+    OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
+
+
+def quiet() -> None:
+    """Silence what libraries say about themselves, so that what a run says can be read."""
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    for message in (
+        ".*sync_dist=True.*",  # vLLM initialises torch.distributed with one process; there is nothing to sync
+        ".*isinstance\\(treespec, LeafSpec\\).*",
+        ".*torch.distributed.reduce_op.*",
+        ".*IterableDataset. has .__len__. defined.*",
+        ".*does not have many workers.*",
+        ".*You have overridden `transfer_batch_to_device`.*",
+    ):
+        warnings.filterwarnings("ignore", message=message)
+
+
+def train(cfg: DictConfig) -> int:
+    """Run a training from its configuration and return the exit code.
+
+    Raises:
+        ConfigError: When the run cannot start; the message says what to do.
+    """
+    run_dir = Path(cfg.paths.run_dir)
+    preflight(OmegaConf.to_container(cfg.requires, resolve=True), required_model(cfg))  # type: ignore[arg-type]
+    check_arguments(OmegaConf.to_container(cfg, resolve=True))
+    checkpoint = find_checkpoint(cfg)
+    if checkpoint is None:
+        refuse_to_overwrite(run_dir, cfg.resume)
+    elif iteration_of(checkpoint) >= cfg.iterations:
+        log.info("the run is finished: %s is of its last iteration, %d", checkpoint, cfg.iterations)
+        return 0
+    end_on_sigterm()
+    ensure_model(cfg)
+    torch.set_num_threads(cfg.threads)
+    L.seed_everything(cfg.seed, verbose=False)
+    session = Session.start()
+    datamodule = None
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+        datamodule = build(cfg.datamodule)
+        module = build(cfg.module)
+        trainer = build_trainer(cfg, checkpoint)
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
+        return exit_code(trainer)
+    finally:
+        if isinstance(datamodule, L.LightningDataModule):
+            datamodule.teardown("fit")  # Lightning leaves it out when the fit was interrupted
+        session.close()
+
+
+def evaluate(cfg: DictConfig) -> int:
+    """Evaluate a policy on task lists, print a table a list, and write every task's result.
+
+    Raises:
+        ConfigError: When the checkpoint cannot be read or the run cannot start here.
+    """
+    if OmegaConf.is_missing(cfg, "checkpoint"):
+        raise ConfigError("say what to evaluate: checkpoint=DIR/checkpoints/NAME.ckpt of a run, or a model directory")
+    run_dir = Path(cfg.paths.run_dir)
+    with Session.start() as session:
+        directory = policy_directory(Path(cfg.checkpoint), Path(cfg.export or session.directory / "policy"))
+        if cfg.export is not None:
+            log.info("the policy is in %s", directory)
+            return 0
+        cfg.model.path = str(directory)
+        preflight(OmegaConf.to_container(cfg.requires, resolve=True), directory)  # type: ignore[arg-type]
+        check_arguments(OmegaConf.to_container(cfg, resolve=True))
+        tasks = {name: build(cfg.tasks[name]) for name in cfg.lists}
+        collector: RolloutCollector = build(cfg.rollout)
+        try:
+            collector.start()
+            results = {
+                name: collector.evaluate_tasks(
+                    listed,
+                    rollouts_per_task=cfg.rollouts_per_task,
+                    temperature=cfg.temperature,
+                    protocol=cfg.protocol,
+                    seed=cfg.seed,
+                    name=name,
+                )
+                for name, listed in tasks.items()
+                if listed
+            }
+        finally:
+            collector.close()
+    report = run_dir / "results.json"
+    report.write_text(json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
+    for result in results.values():
+        show(result)
+    log.info("every task's result is in %s", report)
+    return 0
+
+
+def show(result: EvaluationResult) -> None:
+    """Print a table a domain."""
+    header, *rows = result.table()
+    passes = ", ".join(f"pass@{k} {100 * value:.1f} %" for k, value in result.pass_at_ks.items())
+    table = Table(*header, title=result.name, caption=passes)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def policy_directory(checkpoint: Path, export: Path) -> Path:
+    """Give a directory that engines load: the checkpoint itself, or what `export` becomes from a `.ckpt`.
+
+    Raises:
+        ConfigError: When there is nothing to read.
+    """
+    if (checkpoint / "config.json").exists():
+        return checkpoint
+    config = checkpoint.parent.parent / "config.yaml"
+    if not checkpoint.is_file() or not config.exists():
+        raise ConfigError(
+            f"checkpoint={checkpoint} is neither a Hugging Face directory nor a .ckpt inside the folder of its run"
+        )
+    policy: Policy = build(OmegaConf.select(OmegaConf.load(config), "model.policy"))()
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+    policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in state.items()})
+    export_policy(policy, export)
+    return export
+
+
+def build(node: Any, **kwargs: Any) -> Any:
+    """Build the object of a configuration node.
+
+    Raises:
+        ConfigError: When a constructor refuses its arguments, with its own words and the node's place.
+    """
+    try:
+        return instantiate(node, **kwargs)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ArpoError | ValueError):
+            place = str(error).rpartition("full_key: ")[2]
+            raise ConfigError(f"{error.__cause__} (configuration key: {place})") from error
+        raise
+
+
+def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
+    """Build callbacks, loggers and the trainer."""
+    resumed = 0 if checkpoint is None else iteration_of(checkpoint)
+    callbacks = [build(node) for node in cfg.callbacks.values() if node and node.get("_target_")]
+    loggers = [build(node, resume_step=resumed) for node in (cfg.get("logger") or {}).values() if node]
+    hyperparameters = flatten(OmegaConf.to_container(cfg, resolve=True))
+    for logger in loggers:
+        logger.log_hyperparams(hyperparameters)
+    trainer: L.Trainer = build(
+        cfg.trainer,
+        callbacks=callbacks,
+        logger=loggers,
+        plugins=[AtomicCheckpointIO()],
+        default_root_dir=cfg.paths.run_dir,
+    )
+    return trainer
+
+
+def exit_code(trainer: L.Trainer) -> int:
+    """0, or what a shell expects of a process that a signal ended."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, GracefulStop) and callback.received is not None:
+            return 128 + callback.received
+    return 0
+
+
+# --- where a run begins -------------------------------------------------------------------------------------------
+
+
+def find_checkpoint(cfg: DictConfig) -> Path | None:
+    """Give the checkpoint that the run continues from, or None for a new run.
+
+    Raises:
+        ConfigError: When `resume` names a file that is not there.
+    """
+    if cfg.resume is None:
+        return None
+    if cfg.resume == "auto":
+        found = newest_checkpoint(cfg.paths.checkpoints)
+        log.info("resume=auto: %s", found or "no checkpoint yet, starting from the beginning")
+        return found
+    path = Path(cfg.resume)
+    if not path.is_file():
+        raise ConfigError(f"resume={path}: there is no such checkpoint; resume=auto finds the newest one of this run")
+    return path
+
+
+def refuse_to_overwrite(run_dir: Path, resume: str | None) -> None:
+    """Stop a new run from writing over an old one.
+
+    Raises:
+        ConfigError: When the folder already holds a run.
+    """
+    metrics = run_dir / "metrics.jsonl"
+    if resume == "auto" or not metrics.exists() or metrics.stat().st_size == 0:
+        return
+    raise ConfigError(
+        f"{run_dir} already holds a run. Continue it with resume=auto, start a second one elsewhere with "
+        "paths.output=DIR, or delete the folder"
+    )
+
+
+def required_model(cfg: DictConfig) -> str | None:
+    """Give the checkpoint directory that must exist already: empty where nobody said, None where the run makes it."""
+    if "make_model" in cfg.datamodule or cfg.warmstart is not None:
+        return None
+    return "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)
+
+
+def ensure_model(cfg: DictConfig) -> None:
+    """Run the warm start that writes `model.path`, where the experiment names one and it has not run yet.
+
+    It runs in a process of its own, as a person would run it, so that nothing of it stays in memory.
+
+    Raises:
+        ConfigError: When the warm start fails, or writes to another place.
+    """
+    if cfg.warmstart is None or (Path(cfg.model.path) / "config.json").exists():
+        return
+    command = [sys.executable, sys.argv[0], f"experiment={cfg.warmstart}", f"paths.output={cfg.paths.output}"]
+    log.info("%s does not exist yet: running %s first", cfg.model.path, " ".join(command[1:]))
+    process = subprocess.Popen([*command, "resume=auto"])
+    try:
+        code = process.wait()
+    except BaseException as error:  # the warm start must end what it started before we leave
+        if not isinstance(error, KeyboardInterrupt):  # Ctrl-C has reached it already
+            process.terminate()
+        _wait_or_kill(process)
+        raise
+    if code != 0:
+        raise ConfigError(f"the warm start failed: see its output above; it was experiment={cfg.warmstart}")
+
+
+def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        process.wait(timeout=WARMSTART_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Give a nested configuration as one level of dotted names, for loggers that show a table."""
+    if not isinstance(tree, dict):
+        return {prefix: tree if isinstance(tree, int | float | str | bool) else json.dumps(tree)}
+    parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items())
+    return {name: value for part in parts for name, value in part.items()}

@@ -1,0 +1,129 @@
+"""What a run needs and this machine lacks, and what its configuration misspells, said before anything starts."""
+
+import importlib.util
+import inspect
+import pydoc
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from arpo.errors import ConfigError
+
+LAPTOP = "On a laptop, `python train.py experiment=arpo_miniwob` trains a tiny policy on real web pages."
+
+
+def preflight(requires: Mapping[str, object], model_path: str | Path | None) -> None:
+    """Check what `requires` names; say everything that is missing at once.
+
+    Args:
+        requires: `gpus` (at least so many), `docker` (an engine that answers), `kvm`, `modules` of this package, and
+            `files` (paths by what they are).
+        model_path: Directory of the checkpoint; empty where nobody said; None where the run writes it itself.
+
+    Raises:
+        ConfigError: One line for each missing piece, with what to do about it.
+    """
+    missing = [
+        *_missing_gpus(requires),
+        *_missing_docker(requires),
+        *_missing_kvm(requires),
+        *_missing_modules(requires),
+        *_missing_files(requires),
+        *_missing_model(model_path),
+    ]
+    if missing:
+        lines = "\n".join(f"  - {line}" for line in missing)
+        raise ConfigError(f"this run cannot start here:\n{lines}\n{LAPTOP}")
+
+
+def _missing_gpus(requires: Mapping[str, object]) -> list[str]:
+    wanted = int(str(requires.get("gpus", 0)))
+    found = torch.cuda.device_count()
+    if found >= wanted:
+        return []
+    return [f"it needs {wanted} NVIDIA GPU(s), and torch sees {found}: use a GPU machine and the CUDA requirements"]
+
+
+def _missing_docker(requires: Mapping[str, object]) -> list[str]:
+    if not requires.get("docker"):
+        return []
+    executable = shutil.which("docker")
+    if executable is None:
+        return ["it needs Docker, and there is no `docker` command: install Docker Engine"]
+    try:
+        subprocess.run([executable, "info"], capture_output=True, timeout=10, check=True)
+    except subprocess.SubprocessError:
+        return ["it needs a Docker engine, and none answers `docker info`: start it, and let this user talk to it"]
+    return []
+
+
+def _missing_kvm(requires: Mapping[str, object]) -> list[str]:
+    if not requires.get("kvm") or Path("/dev/kvm").exists():
+        return []
+    return ["it needs KVM, and there is no /dev/kvm: enable virtualisation, or pass /dev/kvm into this container"]
+
+
+def check_arguments(tree: object) -> None:
+    """Check that every constructor of a configuration has an argument for each of its keys.
+
+    Hydra itself says so too late: a `_partial_` constructor is called minutes after the run began.
+
+    Args:
+        tree: The configuration as plain dicts and lists.
+
+    Raises:
+        ConfigError: One line for each unknown key, with those that exist.
+    """
+    unknown = list(_unknown_arguments(tree, ""))
+    if unknown:
+        lines = "\n".join(f"  - {line}" for line in unknown)
+        raise ConfigError(f"the configuration has keys that nothing reads:\n{lines}")
+
+
+def _unknown_arguments(tree: object, place: str) -> Iterator[str]:
+    if isinstance(tree, list):
+        tree = dict(enumerate(tree))
+    if not isinstance(tree, Mapping):
+        return
+    target = pydoc.locate(str(tree.get("_target_")))  # None where there is nothing: whoever builds it says that best
+    if callable(target):
+        parameters = inspect.signature(target).parameters
+        given = [str(key) for key in tree if not str(key).startswith("_")]
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
+            known = ", ".join(parameters)
+            yield from (f"{place}.{key}: {tree['_target_']} has {known}" for key in given if key not in parameters)
+    for key, value in tree.items():
+        yield from _unknown_arguments(value, f"{place}.{key}" if place else str(key))
+
+
+def _missing_modules(requires: Mapping[str, object]) -> list[str]:
+    modules = requires.get("modules") or []
+    assert isinstance(modules, list)
+    return [
+        f"it needs {module}, which this version of the code does not have yet"
+        for module in modules
+        if importlib.util.find_spec(module) is None
+    ]
+
+
+def _missing_files(requires: Mapping[str, object]) -> list[str]:
+    files = requires.get("files") or {}
+    assert isinstance(files, Mapping)
+    return [
+        f"it needs {what}" + ("" if path is None else f", and there is nothing at {path}")
+        for what, path in files.items()
+        if path is None or not Path(str(path)).exists()
+    ]
+
+
+def _missing_model(path: str | Path | None) -> list[str]:
+    if path is None or (Path(path) / "config.json").exists():
+        return []
+    problem = f"{path} has no config.json" if str(path) else "nobody said where"
+    return [
+        f"it needs a checkpoint, and {problem}: set model.path to the directory of a Qwen2.5-VL, such as a download "
+        "of UI-TARS-1.5-7B, or `policy` in the folder of a warm start (experiment=warmstart_miniwob)"
+    ]

@@ -1,0 +1,309 @@
+"""Every configuration that a person can compose: it names what exists, says the paper's numbers, and can be built."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hydra
+import pytest
+import torch
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf
+
+from arpo.callbacks.checkpoint import IterationCheckpoint
+from arpo.callbacks.replay import ReplayInjection
+from arpo.datamodules.demonstrations import DemonstrationDataModule
+from arpo.datamodules.rollouts import RolloutDataModule
+from arpo.errors import ConfigError
+from arpo.instantiate import build, build_trainer, register_resolvers
+from arpo.modules.grpo import GRPOModule
+from arpo.modules.sft import SFTModule
+from arpo.preflight import check_arguments
+
+ROOT = Path(__file__).parent.parent
+CONF = ROOT / "conf"
+FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml"))
+EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
+CHOICES = [f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in ("", "experiment")]
+NOT_WRITTEN_YET = {"arpo.envs.osworld.OSWorldEnv"}
+"""Targets without code; whoever composes them lists the module under `requires.modules`."""
+
+
+def compose(*overrides: str, config: str = "train", model: str = "somewhere") -> DictConfig:
+    register_resolvers()
+    where = ["paths.run_dir=run", f"model.path={model}"]
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose(config, [*where, *overrides])
+
+
+def plain(cfg: DictConfig) -> dict:
+    return OmegaConf.to_container(cfg, resolve=True)
+
+
+def targets(tree: object) -> set[str]:
+    if isinstance(tree, list):
+        return set().union(*(targets(value) for value in tree))
+    if not isinstance(tree, dict):
+        return set()
+    own = {tree["_target_"]} if tree.get("_target_") else set()
+    return own.union(*(targets(value) for value in tree.values()))
+
+
+def check_targets(cfg: DictConfig) -> None:
+    for target in targets(plain(cfg)):
+        if target in NOT_WRITTEN_YET:
+            assert target.rpartition(".")[0] in cfg.requires.get("modules", []) or "experiment" not in str(cfg.name)
+        else:
+            hydra.utils.get_object(target)
+
+
+# --- every file -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_a_file_says_in_its_first_line_what_it_is_for(path):
+    lines = [line for line in (CONF / path).read_text().splitlines() if not line.startswith("# @package")]
+    assert lines[0].startswith("# ")
+    assert len(lines[0].split()) > 3
+
+
+@pytest.mark.parametrize("overrides", [(), ("replay=off",), ("preset=official",)], ids=str)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_composes_of_things_that_exist_with_arguments_that_they_have(experiment, overrides):
+    if experiment.startswith("warmstart") and overrides:
+        pytest.skip("a warm start has neither replay nor a preset")
+    cfg = compose(f"experiment={experiment}", *overrides)
+    check_targets(cfg)
+    check_arguments(plain(cfg))
+    assert cfg.name == experiment
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_have(choice):
+    group = choice.partition("=")[0]
+    # a choice that belongs to the warm start is composed with its companions
+    beside = ["datamodule=demonstrations", "module=sft"] if choice in SFT_CHOICES else []
+    cfg = compose(*beside, choice if group not in ("hydra",) else "seed=0")
+    check_targets(cfg)
+    check_arguments(plain(cfg))
+
+
+SFT_CHOICES = ("module=sft", "datamodule=demonstrations", "callbacks=sft")
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_can_be_evaluated(experiment):
+    cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="evaluate")
+    check_targets(cfg)
+    check_arguments(plain(cfg))
+    assert (cfg.temperature, cfg.protocol, cfg.rollouts_per_task) == (0.6, "hard", 1)
+    assert all(name in cfg.tasks for name in cfg.lists)
+
+
+def test_the_experiment_of_a_laptop_needs_nothing_special():
+    for experiment in ("smoke", "arpo_miniwob", "warmstart_fake", "warmstart_miniwob"):
+        assert compose(f"experiment={experiment}").requires == {}
+
+
+def test_an_experiment_names_a_warm_start_that_writes_the_checkpoint_it_loads():
+    register_resolvers()
+    for experiment in ("smoke", "arpo_miniwob"):
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            cfg = hydra.compose("train", [f"experiment={experiment}", "paths.output=out"])
+            warm = hydra.compose("train", [f"experiment={cfg.warmstart}", "paths.run_dir=out/folder"])
+        assert cfg.model.path == f"out/{warm.name}/default/policy"
+        assert warm.callbacks.export.directory == "out/folder/policy"
+        for shared in ("env", "tasks", "prompt"):
+            assert cfg[shared] == warm[shared], f"{experiment} and its warm start differ in {shared}"
+        assert cfg.rollout.settings.max_steps == warm.rollout.settings.max_steps
+        assert cfg.model.make == warm.model.make
+
+
+# --- what can be built without a GPU --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("experiment", ["smoke", "arpo_miniwob"])
+@pytest.mark.parametrize("replay", ["on", "off"])
+def test_the_runs_for_a_cpu_are_built_from_their_files(experiment, replay, tiny_model, tmp_path):
+    cfg = compose(
+        f"experiment={experiment}", f"replay={replay}", f"paths.run_dir={tmp_path / 'run'}", model=str(tiny_model)
+    )
+    module, datamodule, trainer = build(cfg.module), build(cfg.datamodule), build_trainer(cfg, None)
+    assert isinstance(module, GRPOModule)
+    assert isinstance(datamodule, RolloutDataModule)
+    assert any(isinstance(callback, ReplayInjection) for callback in trainer.callbacks) == (replay == "on")
+    assert isinstance(trainer.callbacks[-1], IterationCheckpoint)
+    assert trainer.max_epochs == cfg.iterations
+    module.configure_model()
+    assert isinstance(module.configure_optimizers()["optimizer"], torch.optim.Optimizer)
+
+
+@pytest.mark.parametrize("experiment", ["warmstart_fake", "warmstart_miniwob"])
+def test_the_warm_starts_are_built_from_their_files(experiment, tmp_path):
+    cfg = compose(f"experiment={experiment}", f"paths.run_dir={tmp_path / 'run'}")
+    assert isinstance(build(cfg.module), SFTModule)
+    assert isinstance(build(cfg.datamodule), DemonstrationDataModule)
+    assert build_trainer(cfg, None).max_epochs == 1
+
+
+def test_replay_is_one_line_and_the_only_difference_between_arpo_and_grpo():
+    on, off = (plain(compose("experiment=smoke", f"replay={choice}")) for choice in ("on", "off"))
+    assert on.pop("replay")["_target_"] == "arpo.callbacks.replay.ReplayInjection"
+    assert off.pop("replay") == {"_target_": None}
+    assert on["callbacks"].pop("replay") != off["callbacks"].pop("replay")
+    assert on == off
+
+
+# --- the numbers of the paper and of the official code: docs/paper.md ------------------------------------------------
+
+
+@pytest.mark.parametrize("experiment", ["arpo_subset32", "arpo_full"])
+def test_the_paper_s_runs_have_the_paper_s_numbers(experiment):
+    cfg = compose(f"experiment={experiment}")
+    settings, module = cfg.rollout.settings, cfg.module
+    assert module.optimizer.lr == 1e-6
+    assert module.optimizer._target_.endswith("MasterWeightAdamW")
+    assert (module.clip_low, module.clip_high, module.dual_clip) == (0.2, 0.3, None)
+    assert (module.kl_coefficient, module.reference) == (0.0, None)
+    assert (module.estimator, module.std, module.aggregation) == ("grpo", "population", "sequence")
+    assert module.format_weight == 1.0
+    assert (settings.group_size, settings.max_steps) == (8, 15)
+    assert (settings.max_context, settings.max_tokens) == (65536, 8192)
+    assert (settings.temperature, module.temperature) == (1.0, 1.0)
+    assert settings.max_policy_lag == 0
+    assert cfg.callbacks.evaluation.temperature == 0.6
+    assert cfg.callbacks.evaluation.protocol == "standard"
+    assert cfg.replay.buffer.capacity_per_task == 8
+    assert (cfg.replay.buffer.trigger, cfg.replay.buffer.replaced) == ("all_failed", "random")
+    assert (cfg.model.policy.dtype, cfg.model.policy.train_vision) == ("bfloat16", True)
+
+
+def test_the_paper_s_runs_have_their_own_sizes():
+    subset, full = compose("experiment=arpo_subset32"), compose("experiment=arpo_full")
+    assert (subset.env.size, subset.datamodule.sampler.tasks_per_iteration) == (16, 2)
+    assert (full.env.size, full.datamodule.sampler.tasks_per_iteration) == (256, 32)
+    assert subset.iterations == 15 * 32 // 2  # 15 epochs of 32 tasks, 2 an iteration
+    assert full.iterations == 15 * 128 // 32
+    assert (subset.module.warmup_steps, full.module.warmup_steps) == (24, 0)
+    for cfg in (subset, full):  # one environment an episode, as in the official code, though nothing here needs it
+        assert cfg.env.size == cfg.datamodule.sampler.tasks_per_iteration * cfg.rollout.settings.group_size
+
+
+@pytest.mark.parametrize(("tasks", "count"), [("osworld_subset32", 32), ("osworld_128", 128), ("osworld_369", 369)])
+def test_a_list_of_osworld_tasks_has_as_many_as_its_name_says(tasks, count):
+    ids = compose(f"tasks={tasks}").tasks.train.ids
+    listed = [f"{domain}/{task_id}" for domain in ids for task_id in ids[domain]]
+    assert len(listed) == len(set(listed)) == count
+
+
+def test_the_official_preset_is_what_the_published_code_does():
+    cfg = compose("experiment=arpo_subset32", "preset=official")
+    assert (cfg.module.std, cfg.module.format_weight, cfg.module.dual_clip) == ("sample", 0.5, 3.0)
+    assert (cfg.replay.buffer.trigger, cfg.replay.buffer.replaced) == ("official", "first")
+    assert cfg.replay.buffer.success_threshold == 0.1
+    assert cfg.module.optimizer.lr == 1e-6  # what both agree on stays
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("modul.lr=1", "modul"),
+        ("module.clip_lo=0.1", "clip_lo"),
+        ("rollout.settings.groupsize=4", "groupsize"),
+        ("replay=maybe", "replay/maybe"),
+        ("experiment=arpo_miniwop", "arpo_miniwop"),
+    ],
+)
+def test_a_misspelt_override_is_named(override, words):
+    with pytest.raises(ConfigCompositionException, match=words):
+        compose(override)
+
+
+def test_keys_that_were_added_but_that_nothing_reads_are_all_named_with_those_that_exist():
+    cfg = compose("+module.clip_mid=1", "+module.optimizer.momentum=0.9", "+env.make_env.speed=2")
+    with pytest.raises(ConfigError) as error:
+        check_arguments(plain(cfg))
+    message = str(error.value)
+    assert "module.clip_mid" in message
+    assert "clip_low" in message
+    assert "module.optimizer.momentum: arpo.modules.optimizer.MasterWeightAdamW has params, lr, betas" in message
+    assert "env.make_env.speed" in message
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("module.minibatches=0", r"module\.minibatches must be at least 1, got 0 .*key: module"),
+        ("module.kl_coefficient=0.1", r"needs a reference policy"),
+        ("module.std=both", r"both"),
+        ("module.estimator=ppo", r"ppo"),
+        ("module.aggregation=mean", r"mean"),
+        ("module.aggregation=dr_grpo", r"dr_grpo"),
+        ("module.dual_clip=1.2", r"dual clip"),
+        ("module.level=word", r"word"),
+        ("module.kl=k9", r"k9"),
+        ("module.max_grad_norm=0", r"max_grad_norm"),
+        ("module.warmup_steps=-1", r"warmup_steps"),
+        ("module.temperature=0", r"temperature"),
+    ],
+)
+def test_an_impossible_number_or_combination_is_refused_before_anything_starts(override, words):
+    with pytest.raises(ConfigError, match=words):
+        build(compose(override).module)
+
+
+def test_group_size_and_the_rest_of_a_rollout_are_checked_before_anything_starts(tiny_model):
+    cfg = compose("rollout.settings.group_size=1", model=str(tiny_model))
+    with pytest.raises(ConfigError, match=r"min_group_size=2 is above .*group_size=1.*settings"):
+        build(cfg.rollout.settings)
+
+
+# --- the command line -----------------------------------------------------------------------------------------------
+
+
+def command(*arguments: str, script: str = "train.py") -> tuple[subprocess.CompletedProcess[str], float]:
+    environment = {name: value for name, value in os.environ.items() if name != "ARPO_OSWORLD_TASKS"}
+    started = time.process_time(), time.monotonic()
+    done = subprocess.run(
+        [sys.executable, script, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    return done, time.monotonic() - started[1]
+
+
+def test_the_paper_s_run_on_a_laptop_says_at_once_what_is_missing_and_what_to_do(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    done, _ = command("experiment=arpo_subset32", f"paths.output={tmp_path}")
+    assert done.returncode == 2
+    said = done.stdout + done.stderr
+    for what in ("NVIDIA GPU", "Docker", "OSWorld's task files", "checkpoint", "arpo.envs.osworld"):
+        assert what in said
+    for advice in ("CUDA requirements", "ARPO_OSWORLD_TASKS", "model.path", "experiment=arpo_miniwob"):
+        assert advice in said
+    assert ("/dev/kvm" in said) != Path("/dev/kvm").exists()
+    assert "Traceback" not in said
+
+
+def test_a_multirun_is_a_folder_a_combination_with_a_name_that_can_be_read():
+    arguments = ["experiment=smoke", "replay=on,off", "seed=1,2", "paths.output=out"]
+    jobs = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(arguments), max_batch_size=None)[0]
+    register_resolvers()
+    folders = set()
+    for job in jobs:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            cfg = hydra.compose("train", job, return_hydra_config=True)
+        assert cfg.hydra.run.dir == f"{cfg.hydra.sweep.dir}/{cfg.hydra.sweep.subdir}"
+        folders.add(cfg.hydra.run.dir)
+    assert folders == {
+        "out/smoke/replay=off,seed=1",
+        "out/smoke/replay=off,seed=2",
+        "out/smoke/replay=on,seed=1",
+        "out/smoke/replay=on,seed=2",
+    }
