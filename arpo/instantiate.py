@@ -2,11 +2,7 @@
 
 import json
 import logging
-import re
-import subprocess
-import sys
 import warnings
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from arpo.callbacks.checkpoint import AtomicCheckpointIO, iteration_of, newest_checkpoint
+from arpo.callbacks.checkpoint import AtomicCheckpointIO, iteration_of
 from arpo.callbacks.export import export_policy
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.errors import ArpoError, ConfigError
@@ -28,25 +24,9 @@ from arpo.preflight import check_arguments, preflight
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.evaluation import EvaluationResult
 from arpo.session import Session
+from arpo.start import ensure_model, find_checkpoint, refuse_to_overwrite, run_name
 
 log = logging.getLogger(__name__)
-
-NOT_IN_THE_NAME = ("experiment=", "resume=", "paths.", "hydra", "+hydra")
-"""Overrides that say where or how often, not what: they do not make another run."""
-
-WARMSTART_GRACE_S = 30.0
-"""How long a warm start may take to end its browsers when the run is interrupted."""
-
-
-def run_name(overrides: list[str]) -> str:
-    """Name a run by the overrides that make it different from the experiment it is.
-
-    >>> run_name(["experiment=arpo_miniwob", "replay=off", "seed=2"])
-    'replay=off,seed=2'
-    """
-    parts = sorted(override for override in overrides if not override.startswith(NOT_IN_THE_NAME))
-    name = re.sub(r"[^\w=,.+-]+", "_", ",".join(parts)) or "default"
-    return name if len(name) <= 100 else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def register_resolvers() -> None:
@@ -79,14 +59,15 @@ def train(cfg: DictConfig) -> int:
     run_dir = Path(cfg.paths.run_dir)
     preflight(OmegaConf.to_container(cfg.requires, resolve=True), required_model(cfg))  # type: ignore[arg-type]
     check_arguments(OmegaConf.to_container(cfg, resolve=True))
-    checkpoint = find_checkpoint(cfg)
+    checkpoint = find_checkpoint(cfg.resume, cfg.paths.checkpoints)
     if checkpoint is None:
         refuse_to_overwrite(run_dir, cfg.resume)
     elif iteration_of(checkpoint) >= cfg.iterations:
         log.info("the run is finished: %s is of its last iteration, %d", checkpoint, cfg.iterations)
         return 0
     end_on_sigterm()
-    ensure_model(cfg)
+    if cfg.warmstart is not None:
+        ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output)
     torch.set_num_threads(cfg.threads)
     L.seed_everything(cfg.seed, verbose=False)
     session = Session.start()
@@ -219,78 +200,11 @@ def exit_code(trainer: L.Trainer) -> int:
     return 0
 
 
-# --- where a run begins -------------------------------------------------------------------------------------------
-
-
-def find_checkpoint(cfg: DictConfig) -> Path | None:
-    """Give the checkpoint that the run continues from, or None for a new run.
-
-    Raises:
-        ConfigError: When `resume` names a file that is not there.
-    """
-    if cfg.resume is None:
-        return None
-    if cfg.resume == "auto":
-        found = newest_checkpoint(cfg.paths.checkpoints)
-        log.info("resume=auto: %s", found or "no checkpoint yet, starting from the beginning")
-        return found
-    path = Path(cfg.resume)
-    if not path.is_file():
-        raise ConfigError(f"resume={path}: there is no such checkpoint; resume=auto finds the newest one of this run")
-    return path
-
-
-def refuse_to_overwrite(run_dir: Path, resume: str | None) -> None:
-    """Stop a new run from writing over an old one.
-
-    Raises:
-        ConfigError: When the folder already holds a run.
-    """
-    metrics = run_dir / "metrics.jsonl"
-    if resume == "auto" or not metrics.exists() or metrics.stat().st_size == 0:
-        return
-    raise ConfigError(
-        f"{run_dir} already holds a run. Continue it with resume=auto, start a second one elsewhere with "
-        "paths.output=DIR, or delete the folder"
-    )
-
-
 def required_model(cfg: DictConfig) -> str | None:
     """Give the checkpoint directory that must exist already: empty where nobody said, None where the run makes it."""
     if "make_model" in cfg.datamodule or cfg.warmstart is not None:
         return None
     return "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)
-
-
-def ensure_model(cfg: DictConfig) -> None:
-    """Run the warm start that writes `model.path`, where the experiment names one and it has not run yet.
-
-    It runs in a process of its own, as a person would run it, so that nothing of it stays in memory.
-
-    Raises:
-        ConfigError: When the warm start fails, or writes to another place.
-    """
-    if cfg.warmstart is None or (Path(cfg.model.path) / "config.json").exists():
-        return
-    command = [sys.executable, sys.argv[0], f"experiment={cfg.warmstart}", f"paths.output={cfg.paths.output}"]
-    log.info("%s does not exist yet: running %s first", cfg.model.path, " ".join(command[1:]))
-    process = subprocess.Popen([*command, "resume=auto"])
-    try:
-        code = process.wait()
-    except BaseException as error:  # the warm start must end what it started before we leave
-        if not isinstance(error, KeyboardInterrupt):  # Ctrl-C has reached it already
-            process.terminate()
-        _wait_or_kill(process)
-        raise
-    if code != 0:
-        raise ConfigError(f"the warm start failed: see its output above; it was experiment={cfg.warmstart}")
-
-
-def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
-    try:
-        process.wait(timeout=WARMSTART_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

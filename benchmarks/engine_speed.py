@@ -3,7 +3,7 @@
     python benchmarks/engine_speed.py
 
 Two cases: the first step of an episode (one screenshot), and the eighth (seven that were there before, and a new one),
-where vLLM has the earlier part in its caches and generate starts again. Both sides get the same prompts and screenshots
+where vLLM has the earlier part in its caches and generate starts again. Both sides get the same prompts and pictures
 in one batch, sample at temperature 1 and make all their tokens. The best of five rounds counts; the last screenshot is
 new in each. Threads are what each side takes by itself: torch one for each core, our vLLM engine one. Set
 OMP_NUM_THREADS=1 to compare at one thread each.

@@ -214,9 +214,7 @@ class _Pen:
     """Draws marks with a white halo, so that they can be seen on any colour."""
 
     def __init__(self, screenshot: Image.Image) -> None:
-        self.picture = screenshot.convert("RGB")
-        if self.picture is screenshot:
-            self.picture = screenshot.copy()
+        self.picture = screenshot.convert("RGB")  # always a copy
         self._draw = ImageDraw.Draw(self.picture)
         self._unit = max(1.0, max(self.picture.size) / 400)
 

@@ -43,7 +43,7 @@ class WeightSync(L.Callback):
         tolerance: Largest difference of log-probabilities that the probe accepts: 1e-4 in float32; bfloat16 differs
             by up to 0.06 between implementations of the same model.
         probe_tokens: Length of the probe's response.
-        probe_every: Probe at every n-th sync; 0 never.
+        probe_every: Probe at every n-th policy version; 0 never.
     """
 
     def __init__(self, *, tolerance: float = 1e-4, probe_tokens: int = 8, probe_every: int = 1) -> None:
@@ -53,7 +53,6 @@ class WeightSync(L.Callback):
                 f"{tolerance}, {probe_tokens}, {probe_every}"
             )
         self.tolerance, self.probe_tokens, self.probe_every = tolerance, probe_tokens, probe_every
-        self._syncs = 0
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -80,8 +79,7 @@ class WeightSync(L.Callback):
             return None
         collector = collector_of(trainer)
         collector.update_weights(tensors, module.policy_version)
-        self._syncs += 1
-        if self.probe_every == 0 or self._syncs % self.probe_every:
+        if self.probe_every == 0 or module.policy_version % self.probe_every:
             return None
         gap = self._probe(collector, module)
         check_probe(gap, self.tolerance)

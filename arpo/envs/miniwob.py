@@ -1,7 +1,7 @@
-"""MiniWoB++ as a desktop: real web pages in headless Chromium, one tab an environment.
+"""MiniWoB++ as a desktop: real web pages in headless Chromium.
 
-An environment keeps its last page open and restarts it with the next seed, which is several times cheaper than
-loading it: whoever hands out environments should prefer one whose last task had the same `task.domain`.
+An environment keeps its last pages open and restarts them with the next seed, which is several times cheaper than
+loading: give it as many `tabs` as there are pages, or prefer one whose last task had the same `task.domain`.
 """
 
 import json
@@ -88,6 +88,7 @@ class MiniWobEnv:
         scale: Screen pixels per page pixel.
         executable: Chromium; by default `ARPO_CHROMIUM` or the first one in PATH.
         renderers: Renderer processes that the tabs of this process share.
+        tabs: Pages that stay loaded: restarting a loaded page costs an eighth of loading it, a tab some 10 MB.
         reset_timeout_s: How long a page may take to load and start.
         step_timeout_s: How long an action and its screenshot may take.
 
@@ -103,11 +104,12 @@ class MiniWobEnv:
         scale: float = 1.0,
         executable: str | None = None,
         renderers: int = 1,
+        tabs: int = 1,
         reset_timeout_s: float = 30.0,
         step_timeout_s: float = 15.0,
     ) -> None:
-        if renderers < 1:
-            raise ConfigError(f"renderers must be at least 1, got {renderers}")
+        if min(renderers, tabs) < 1:
+            raise ConfigError(f"renderers and tabs must be at least 1, got {renderers} and {tabs}")
         if min(reset_timeout_s, step_timeout_s) <= 0:
             raise ConfigError(f"timeouts must be positive, got reset {reset_timeout_s}, step {step_timeout_s}")
         self._geometry = Geometry((screen[0], screen[1]), (viewport[0], viewport[1]), scale)
@@ -116,6 +118,8 @@ class MiniWobEnv:
         self._renderers = renderers
         self._reset_timeout_s = reset_timeout_s
         self._step_timeout_s = step_timeout_s
+        self._tabs: OrderedDict[str, tuple[Tab, InputDevices]] = OrderedDict()  # by page, the longest unused first
+        self._max_tabs = tabs
         self._tab: Tab | None = None
         self._devices = InputDevices()
         self._observation: Observation | None = None
@@ -218,23 +222,32 @@ class MiniWobEnv:
             return tab.evaluate(expression, time.monotonic() + self._step_timeout_s)
 
     def close(self) -> None:
-        """Close the tab; idempotent."""
+        """Close the tabs; idempotent."""
         self._closed = True
         self._observation = None
-        tab, self._tab = self._tab, None
-        if tab is not None:
-            tab.close()
+        self._close_tabs()
 
     def _tab_for(self, page: str, deadline: float) -> Tab:
-        if self._tab is not None and not self._tab.alive:
-            self._tab.close()
-            self._tab = None
-        if self._tab is None:
-            self._tab = Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline)
+        """Make the tab that shows the page the current one: the one that did, else a new one, else the oldest."""
+        if any(not tab.alive for tab, _ in self._tabs.values()):  # they share a browser, and it is gone
+            self._close_tabs()
+        if page in self._tabs:
+            tab, self._devices = self._tabs.pop(page)
+        elif len(self._tabs) < self._max_tabs:
+            tab = Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline)
             self._devices = InputDevices()
-        if self._tab.page != page or page in RELOADED_PAGES:
-            self._tab.load(page, deadline)
-        return self._tab
+        else:
+            tab, self._devices = self._tabs.popitem(last=False)[1]
+        self._tab = tab
+        self._tabs[page] = tab, self._devices
+        if tab.page != page or page in RELOADED_PAGES:
+            tab.load(page, deadline)
+        return tab
+
+    def _close_tabs(self) -> None:
+        self._tab = None
+        while self._tabs:
+            self._tabs.popitem()[1][0].close()
 
     def _running_tab(self, kind: str) -> Tab:
         if self._tab is None or self._observation is None:

@@ -20,10 +20,6 @@ from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault
 from arpo.errors import ConfigError, EnvError
 from arpo.session import LABEL_VARIABLE, Session
-
-REPOSITORY = Path(__file__).parent.parent.parent
-
-
 from tests.envs.pool_support import (
     CRASH,
     HANG,
@@ -35,6 +31,8 @@ from tests.envs.pool_support import (
     until,
     with_pool,
 )
+
+REPOSITORY = Path(__file__).parent.parent.parent
 
 
 def short_root():
@@ -114,7 +112,7 @@ def test_crashes_hangs_and_garbage_in_workers_are_survived(tmp_path):
         for kind, fault in kinds.items():
             (tmp_path / kind).mkdir()
             make_env = faulty_desktop(fault, ledger=tmp_path / kind)
-            pool = make_pool(make_env, backend="ray", reset_timeout_s=10.0, step_timeout_s=0.5)
+            pool = make_pool(make_env, backend="ray", reset_timeout_s=20.0, step_timeout_s=4.0)
             await pool.start()
             outcomes.append(await scenario(pool))
             await pool.close()

@@ -61,7 +61,9 @@ def test_a_task_goes_where_its_domain_was_last_else_to_the_longest_free():
                 names.append(env.name)
         return names
 
-    assert with_pool(make_pool(size=2), scenario) == ["1/2", "2/2", "2/2", "1/2", "1/2"]
+    one, other, *rest = with_pool(make_pool(size=2), scenario)
+    assert one != other
+    assert rest == [other, one, one]
 
 
 def test_a_cancelled_waiter_loses_no_environment():
@@ -116,7 +118,7 @@ def test_every_fault_is_typed_and_counted_and_the_environment_comes_back(fault, 
         return error, await solve(pool, task), pool.counters()
 
     make_env = faulty_desktop(fault, ledger=tmp_path)
-    pool = make_pool(make_env, reset_timeout_s=0.3, step_timeout_s=0.3, evaluate_timeout_s=0.3)
+    pool = make_pool(make_env, reset_timeout_s=1.0, step_timeout_s=1.0, evaluate_timeout_s=1.0)
     error, reward, counters = with_pool(pool, scenario)
     assert error.kind == kind
     assert reward == 1.0
@@ -144,29 +146,31 @@ def test_after_a_fault_a_lease_is_of_no_use():
 def test_a_hang_lets_the_neighbours_on_its_worker_finish(tmp_path):
     hanging, healthy = fake_tasks(2, kinds=("click",))
 
-    async def slow_episode(pool):
+    async def long_episode(pool, begun, may_end):
         async with pool.lease(healthy) as env:
             await env.reset(healthy)
-            for _ in range(10):
-                await asyncio.sleep(0.05)
-                await env.step(Click(0, 0))
+            begun.set()
+            await may_end.wait()
+            await env.step(Click(0, 0))
             return await env.evaluate()
 
     async def scenario(pool):
-        neighbour = asyncio.create_task(slow_episode(pool))
-        await asyncio.sleep(0.05)
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        neighbour = asyncio.create_task(long_episode(pool, begun, may_end))
+        await begun.wait()
         error = await fail(pool, hanging)
         states = pool.states()
+        may_end.set()
         reward = await neighbour
         await until(lambda: pool.states()["idle"] == 2)
         return error.kind, states, reward, pool.counters()
 
     (tmp_path / healthy.id.replace("/", "_")).write_bytes(b".")  # the healthy task has its first attempt behind it
-    pool = make_pool(faulty_desktop(HANG, ledger=tmp_path), size=2, envs_per_worker=2, step_timeout_s=0.2)
+    pool = make_pool(faulty_desktop(HANG, ledger=tmp_path), size=2, envs_per_worker=2, step_timeout_s=1.0)
     kind, states, reward, counters = with_pool(pool, scenario)
     assert kind == "timeout"
     assert (states["busy"], states["restarting"], states["idle"]) == (1, 1, 0)
-    assert reward == 0.0  # it finished: ten clicks on the background
+    assert reward == 0.0  # it ended in its own way: with a click on the background
     assert counters["env/restarts"] == 2
     assert sum(value for name, value in counters.items() if "fault" in name) == 1
 
@@ -202,7 +206,7 @@ def test_when_every_environment_is_given_up_all_waiters_hear_the_cause(tmp_path)
         late = await asyncio.gather(solve(pool, task), return_exceptions=True)
         return outcomes + late, pool.counters(), pool.states()
 
-    pool = make_pool(partial(desktop_while, machine), size=2, recycle_after=1, reset_timeout_s=0.05)
+    pool = make_pool(partial(desktop_while, machine), size=2, recycle_after=1, reset_timeout_s=0.4)
     outcomes, counters, states = with_pool(pool, scenario)
     assert all(isinstance(outcome, ConfigError) for outcome in outcomes)
     assert "no environment is left" in str(outcomes[0])

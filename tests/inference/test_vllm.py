@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL.PngImagePlugin import PngImageFile
 
 from arpo.errors import ArpoError, ConfigError, EngineError, WeightSyncError
 from arpo.inference.probe import check_probe, logprob_gap, probe
@@ -128,6 +129,19 @@ def test_an_update_without_a_tensor_is_refused(
         asyncio.run(engine.update_weights(weights.items(), 1))
     with pytest.raises(EngineError, match="dead"):
         asyncio.run(engine.generate(questions.ask()))
+
+
+def test_a_screenshot_is_decoded_once(
+    start: Callable[..., Any], questions: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start()
+    decoded: list[int] = []
+    decode = PngImageFile.load_prepare
+    monkeypatch.setattr(PngImageFile, "load_prepare", lambda self: (decoded.append(1), decode(self))[1])
+    together(engine.generate(questions.ask(1, images=2, seed=0)))
+    assert len(decoded) == 2
+    together(engine.generate(questions.ask(1, images=3, seed=1)))  # the next step: two known ones and a new one
+    assert len(decoded) == 3
 
 
 @pytest.mark.parametrize("wrong", [{"max_num_seqs": 0}, {"max_model_len": 0}, {"max_images": 0}])

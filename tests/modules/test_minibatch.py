@@ -37,7 +37,8 @@ def test_groups_are_dealt_whole_into_minibatches_of_nearly_equal_size():
     for each in minibatches:
         by_group = [each_sample.length // 10 for each_sample in each.samples]
         assert all(by_group.count(group) == 2 for group in by_group)
-    assert sorted(sum(lengths(minibatches), [])) == sorted(each.length for group in groups(5) for each in group)
+    dealt = [length for minibatch_lengths in lengths(minibatches) for length in minibatch_lengths]
+    assert sorted(dealt) == sorted(each.length for group in groups(5) for each in group)
 
 
 def test_the_order_of_groups_follows_from_the_seed_alone():

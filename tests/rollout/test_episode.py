@@ -252,12 +252,25 @@ def test_a_cut_response_that_is_an_action_goes_on(chat: ChatTokenizer):
 
 
 class BrokenEngine(ScriptedEngine):
+    """Waits, and changes the response on its way."""
+
     def __init__(self, chat: ChatTokenizer, change) -> None:
         super().__init__(chat, lambda request: "Action: wait()")
         self._change = change
 
     async def generate(self, request: GenerateRequest) -> Response:
         return self._change(await super().generate(request))
+
+
+def test_sampled_ids_stay_as_they_are_even_where_their_text_has_shorter_ones(chat: ChatTokenizer):
+    letters = [token for letter in "Action: wait()" for token in chat.encode_response(letter)[:-1]]
+    ids = (*letters, chat.end_of_turn_id)
+    assert len(ids) > len(chat.encode_response("Action: wait()"))
+    engine = BrokenEngine(chat, lambda response: replace(response, token_ids=ids, logprobs=(-1.0,) * len(ids)))
+    played = Played(chat, [], spec_of(max_steps=2), engine=engine)
+    assert [step.response_ids for step in played.steps] == [ids, ids]
+    first = played.steps[0]
+    assert engine.requests[1].prompt_ids == (*first.prompt_ids, *ids, *played.steps[1].prompt_ids)
 
 
 def test_a_sampled_image_token_is_the_engines_failure(chat: ChatTokenizer):

@@ -1,0 +1,194 @@
+"""Checkpoints under a knife: torn, flipped, left over, and a disk that is full."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from arpo.callbacks.checkpoint import (
+    AtomicCheckpointIO,
+    IterationCheckpoint,
+    checkpoints,
+    is_valid,
+    iteration_of,
+    newest_checkpoint,
+)
+from arpo.errors import CheckpointError, ConfigError
+from tests.callbacks.support import IdleModule, fit
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def save(path: Path, value: float = 0.0, size: int = 1000) -> Path:
+    AtomicCheckpointIO().save_checkpoint({"weights": torch.full((size,), value)}, path)
+    return path
+
+
+def value_of(path: Path) -> float:
+    return torch.load(path, weights_only=True)["weights"][0].item()
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path: Path) -> None:
+    """Change one bit of the weights."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def run_limited(code: str, *arguments: object, limit: int | None = None) -> "subprocess.Popen[str]":
+    head = "import resource, signal, sys\nfrom pathlib import Path\nfrom tests.callbacks.test_checkpoint import *\n"
+    if limit is not None:  # as on a full disk: a write beyond the limit fails
+        head += f"signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", head + code, *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_read_and_nothing_else_lies_beside_it(tmp_path):
+    path = save(tmp_path / "deep" / "iteration_000001.ckpt", 3.0)
+    assert value_of(path) == 3.0
+    assert [found.name for found in path.parent.iterdir()] == ["iteration_000001.ckpt"]
+
+
+def test_a_checkpoint_of_the_same_name_is_replaced(tmp_path):
+    save(tmp_path / "iteration_000001.ckpt", 1.0)
+    assert value_of(save(tmp_path / "iteration_000001.ckpt", 2.0)) == 2.0
+
+
+def test_on_a_full_disk_the_error_names_the_file_and_the_older_checkpoint_lives(tmp_path):
+    older = save(tmp_path / "iteration_000001.ckpt", 1.0)
+    code = """
+try:
+    save(Path(sys.argv[1]) / "iteration_000002.ckpt", size=1_000_000)
+except CheckpointError as error:
+    print(error)
+"""
+    said, _ = run_limited(code, tmp_path, limit=100_000).communicate()
+    assert "cannot write checkpoint" in said
+    assert "iteration_000002.ckpt" in said
+    assert "free space, then continue with resume=auto" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration_000001.ckpt"]
+    assert newest_checkpoint(tmp_path) == older
+
+
+def test_a_writer_killed_at_any_moment_leaves_only_whole_checkpoints(tmp_path):
+    code = """
+for number in range(10**6):
+    save(Path(sys.argv[1]) / f"iteration_{number % 7:06d}.ckpt", float(number % 7), size=300_000)
+    print(number, flush=True)
+"""
+    writer = run_limited(code, tmp_path)
+    for _ in range(10):
+        writer.stdout.readline()
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.communicate()
+    found = checkpoints(tmp_path)
+    assert len(found) == 7
+    assert all(is_valid(path) and value_of(path) == iteration_of(path) for path in found)
+    newest_checkpoint(tmp_path)
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_is_the_last_iteration_not_the_last_file_that_was_touched(tmp_path):
+    newest = save(tmp_path / "iteration_000100.ckpt")
+    save(tmp_path / "iteration_000099.ckpt")
+    assert newest_checkpoint(tmp_path) == newest
+    assert [iteration_of(path) for path in checkpoints(tmp_path)] == [99, 100]
+
+
+@pytest.mark.parametrize("damage", [tear, flip, lambda path: path.write_bytes(b"")], ids=["torn", "flipped", "empty"])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, caplog, damage):
+    whole = save(tmp_path / "iteration_000001.ckpt")
+    damaged = save(tmp_path / "iteration_000002.ckpt")
+    damage(damaged)
+    assert not is_valid(damaged)
+    with caplog.at_level(logging.WARNING):
+        assert newest_checkpoint(tmp_path) == whole
+    assert "iteration_000002.ckpt is damaged; falling back" in caplog.text
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path):
+    whole = save(tmp_path / "iteration_000001.ckpt")
+    (tmp_path / "iteration_000002.ckpt.partial").write_bytes(b"half")
+    assert newest_checkpoint(tmp_path) == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration_000001.ckpt"]
+
+
+def test_where_there_is_no_checkpoint_there_is_none(tmp_path):
+    assert newest_checkpoint(tmp_path / "missing") is None
+    tear(save(tmp_path / "iteration_000001.ckpt"))
+    assert newest_checkpoint(tmp_path) is None
+
+
+def test_other_files_are_not_taken_for_checkpoints_of_the_run(tmp_path):
+    save(tmp_path / "my_best.ckpt")
+    assert newest_checkpoint(tmp_path) is None
+
+
+def test_the_iteration_is_read_from_the_name_and_another_name_is_refused():
+    assert iteration_of(Path("somewhere/iteration_000042.ckpt")) == 42
+    with pytest.raises(CheckpointError, match=r"cannot tell the iteration of best_42\.ckpt"):
+        iteration_of(Path("best_42.ckpt"))
+
+
+# --- when -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def train(make_collector, tmp_path):
+    def run(*, iterations, module=None, **options):
+        callback = IterationCheckpoint(tmp_path / "checkpoints", **options)
+        collector = make_collector(start=False, group_size=2, max_steps=1)
+        fit(tmp_path, collector, [callback], iterations=iterations, module=module)
+        return [iteration_of(path) for path in checkpoints(tmp_path / "checkpoints")]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ({"every_n_iterations": 1}, [3, 4, 5]),  # the newest three
+        ({"every_n_iterations": 2, "keep": 9}, [2, 4, 5]),  # and always the last
+        ({"every_n_iterations": 100}, [5]),
+        ({"every_n_iterations": 1, "keep": 1}, [5]),
+    ],
+    ids=str,
+)
+def test_checkpoints_are_written_every_n_iterations_and_at_the_end_and_the_newest_stay(train, options, written):
+    assert train(iterations=5, **options) == written
+
+
+def test_a_run_that_is_asked_to_stop_writes_one_first(train):
+    module = IdleModule()
+
+    def stop_in_the_second_iteration():
+        module.trainer.should_stop = module.policy_version == 1
+
+    module.at_step = stop_in_the_second_iteration
+    assert train(iterations=5, module=module, every_n_iterations=100) == [2]
+
+
+@pytest.mark.parametrize("options", [{"every_n_iterations": 0}, {"keep": 0}], ids=str)
+def test_impossible_numbers_are_refused(tmp_path, options):
+    with pytest.raises(ConfigError, match="must be at least 1"):
+        IterationCheckpoint(tmp_path, **options)

@@ -1,0 +1,150 @@
+"""The shape of the house: who may import whom, which file knows which library, and how long things get."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = sorted((ROOT / "arpo").rglob("*.py"))
+SOURCES = [*PACKAGE, ROOT / "train.py", ROOT / "evaluate.py"]
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
+
+HEAVY = {
+    "ray": {"arpo/envs/backends.py", "arpo/inference/remote.py"},
+    "vllm": {"arpo/inference/vllm.py"},
+    "playwright": {"arpo/envs/miniwob_browser.py"},
+    "miniwob": {"arpo/envs/miniwob_tasks.py"},
+    "docker": set(),
+    "peft": {"arpo/models/policy.py"},
+    "tensorboard": {"arpo/loggers.py"},
+    "hydra": {"train.py", "evaluate.py", "arpo/instantiate.py"},
+    "omegaconf": {"train.py", "evaluate.py", "arpo/instantiate.py"},
+}
+"""A library, and the only files that may import it."""
+FILE_LINES = 300
+FUNCTION_LINES = 40
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def imports(tree: ast.Module) -> set[str]:
+    """The top-level packages that a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add((node.module or "").partition(".")[0])
+    return names
+
+
+def functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def written_files() -> list[Path]:
+    """What people read and write: everything that git knows or would add, lock files and pictures left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=False
+    )
+    if listed.returncode != 0:
+        pytest.skip("this is not a git checkout")
+    paths = [ROOT / name for name in listed.stdout.decode().splitlines()]
+    return [path for path in paths if path.suffix not in (".lock", ".png", ".csv", ".gz") and path.is_file()]
+
+
+def test_every_layer_imports_only_what_lies_below_it():
+    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("library", sorted(HEAVY))
+def test_a_heavy_library_is_known_to_few_files(library):
+    assert {name for name, tree in TREES.items() if library in imports(tree)} <= HEAVY[library]
+
+
+def test_vllm_and_ray_and_browsers_are_not_imported_to_say_what_a_machine_lacks():
+    """A refusal takes seconds: nothing heavy is loaded before a run is known to be possible."""
+    check = "import sys, arpo.instantiate; print(sorted({'vllm', 'ray', 'playwright'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_nothing_is_re_exported():
+    for path in PACKAGE:
+        if path.name == "__init__.py":
+            assert imports(ast.parse(path.read_text())) == set(), path
+
+
+@pytest.mark.parametrize("name", sorted(TREES))
+def test_a_file_is_short_and_its_functions_are_shorter(name):
+    assert len((ROOT / name).read_text().splitlines()) <= FILE_LINES
+    for function in functions(TREES[name]):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        if body:
+            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
+            assert lines <= FUNCTION_LINES, f"{function.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("name", sorted(TREES))
+def test_what_is_public_says_what_it_is(name):
+    tree = TREES[name]
+    assert ast.get_docstring(tree), "the module has no docstring"
+    public = [node for node in tree.body if isinstance(node, ast.ClassDef | Function) and node.name[0] != "_"]
+    methods = [node for owner in public if isinstance(owner, ast.ClassDef) for node in owner.body]
+    for node in [*public, *(node for node in methods if isinstance(node, Function) and node.name[0] != "_")]:
+        inherited = "override" in {ast.unparse(decorator) for decorator in node.decorator_list}
+        assert ast.get_docstring(node) or inherited, f"{node.name}, line {node.lineno}"
+
+
+@pytest.mark.parametrize("name", sorted(TREES))
+def test_nothing_is_printed_evaluated_or_probed(name):
+    """People read logs and the progress line; attributes are declared, not guessed."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"print", "eval", "exec", "hasattr", "setattr"}, f"line {node.lineno}"
+            assert node.func.id != "getattr" or len(node.args) == 2, f"line {node.lineno}: getattr with a default"
+
+
+def test_broad_excepts_turn_into_errors_of_ours_or_raise_again():
+    """`except Exception` stands at the border to somebody else's code, and nothing is swallowed."""
+    for name, tree in TREES.items():
+        for handler in (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)):
+            caught = ast.unparse(handler.type) if handler.type else "everything"
+            if caught in ("everything", "Exception", "BaseException"):
+                raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+                returns = any(isinstance(node, ast.Return) for node in ast.walk(handler))
+                assert raises or returns, f"{name}, line {handler.lineno}"
+
+
+def test_no_work_is_left_in_comments():
+    mark = re.compile(r"\b(TODO|FIXME|HACK)\b")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in written_files()
+        if path != Path(__file__) and path.suffix in (".py", ".yaml", ".js", ".md", ".toml", "")
+        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), start=1)
+        if mark.search(line)
+    ]
+    assert found == []
+
+
+def test_no_file_knows_one_machine_or_one_mirror():
+    """Paths of a home directory and hosts of package registries belong into the configuration of a machine."""
+    known = re.compile(
+        r"(?<![\w.])/(?:root|home/\w+|Users/\w+|work)/|pythonhosted|pypi\.org/simple|--(?:extra-)?index-url"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in written_files()
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), start=1)
+        if known.search(line)
+    ]
+    assert found == []

@@ -1,0 +1,95 @@
+"""What is missing is said, all of it, with what to do about it."""
+
+import stat
+
+import pytest
+import torch
+
+from arpo.errors import ConfigError
+from arpo.preflight import check_arguments, preflight
+
+
+def missing(requires, model_path=None):
+    with pytest.raises(ConfigError) as error:
+        preflight(requires, model_path)
+    return str(error.value)
+
+
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    """Puts a `docker` command with this exit code first in the path."""
+
+    def install(code):
+        command = tmp_path / "docker"
+        command.write_text(f"#!/bin/sh\nexit {code}\n")
+        command.chmod(command.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", str(tmp_path))
+
+    return install
+
+
+def test_a_run_that_needs_nothing_may_start_anywhere():
+    preflight({}, None)
+
+
+def test_gpus_are_counted():
+    found = torch.cuda.device_count()
+    preflight({"gpus": found}, None)
+    assert f"it needs {found + 1} NVIDIA GPU(s), and torch sees {found}" in missing({"gpus": found + 1})
+
+
+def test_docker_needs_a_command_and_an_engine_that_answers(docker, tmp_path, monkeypatch):
+    docker(0)
+    preflight({"docker": True}, None)
+    docker(1)
+    assert "none answers `docker info`" in missing({"docker": True})
+    preflight({"docker": False}, None)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert "there is no `docker` command: install Docker Engine" in missing({"docker": True})
+
+
+def test_modules_of_a_later_version_are_named():
+    preflight({"modules": ["arpo.replay"]}, None)
+    assert "arpo.envs.not_yet, which this version of the code does not have" in missing(
+        {"modules": ["arpo.envs.not_yet"]}
+    )
+
+
+def test_files_are_named_by_what_they_are(tmp_path):
+    preflight({"files": {"task files": str(tmp_path)}}, None)
+    assert f"task files, and there is nothing at {tmp_path / 'gone'}" in missing(
+        {"files": {"task files": str(tmp_path / "gone")}}
+    )
+    assert "it needs task files (set ROOT)" in missing({"files": {"task files (set ROOT)": None}})
+
+
+def test_a_checkpoint_must_be_there_unless_the_run_writes_it(tmp_path, tiny_model):
+    preflight({}, None)
+    preflight({}, tiny_model)
+    assert f"{tmp_path} has no config.json: set model.path" in missing({}, tmp_path)
+    message = missing({}, "")
+    assert "nobody said where: set model.path" in message
+    assert "experiment=warmstart_miniwob" in message
+
+
+def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere(tmp_path):
+    requires = {"gpus": 99, "modules": ["arpo.not_yet"], "files": {"files": None}}
+    message = missing(requires, tmp_path)
+    assert message.count("\n  - ") == 4
+    assert message.endswith("trains a tiny policy on real web pages.")
+
+
+def test_a_key_that_no_constructor_reads_is_named_with_its_place_and_those_that_exist():
+    tree = {"buffers": [{"_target_": "arpo.replay.ReplayBuffer", "capcity": 8, "seed": 1, "_partial_": True}]}
+    with pytest.raises(
+        ConfigError, match=r"buffers\.0\.capcity: arpo\.replay\.ReplayBuffer has capacity_per_task, seed"
+    ):
+        check_arguments(tree)
+
+
+def test_a_key_is_free_where_nothing_is_built_or_anything_is_taken():
+    check_arguments({"name": "x", "nested": {"free": 1}, "task": {"_target_": "builtins.dict", "anything": 1}})
+
+
+def test_a_target_that_does_not_exist_is_left_to_whoever_builds_it():
+    check_arguments({"env": {"_target_": "arpo.envs.not_yet.Env", "speed": 1}, "off": {"_target_": None, "a": 1}})

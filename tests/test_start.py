@@ -1,0 +1,114 @@
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from arpo.callbacks.checkpoint import AtomicCheckpointIO
+from arpo.errors import ConfigError
+from arpo.start import ensure_model, find_checkpoint, refuse_to_overwrite, run_name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ([], "default"),
+        (["experiment=arpo_miniwob"], "default"),
+        (["experiment=arpo_miniwob", "seed=2", "replay=off"], "replay=off,seed=2"),
+        (["seed=2", "resume=auto", "paths.output=elsewhere", "hydra.verbose=true"], "seed=2"),
+        (["module.optimizer.lr=1e-5", "module.clip_low=-0.1"], "module.clip_low=-0.1,module.optimizer.lr=1e-5"),
+        (["model.path=/data/UI-TARS 1.5"], "model.path=_data_UI-TARS_1.5"),
+        (["tasks.train.seeds=[1,2]"], "tasks.train.seeds=_1,2_"),
+    ],
+    ids=str,
+)
+def test_a_run_is_named_by_what_makes_it_different(overrides, name):
+    assert run_name(overrides) == name
+
+
+def test_the_order_of_overrides_makes_no_other_run():
+    assert run_name(["seed=1", "replay=off"]) == run_name(["replay=off", "seed=1"])
+
+
+def test_a_name_is_never_too_long_for_a_folder_and_still_its_own():
+    names = {run_name([f"tasks.train.pages=[{'click-test,' * 40}{last}]"]) for last in "ab"}
+    assert len(names) == 2
+    assert all(len(name) <= 100 for name in names)
+
+
+def save(path: Path) -> Path:
+    AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(3)}, path)
+    return path
+
+
+def test_a_new_run_has_no_checkpoint(tmp_path):
+    save(tmp_path / "iteration_000001.ckpt")
+    assert find_checkpoint(None, tmp_path) is None
+
+
+def test_resume_auto_finds_the_newest_of_this_run_or_begins(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        assert find_checkpoint("auto", tmp_path / "missing") is None
+    assert "starting from the beginning" in caplog.text
+    save(tmp_path / "iteration_000009.ckpt")
+    newest = save(tmp_path / "iteration_000010.ckpt")
+    assert find_checkpoint("auto", tmp_path) == newest
+
+
+def test_resume_takes_a_file_and_says_when_it_is_not_there(tmp_path):
+    path = save(tmp_path / "iteration_000001.ckpt")
+    assert find_checkpoint(str(path), tmp_path / "elsewhere") == path
+    with pytest.raises(ConfigError, match=r"resume=.*gone\.ckpt: there is no such checkpoint; resume=auto"):
+        find_checkpoint(str(tmp_path / "gone.ckpt"), tmp_path)
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):
+    refuse_to_overwrite(tmp_path / "missing", None)
+    (tmp_path / "metrics.jsonl").touch()
+    refuse_to_overwrite(tmp_path, None)  # a run that ended before its first iteration leaves an empty file
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    refuse_to_overwrite(tmp_path, "auto")
+    with pytest.raises(ConfigError, match=r"already holds a run\. Continue it with resume=auto"):
+        refuse_to_overwrite(tmp_path, None)
+
+
+@pytest.fixture
+def entry_point(tmp_path, monkeypatch):
+    """Stands in for train.py: a script that does what a test says, and writes down how it was called."""
+
+    def make(code: str) -> Path:
+        script = tmp_path / "train.py"
+        script.write_text(
+            f"import sys\nfrom pathlib import Path\nroot = Path({str(tmp_path)!r})\n"
+            f"(root / 'called').write_text(' '.join(sys.argv[1:]))\n{code}"
+        )
+        monkeypatch.setattr(sys, "argv", [str(script)])
+        return tmp_path
+
+    return make
+
+
+def test_a_missing_policy_is_made_by_the_warm_start(entry_point):
+    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
+    ensure_model(root / "policy", "warmstart_fake", "some/outputs")
+    assert (root / "called").read_text() == "experiment=warmstart_fake paths.output=some/outputs resume=auto"
+
+
+def test_a_policy_that_is_there_is_not_made_again(entry_point):
+    root = entry_point("sys.exit(1)")
+    (root / "config.json").write_text("{}")
+    ensure_model(root, "warmstart_fake", "outputs")
+    assert not (root / "called").exists()
+
+
+def test_a_warm_start_that_fails_ends_the_run_with_its_name(entry_point):
+    root = entry_point("sys.exit(3)")
+    with pytest.raises(ConfigError, match=r"warm start failed.*experiment=warmstart_fake"):
+        ensure_model(root / "policy", "warmstart_fake", "outputs")
+
+
+def test_a_policy_that_no_warm_start_writes_is_named(entry_point):
+    root = entry_point("")
+    with pytest.raises(ConfigError, match=r"still nothing at model\.path=.*elsewhere.*writes elsewhere"):
+        ensure_model(root / "elsewhere", "warmstart_fake", "outputs")
