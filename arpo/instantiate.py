@@ -38,6 +38,7 @@ def quiet() -> None:
     """Silence what libraries say about themselves, so that what a run says can be read."""
     transformers.utils.logging.disable_progress_bar()
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.trainer.connectors.checkpoint_connector").setLevel(logging.WARNING)
     logging.getLogger("vllm").setLevel(logging.ERROR)
     for message in (
         ".*sync_dist=True.*",  # vLLM initialises torch.distributed with one process; there is nothing to sync

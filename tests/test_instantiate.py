@@ -137,7 +137,7 @@ def test_what_is_neither_a_directory_nor_a_checkpoint_of_a_run_is_refused(tmp_pa
     alone.parent.mkdir(parents=True)
     alone.write_bytes((folder / "checkpoints" / "iteration_000003.ckpt").read_bytes())
     for path in (alone, folder / "checkpoints" / "gone.ckpt", folder):
-        with pytest.raises(ConfigError, match="neither a Hugging Face directory nor a .ckpt inside the folder"):
+        with pytest.raises(ConfigError, match=r"neither a Hugging Face directory nor a \.ckpt inside the folder"):
             policy_directory(path, tmp_path / "export")
 
 

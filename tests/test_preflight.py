@@ -81,14 +81,14 @@ def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere
 
 def test_a_key_that_no_constructor_reads_is_named_with_its_place_and_those_that_exist():
     tree = {"buffers": [{"_target_": "arpo.replay.ReplayBuffer", "capcity": 8, "seed": 1, "_partial_": True}]}
-    with pytest.raises(
-        ConfigError, match=r"buffers\.0\.capcity: arpo\.replay\.ReplayBuffer has capacity_per_task, seed"
-    ):
+    with pytest.raises(ConfigError, match=r"buffers\.0\.capcity: arpo\.replay\.ReplayBuffer has capacity"):
         check_arguments(tree)
 
 
 def test_a_key_is_free_where_nothing_is_built_or_anything_is_taken():
-    check_arguments({"name": "x", "nested": {"free": 1}, "task": {"_target_": "builtins.dict", "anything": 1}})
+    check_arguments(
+        {"name": "x", "nested": {"free": 1}, "task": {"_target_": "arpo.instantiate.build", "anything": 1}}
+    )
 
 
 def test_a_target_that_does_not_exist_is_left_to_whoever_builds_it():

@@ -215,6 +215,8 @@ class RayRuntime:
         else:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one into the home directory
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Ray's workers are as nice as can be by default: on a busy machine a browser would starve.
+            os.environ.setdefault("RAY_worker_niceness", "0")
             ray.init(
                 num_cpus=0,  # no worker processes in advance
                 num_gpus=0,

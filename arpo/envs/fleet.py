@@ -181,6 +181,7 @@ class Fleet:
         if slot.host.condemned:
             return EnvError("crash", f"environment {slot.name} lost its worker while it was built")
         slot.episodes = 0
+        slot.domains.clear()
         self._roster.give(slot)
         return None
 

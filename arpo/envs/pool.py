@@ -177,7 +177,9 @@ class EnvPool:
         if fleet is None:
             raise ConfigError("the pool is not running; call start() first")
         slot = await fleet.take(task.domain)
-        slot.domain, slot.since = task.domain, time.monotonic()
+        slot.domains.pop(task.domain, None)
+        slot.domains[task.domain] = None
+        slot.since = time.monotonic()
         env = LeasedEnv(slot, self._caller)
         try:
             yield env

@@ -66,8 +66,8 @@ class Slot:
     index: int
     """Position in its worker."""
     state: SlotState = SlotState.STARTING
-    domain: str = ""
-    """Domain of the last task."""
+    domains: dict[str, None] = field(default_factory=dict)
+    """Domains of the tasks since the environment was built, the last one last: what may still be loaded there."""
     episodes: int = 0
     """Since the environment was built."""
     since: float = 0.0
@@ -144,8 +144,14 @@ class Roster:
             future.set_result(slot)
 
     def _choose(self, domain: str) -> Slot:
-        """Return a free slot whose last task was of this domain, which is still loaded; else the longest free one."""
-        return next((slot for slot in self._idle if slot.domain == domain), next(iter(self._idle)))
+        """Return the free slot that had a task of this domain most recently; else the one with the fewest domains.
+
+        So every domain finds its own slots, where its application or page is still open; ties go to the longest free.
+        """
+        known = [slot for slot in self._idle if domain in slot.domains]
+        if known:
+            return min(known, key=lambda slot: list(reversed(slot.domains)).index(domain))
+        return min(self._idle, key=lambda slot: len(slot.domains))
 
 
 def _copy(error: ArpoError) -> ArpoError:

@@ -90,6 +90,7 @@ def summarize(runs: Sequence[Run], left_out: Sequence[str]) -> dict[str, Any]:
             "seed": run.seed,
             "first_success": run.iterations[0]["rollout/success_rate"],
             "final_success": run.mean("rollout/success_rate", last=FINAL),
+            "evaluated_success": evaluated(run),
             "all_failed": run.mean("group/all_failed"),
             "final_all_failed": run.mean("group/all_failed", last=FINAL),
             "injected_per_iteration": run.mean("replay/injected"),
@@ -100,25 +101,37 @@ def summarize(runs: Sequence[Run], left_out: Sequence[str]) -> dict[str, Any]:
     for name in sorted({row["arm"] for row in per_run}):
         of_arm = [row for row in per_run if row["arm"] == name]
         numbers = [key for key in of_arm[0] if key not in ("arm", "seed")]
-        arms[name] = {"seeds": len(of_arm)} | {key: fmean(row[key] for row in of_arm) for key in numbers}
+        arms[name] = {"seeds": len(of_arm)} | {key: mean_or_none([row[key] for row in of_arm]) for key in numbers}
     return {
         "final_iterations": FINAL,
         "budget_iterations": runs[0].budget,
         "arms": arms,
-        "difference": difference(per_run),
+        "difference": difference(per_run, "final_success"),
+        "evaluated_difference": difference(per_run, "evaluated_success"),
         "runs": per_run,
         "left_out": list(left_out),
         "provenance": provenance(runs),
     }
 
 
-def difference(per_run: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """ARPO minus GRPO in final success, paired by seed; None where no seed has both."""
-    final = {(row["arm"], row["seed"]): row["final_success"] for row in per_run}
-    seeds = sorted(seed for name, seed in final if name == "ARPO" and ("GRPO", seed) in final)
+def evaluated(run: Run) -> float | None:
+    """Success on the training tasks after the last update, None where the run did not evaluate."""
+    return run.evaluations[max(run.evaluations)].get("in_domain") if run.evaluations else None
+
+
+def mean_or_none(values: Sequence[float | None]) -> float | None:
+    """The mean, None where a value is missing."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def difference(per_run: Sequence[dict[str, Any]], measure: str) -> dict[str, Any] | None:
+    """ARPO minus GRPO in one measure, paired by seed; None where no seed has both."""
+    values = {(row["arm"], row["seed"]): row[measure] for row in per_run if row[measure] is not None}
+    seeds = sorted(seed for name, seed in values if name == "ARPO" and ("GRPO", seed) in values)
     if not seeds:
         return None
-    gains = [final["ARPO", seed] - final["GRPO", seed] for seed in seeds]
+    gains = [values["ARPO", seed] - values["GRPO", seed] for seed in seeds]
     return {
         "seeds": seeds,
         "values": gains,
@@ -151,6 +164,9 @@ def verdict(summary: dict[str, Any]) -> str:
     )
     if bootstrap.low is not None and bootstrap.high is not None:
         text += f" Bootstrap interval: [{100 * bootstrap.low:+.1f}, {100 * bootstrap.high:+.1f}]."
+    if summary["evaluated_difference"] is not None:
+        evaluated_gain = Interval(**summary["evaluated_difference"]["student"])
+        text += f" In the evaluation after the last update the difference is {points(evaluated_gain)}."
     if student.low is None or student.low <= 0:
         text += " The t interval does not exclude zero: **this does not show that replay helps here.**"
     elif student.mean < 0.05:
@@ -165,6 +181,7 @@ def arm_table(summary: dict[str, Any]) -> str:
     measures = [
         ("success before training (first iteration)", "first_success", percent),
         (f"success at the end (last {summary['final_iterations']} iterations)", "final_success", percent),
+        ("success in the evaluation after it", "evaluated_success", percent),
         ("all-failed groups, whole run", "all_failed", percent),
         (f"all-failed groups, last {summary['final_iterations']} iterations", "final_all_failed", percent),
         ("injections an iteration", "injected_per_iteration", lambda value: f"{value:.2f}"),

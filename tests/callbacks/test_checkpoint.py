@@ -1,12 +1,12 @@
 """Checkpoints under a knife: torn, flipped, left over, and a disk that is full."""
 
 import logging
-import os
-import signal
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
+import lightning as L
 import pytest
 import torch
 
@@ -18,8 +18,11 @@ from arpo.callbacks.checkpoint import (
     iteration_of,
     newest_checkpoint,
 )
+from arpo.datamodules.rollouts import RolloutDataModule
+from arpo.envs.fake import fake_tasks
 from arpo.errors import CheckpointError, ConfigError
-from tests.callbacks.support import IdleModule, fit
+from arpo.rollout.sampler import ShuffledTasks
+from tests.callbacks.support import EngineFollows, IdleModule
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -44,19 +47,6 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def run_limited(code: str, *arguments: object, limit: int | None = None) -> "subprocess.Popen[str]":
-    head = "import resource, signal, sys\nfrom pathlib import Path\nfrom tests.callbacks.test_checkpoint import *\n"
-    if limit is not None:  # as on a full disk: a write beyond the limit fails
-        head += f"signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", head + code, *map(str, arguments)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
@@ -73,30 +63,35 @@ def test_a_checkpoint_of_the_same_name_is_replaced(tmp_path):
 
 def test_on_a_full_disk_the_error_names_the_file_and_the_older_checkpoint_lives(tmp_path):
     older = save(tmp_path / "iteration_000001.ckpt", 1.0)
-    code = """
-try:
-    save(Path(sys.argv[1]) / "iteration_000002.ckpt", size=1_000_000)
-except CheckpointError as error:
-    print(error)
-"""
-    said, _ = run_limited(code, tmp_path, limit=100_000).communicate()
-    assert "cannot write checkpoint" in said
-    assert "iteration_000002.ckpt" in said
-    assert "free space, then continue with resume=auto" in said
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # a write beyond it fails, as on a full disk
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot write .*000002\.ckpt.*free space, then .*resume=auto"):
+            save(tmp_path / "iteration_000002.ckpt", size=1_000_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration_000001.ckpt"]
     assert newest_checkpoint(tmp_path) == older
 
 
-def test_a_writer_killed_at_any_moment_leaves_only_whole_checkpoints(tmp_path):
-    code = """
-for number in range(10**6):
-    save(Path(sys.argv[1]) / f"iteration_{number % 7:06d}.ckpt", float(number % 7), size=300_000)
+WRITER = """
+import itertools, sys
+from pathlib import Path
+import torch
+from arpo.callbacks.checkpoint import AtomicCheckpointIO
+
+for number in itertools.count():
+    content = {"weights": torch.full((300_000,), float(number % 7))}
+    AtomicCheckpointIO().save_checkpoint(content, Path(sys.argv[1]) / f"iteration_{number % 7:06d}.ckpt")
     print(number, flush=True)
 """
-    writer = run_limited(code, tmp_path)
+
+
+def test_a_writer_killed_at_any_moment_leaves_only_whole_checkpoints(tmp_path):
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE)
     for _ in range(10):
         writer.stdout.readline()
-    os.kill(writer.pid, signal.SIGKILL)
+    writer.kill()
     writer.communicate()
     found = checkpoints(tmp_path)
     assert len(found) == 7
@@ -158,7 +153,17 @@ def train(make_collector, tmp_path):
     def run(*, iterations, module=None, **options):
         callback = IterationCheckpoint(tmp_path / "checkpoints", **options)
         collector = make_collector(start=False, group_size=2, max_steps=1)
-        fit(tmp_path, collector, [callback], iterations=iterations, module=module)
+        trainer = L.Trainer(
+            accelerator="cpu",
+            max_epochs=iterations,
+            callbacks=[callback, EngineFollows()],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            plugins=[AtomicCheckpointIO()],
+        )
+        data = RolloutDataModule(collector, ShuffledTasks(fake_tasks(1), 1, seed=0))
+        trainer.fit(module or IdleModule(), data)
         return [iteration_of(path) for path in checkpoints(tmp_path / "checkpoints")]
 
     return run

@@ -71,6 +71,11 @@ def test_after_the_rollout_the_line_says_that_the_policy_learns(state: State) ->
     assert "update" in parts(state, done)
 
 
+def test_an_update_is_not_hidden_by_episodes_of_a_later_iteration(state: State) -> None:
+    state.phase = "update"
+    assert "update" in parts(state, ROLLING)
+
+
 def test_lost_episodes_are_said(state: State) -> None:
     losing = RolloutProgress(env_states={}, name="train", episodes_done=2, episodes_total=8, dropped=2)
     assert "2 episodes lost" in parts(state, losing)

@@ -59,7 +59,7 @@ def faulty_desktop(*faults, ledger=None, latency_s=0.0):
 
 
 def make_pool(make_env=FakeDesktop, *, size=1, backend="thread", **settings):
-    return EnvPool(make_env, size=size, backend=backend, **{"reset_timeout_s": 5.0, **settings})
+    return EnvPool(make_env, size=size, backend=backend, **{"reset_timeout_s": 20.0, **settings})
 
 
 def with_pool(pool, scenario):

@@ -239,7 +239,7 @@ def test_no_process_of_a_run_with_ray_is_left(end):
     label = driver.stdout.readline().decode().strip()
     assert len(of_session(label, str(root))) >= 4  # among them the scheduler, its agents and two workers
     driver.send_signal(end)
-    rest, _ = driver.communicate(timeout=60)
+    rest, _ = driver.communicate(timeout=150)
     if end is signal.SIGINT:
         assert rest.decode().strip() == "Ray runs: False"
     if end is signal.SIGKILL:

@@ -1,7 +1,6 @@
 """What only vLLM has: caches that can go stale, a deterministic mode, and a process full of global state."""
 
 import asyncio
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,18 @@ def start(tiny_model: Path, closing: Callable[[Any], Any]) -> Callable[..., Any]
     return make
 
 
-def test_deterministic_means_every_bit(start: Callable[..., Any], questions: Questions) -> None:
+def test_deterministic_means_every_bit(
+    start: Callable[..., Any], questions: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With one thread vLLM's CPU kernels happen to give the same bits for any batch; with two they do not.
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     engine = start(deterministic=True)
     # Later requests continue earlier ones and share their screenshots, which is what caches are for.
-    requests = [questions.ask(n % 3, images=1 + n % 4, seed=n, max_tokens=24) for n in range(12)]
+    requests = [questions.ask(n % 2, images=1 + n % 4, seed=n, max_tokens=12) for n in range(6)]
     in_order = [together(engine.generate(request))[0] for request in requests]
-    for seed in range(3):
-        order = random.Random(seed).sample(range(12), 12)
+    for order in ([5, 4, 3, 2, 1, 0], [2, 5, 0, 3, 1, 4]):
         at_once = together(*(engine.generate(requests[n]) for n in order))
-        assert [at_once[order.index(n)] for n in range(12)] == in_order
+        assert [at_once[order.index(n)] for n in range(6)] == in_order
 
 
 def test_starting_and_asking_leaves_the_process_as_it_was(start: Callable[..., Any], questions: Questions) -> None:

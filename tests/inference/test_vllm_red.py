@@ -1,0 +1,159 @@
+"""What only vLLM has: caches that can go stale, a deterministic mode, and a process full of global state."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL.PngImagePlugin import PngImageFile
+
+from arpo.errors import ArpoError, ConfigError, EngineError, WeightSyncError
+from arpo.inference.probe import check_probe, logprob_gap, probe
+from tests.inference.conftest import Questions, Trainer, together
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def start(tiny_model: Path, closing: Callable[[Any], Any]) -> Callable[..., Any]:
+    from arpo.inference.vllm import VllmEngine
+
+    def make(engine_class: Any = VllmEngine, **arguments: Any) -> Any:
+        return closing(engine_class(tiny_model, max_model_len=512, max_images=4, kv_cache_gb=0.125, **arguments))
+
+    return make
+
+
+def test_deterministic_means_every_bit(
+    start: Callable[..., Any], questions: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With one thread vLLM's CPU kernels happen to give the same bits for any batch; with two they do not.
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    engine = start(deterministic=False)
+    # Later requests continue earlier ones and share their screenshots, which is what caches are for.
+    requests = [questions.ask(n % 2, images=1 + n % 4, seed=n, max_tokens=12) for n in range(6)]
+    in_order = [together(engine.generate(request))[0] for request in requests]
+    for order in ([5, 4, 3, 2, 1, 0], [2, 5, 0, 3, 1, 4]):
+        at_once = together(*(engine.generate(requests[n]) for n in order))
+        assert [at_once[order.index(n)] for n in range(6)] == in_order
+
+
+def test_starting_and_asking_leaves_the_process_as_it_was(start: Callable[..., Any], questions: Questions) -> None:
+    # Not Python's own generator: in tests, beartype draws from it.
+    torch.manual_seed(1)
+    np.random.seed(2)
+    expected = (torch.rand(1).item(), np.random.random())
+    torch.manual_seed(1)
+    np.random.seed(2)
+    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    engine = start(deterministic=False)
+    together(engine.generate(questions.ask()))
+    assert (torch.rand(1).item(), np.random.random()) == expected
+    assert torch.set_num_threads is set_num_threads
+    assert torch.get_num_threads() == threads
+
+
+def test_a_second_engine_waits_its_turn(start: Callable[..., Any], questions: Questions) -> None:
+    first = start()
+    with pytest.raises(ConfigError, match="RemoteEngine"):
+        start()
+    asyncio.run(first.close())
+    assert not torch.distributed.is_initialized()
+    with pytest.raises(EngineError, match="closed"):
+        asyncio.run(first.generate(questions.ask()))
+    second = start()
+    assert together(second.generate(questions.ask()))[0].token_ids
+
+
+def test_weights_that_go_through_a_file_arrive(
+    start: Callable[..., Any], questions: Questions, trainer: Trainer
+) -> None:
+    """The way to several GPUs, here with the one worker there is."""
+    from arpo.inference.vllm import VllmEngine
+
+    class ThroughFile(VllmEngine):
+        _load_in_place = VllmEngine._load_through_file
+
+    engine = start(ThroughFile)
+    request = questions.ask(1, images=3)
+    together(engine.generate(request))
+    weights = trainer.changed(1)
+    trainer.load(weights)
+    asyncio.run(engine.update_weights(weights.items(), 1))
+    (response,) = together(engine.generate(request))
+    check_probe(trainer.gap(request, response), 1e-4)
+
+
+def test_the_probe_catches_caches_that_an_update_left(
+    start: Callable[..., Any], questions: Questions, trainer: Trainer
+) -> None:
+    """With everything skipped that empties caches, what was computed with the old weights is served again."""
+    from arpo.inference.vllm import VllmEngine
+
+    class Forgetful(VllmEngine):
+        def _reset_caches(self) -> None:
+            """Nothing."""
+
+    request = questions.ask(2, images=3, max_tokens=8)
+
+    def gap_after_update(engine: Any) -> float:
+        async def scene() -> Any:
+            await probe(engine, request)
+            await engine.update_weights(weights.items(), 1)
+            return await probe(engine, request)
+
+        response = asyncio.run(scene())
+        probabilities = trainer.distributions(request, response)
+        ours = probabilities.gather(1, torch.tensor(response.token_ids)[:, None])[:, 0]
+        return logprob_gap(response.logprobs, ours.tolist())
+
+    weights = trainer.changed(3)
+    trainer.load(weights)
+    honest = start()
+    check_probe(gap_after_update(honest), 1e-4)
+    asyncio.run(honest.close())
+    # vLLM either notices that its encoder cache and its bookkeeping disagree, or answers with the old prefix.
+    with pytest.raises(ArpoError) as caught:
+        check_probe(gap_after_update(start(Forgetful)), 1e-4)
+    assert isinstance(caught.value, EngineError | WeightSyncError)
+
+
+def test_an_update_without_a_tensor_is_refused(
+    start: Callable[..., Any], questions: Questions, trainer: Trainer
+) -> None:
+    engine = start()
+    weights = trainer.changed(1)
+    del weights["model.visual.blocks.0.attn.proj.weight"]
+    with pytest.raises(WeightSyncError, match="missing from the update"):
+        asyncio.run(engine.update_weights(weights.items(), 1))
+    with pytest.raises(EngineError, match="dead"):
+        asyncio.run(engine.generate(questions.ask()))
+
+
+def test_a_screenshot_is_decoded_once(
+    start: Callable[..., Any], questions: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start()
+    decoded: list[int] = []
+    decode = PngImageFile.load_prepare
+    monkeypatch.setattr(PngImageFile, "load_prepare", lambda self: (decoded.append(1), decode(self))[1])
+    together(engine.generate(questions.ask(1, images=2, seed=0)))
+    assert len(decoded) == 2
+    together(engine.generate(questions.ask(1, images=3, seed=1)))  # the next step: two known ones and a new one
+    assert len(decoded) == 3
+
+
+@pytest.mark.parametrize("wrong", [{"max_num_seqs": 0}, {"max_model_len": 0}, {"max_images": 0}])
+def test_impossible_arguments_are_refused(tiny_model: Path, wrong: dict[str, int]) -> None:
+    from arpo.inference.vllm import VllmEngine
+
+    with pytest.raises(ConfigError, match="at least 1"):
+        VllmEngine(tiny_model, **wrong)
+
+
+def test_vllms_own_arguments_pass_through(start: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match="no_such_argument"):
+        start(engine_args={"no_such_argument": 1})

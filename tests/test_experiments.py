@@ -1,0 +1,249 @@
+"""The studies: what they say is computed from runs, by formulas that were computed by hand here."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments import study
+from experiments.miniwob import collect as miniwob
+from experiments.replay_ablation import collect as ablation
+from experiments.replay_ablation import plot
+
+START = {
+    "started": "2026-01-01T00:00:00.000+00:00",
+    "updated": "2026-01-01T00:01:40.000+00:00",  # 100 s
+    "git": {"commit": "0123456789abcdef", "dirty": False},
+    "machine": {"system": "Linux", "cores": 2, "memory_gb": 8.0, "gpus": []},
+    "status": "finished",
+}
+
+
+def write_run(root: Path, name: str, successes: list[float], *, seed: int = 0, **options) -> Path:
+    """A run as train.py leaves it: one line for the evaluation before training, then one an iteration."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    budget = options.get("budget", len(successes))
+    (folder / "config.yaml").write_text(f"seed: {seed}\niterations: {budget}\n")
+    (folder / "run.json").write_text(json.dumps({"starts": options.get("starts", [START])}))
+    lines = [{"step": 0, "val/in_domain/success_rate": 0.25, "time/evaluation": 4.0}]
+    lines += [
+        {"step": step, "rollout/success_rate": success, "group/all_failed": 0.5, **options.get("metrics", {})}
+        for step, success in enumerate(successes, start=1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for iteration, rates in options.get("evaluations", {}).items():
+        (folder / "eval").mkdir(exist_ok=True)
+        results = {list_name: {"overall": {"success_rate": rate}} for list_name, rate in rates.items()}
+        (folder / "eval" / f"iteration_{iteration:06d}.json").write_text(json.dumps(results))
+    return folder
+
+
+def write_pair(root: Path, seed: int, grpo: list[float], arpo: list[float]) -> None:
+    write_run(root, f"replay=off,seed={seed}", grpo, seed=seed)
+    write_run(root, f"replay=on,seed={seed}", arpo, seed=seed, metrics={"replay/injected": 3.0})
+
+
+def summary_of(root: Path) -> dict:
+    return ablation.summarize(*ablation.choose(study.read_runs(root)))
+
+
+# --- intervals ------------------------------------------------------------------------------------------------------
+
+
+def test_the_t_interval_of_five_values_is_the_one_computed_by_hand():
+    # mean 0.10; deviations 0, 0.1, -0.1, 0, 0: s = sqrt(0.02 / 4) = 0.0707107; s / sqrt(5) = 0.0316228
+    # t(0.975, 4) = 2.776: half = 0.0877848
+    interval = study.t_interval([0.10, 0.20, 0.00, 0.10, 0.10])
+    assert interval.mean == pytest.approx(0.10)
+    assert interval.low == pytest.approx(0.0122152, abs=1e-6)
+    assert interval.high == pytest.approx(0.1877848, abs=1e-6)
+
+
+def test_one_value_has_a_mean_and_no_interval():
+    assert study.t_interval([0.3]) == study.Interval(0.3, None, None)
+    assert study.bootstrap_interval([0.3], draws=10) == study.Interval(0.3, None, None)
+
+
+def test_the_bootstrap_interval_is_the_same_every_time_and_lies_within_the_values():
+    values = [0.1, 0.2, 0.3, 0.4, 0.5]
+    interval = study.bootstrap_interval(values, draws=2000)
+    assert interval == study.bootstrap_interval(values, draws=2000)
+    assert min(values) < interval.low < interval.mean < interval.high < max(values)
+    # the mean of 5 draws has deviation sqrt(0.02 / 5) = 0.0632, so ±1.96 of it is 0.124 (discrete: about)
+    assert interval.high - interval.low == pytest.approx(2 * 0.124, abs=0.03)
+
+
+# --- replay against no replay ---------------------------------------------------------------------------------------
+
+
+def test_final_success_is_the_mean_of_the_last_five_iterations(tmp_path):
+    write_pair(tmp_path, 0, [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.0, 0.5, 0.5, 0.5, 0.5, 0.5])
+    arms = summary_of(tmp_path)["arms"]
+    assert arms["GRPO"]["final_success"] == pytest.approx(0.3)  # (0.1 + 0.2 + 0.3 + 0.4 + 0.5) / 5
+    assert arms["ARPO"]["final_success"] == pytest.approx(0.5)
+    assert (arms["GRPO"]["first_success"], arms["ARPO"]["first_success"]) == (0.0, 0.0)
+
+
+def test_the_difference_is_paired_by_seed(tmp_path):
+    # differences 0.10, 0.20, 0.00, 0.10, 0.10 at very different levels: only pairing finds the narrow interval
+    for seed, (low, gain) in enumerate([(0.1, 0.10), (0.7, 0.20), (0.3, 0.00), (0.5, 0.10), (0.2, 0.10)]):
+        write_pair(tmp_path, seed, [low] * 6, [low + gain] * 6)
+    gain = summary_of(tmp_path)["difference"]
+    assert gain["seeds"] == [0, 1, 2, 3, 4]
+    assert gain["student"]["mean"] == pytest.approx(0.10)
+    assert gain["student"]["low"] == pytest.approx(0.0122152, abs=1e-6)
+    assert gain["student"]["high"] == pytest.approx(0.1877848, abs=1e-6)
+
+
+def test_a_seed_that_only_one_arm_has_is_in_no_pair(tmp_path):
+    write_pair(tmp_path, 0, [0.2] * 5, [0.3] * 5)
+    write_run(tmp_path, "replay=on,seed=1", [0.9] * 5, seed=1)
+    assert summary_of(tmp_path)["difference"]["seeds"] == [0]
+
+
+def test_grpo_injects_nothing_and_arpo_what_was_logged(tmp_path):
+    write_pair(tmp_path, 0, [0.2] * 5, [0.3] * 5)
+    arms = summary_of(tmp_path)["arms"]
+    assert (arms["GRPO"]["injected_per_iteration"], arms["ARPO"]["injected_per_iteration"]) == (0.0, 3.0)
+    assert arms["ARPO"]["all_failed"] == 0.5
+
+
+def test_the_table_of_rows_has_one_row_a_run_and_iteration(tmp_path):
+    write_pair(tmp_path, 7, [0.2, 0.4], [0.3, 0.5])
+    rows = ablation.rows(ablation.choose(study.read_runs(tmp_path))[0])
+    assert rows[0] == {
+        "arm": "ARPO", "seed": 7, "iteration": 1, "success": 0.3, "all_failed": 0.5, "injected": 3.0
+    }  # fmt: skip
+    assert [(row["arm"], row["iteration"], row["success"]) for row in rows[2:]] == [("GRPO", 1, 0.2), ("GRPO", 2, 0.4)]
+
+
+def test_a_run_that_was_cut_off_or_names_no_arm_is_left_out_and_named(tmp_path):
+    write_pair(tmp_path, 0, [0.2] * 5, [0.3] * 5)
+    write_run(tmp_path, "replay=on,seed=1", [0.9] * 3, seed=1, budget=5)
+    write_run(tmp_path, "default", [0.9] * 5)
+    left_out = summary_of(tmp_path)["left_out"]
+    assert len(left_out) == 2
+    assert any("replay=on,seed=1: 3 of 5 iterations" in words for words in left_out)
+    assert any(words.startswith("default: says no arm") for words in left_out)
+
+
+def test_runs_that_differ_in_something_else_are_not_compared(tmp_path):
+    write_run(tmp_path, "module.std=sample,replay=off,seed=0", [0.2] * 5)
+    write_run(tmp_path, "replay=on,seed=0", [0.3] * 5)
+    with pytest.raises(ValueError, match="differ in more than arm and seed"):
+        summary_of(tmp_path)
+
+
+def test_runs_of_different_budgets_are_not_compared(tmp_path):
+    write_run(tmp_path, "replay=off,seed=0", [0.2] * 5)
+    write_run(tmp_path, "replay=on,seed=0", [0.3] * 6)
+    with pytest.raises(ValueError, match="differ in more than arm and seed"):
+        summary_of(tmp_path)
+
+
+def test_a_folder_without_runs_says_what_to_do(tmp_path):
+    with pytest.raises(FileNotFoundError, match="run the command of the study first"):
+        study.read_runs(tmp_path)
+
+
+@pytest.mark.parametrize(("gains", "shown"), [([0.1, 0.11, 0.12], False), ([0.3, -0.2, 0.1], True)])
+def test_the_report_admits_an_interval_that_contains_zero(tmp_path, gains, shown):
+    for seed, gain in enumerate(gains):
+        write_pair(tmp_path, seed, [0.4] * 5, [0.4 + gain] * 5)
+    words = ablation.report(summary_of(tmp_path))
+    assert ("does not show that replay helps" in words) == shown
+    assert "0123456789" in words
+    assert "2 cores, 8.0 GB, no GPU" in words
+
+
+def test_a_gain_below_the_expected_five_points_is_called_smaller(tmp_path):
+    for seed, gain in enumerate([0.02, 0.021, 0.022]):
+        write_pair(tmp_path, seed, [0.4] * 5, [0.4 + gain] * 5)
+    assert "smaller than the 5 points" in ablation.report(summary_of(tmp_path))
+
+
+def test_the_evaluation_after_the_last_update_is_reported_where_both_arms_have_it(tmp_path):
+    for seed in range(2):
+        for arm, rate in (("off", 0.5), ("on", 0.75)):
+            evaluations = {5: {"in_domain": rate + 0.01 * seed}}
+            write_run(tmp_path, f"replay={arm},seed={seed}", [0.4] * 5, seed=seed, evaluations=evaluations)
+    summary = summary_of(tmp_path)
+    assert summary["arms"]["ARPO"]["evaluated_success"] == pytest.approx(0.755)  # (0.75 + 0.76) / 2
+    assert summary["evaluated_difference"]["student"]["mean"] == pytest.approx(0.25)
+    assert "after the last update the difference is +25.0 points" in ablation.report(summary)
+
+
+# --- the main job ---------------------------------------------------------------------------------------------------
+
+
+def main_run(root: Path, name: str, *, seed: int, base: float, final: float, **options) -> Path:
+    times = {"time/rollout": 12.0, "time/update": 3.0, "time/sync": 1.0, "time/env": 90.0, "time/generate": 30.0}
+    evaluations = {0: {"in_domain": base, "held_out": 0.1}, 4: {"in_domain": final, "held_out": 0.2}}
+    return write_run(root, name, [0.5] * 4, seed=seed, metrics=times, evaluations=evaluations, **options)
+
+
+def test_the_main_job_is_summed_up_over_seeds(tmp_path):
+    main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
+    main_run(tmp_path, "seed=1", seed=1, base=0.25, final=0.85)
+    summary = miniwob.summarize(*miniwob.choose(study.read_runs(tmp_path)), warmstart_s=None)
+    trained = summary["success"]["in_domain"]
+    assert (trained["base"], trained["final"]) == (pytest.approx(0.25), pytest.approx(0.8))
+    # rises 0.5 and 0.6: s = 0.0707107, s / sqrt(2) = 0.05, t(0.975, 1) = 12.706: half = 0.6353
+    assert trained["rise"]["mean"] == pytest.approx(0.55)
+    assert trained["rise"]["low"] == pytest.approx(0.55 - 0.6353, abs=1e-6)
+    assert summary["success"]["held_out"]["final"] == pytest.approx(0.2)
+
+
+def test_the_time_of_a_run_is_split_into_what_it_was_spent_on(tmp_path):
+    main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
+    split = miniwob.summarize(*miniwob.choose(study.read_runs(tmp_path)), warmstart_s=None)["time"]
+    assert (split["rollout"], split["update"], split["sync"], split["evaluation"]) == (48.0, 12.0, 4.0, 4.0)
+    assert split["wall"] == 100.0
+    assert split["rest"] == 32.0  # 100 - 48 - 12 - 4 - 4
+    assert split["environment"] == pytest.approx(36.0)  # 48 * 90 / (90 + 30)
+    assert split["generation"] == pytest.approx(12.0)
+
+
+def test_a_resumed_run_has_taken_the_time_of_all_its_starts(tmp_path):
+    main_run(tmp_path, "default", seed=0, base=0.25, final=0.75, starts=[START, START])
+    assert study.read_runs(tmp_path)[0].wall_s == 200.0
+
+
+def test_a_run_of_the_main_job_with_other_overrides_is_left_out(tmp_path):
+    main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
+    main_run(tmp_path, "seed=0", seed=0, base=0.3, final=0.7)
+    main_run(tmp_path, "replay=off,seed=1", seed=1, base=0.25, final=0.4)
+    chosen, left_out = miniwob.choose(study.read_runs(tmp_path))
+    assert [run.directory.name for run in chosen] == ["seed=0"]
+    assert len(left_out) == 2
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_what_stands_between_the_marks_is_rewritten(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("before\n<!-- measured -->\nold \\1\n<!-- /measured -->\nafter\n")
+    study.write_block(page, "new \\1\nlines")
+    assert page.read_text() == "before\n<!-- measured -->\nnew \\1\nlines\n<!-- /measured -->\nafter\n"
+
+
+@pytest.mark.parametrize("text", ["no marks", "<!-- measured -->\n<!-- /measured -->\n" * 2])
+def test_a_page_without_exactly_one_pair_of_marks_is_refused(tmp_path, text):
+    page = tmp_path / "README.md"
+    page.write_text(text)
+    with pytest.raises(ValueError, match="exactly once"):
+        study.write_block(page, "new")
+    assert page.read_text() == text
+
+
+def test_the_curves_of_a_plot_hold_the_values_of_every_seed(tmp_path):
+    rows = [["arm", "seed", "iteration", "success"], ["ARPO", 0, 1, 0.2], ["ARPO", 1, 1, 0.4], ["GRPO", 0, 1, 0.1]]
+    with (tmp_path / "results.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    assert plot.read_curves(tmp_path / "results.csv", "success") == {"ARPO": {1: [0.2, 0.4]}, "GRPO": {1: [0.1]}}
+    # s of 0.2 and 0.4 is 0.1414214, over sqrt(2) it is 0.1
+    assert plot.standard_error([0.2, 0.4]) == pytest.approx(0.1)
+    assert plot.standard_error([0.2]) == 0.0

@@ -1,0 +1,208 @@
+"""What the pages tell a person to type and to look at exists: commands, overrides, files, links, messages."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import hydra
+import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from arpo.instantiate import register_resolvers
+from arpo.preflight import check_arguments
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    + [*ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.md")]
+)
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+HARMLESS = ("export", "source", "tensorboard")
+FOREIGN = ("Could not", "mismatched input", "no viable alternative")
+"""Beginnings of messages that Hydra says, not we."""
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of one language; a block inside a list is indented."""
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Every command line of a page's shell blocks, and every `python …` or `make …` in its running text."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    inline = re.findall(r"`((?:python|make) [^`…]*)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+    return [words for line in [*lines, *inline] if (words := shlex.split(line, comments=True))]
+
+
+ALL = [(relative(page), words) for page in PAGES for words in commands(page)]
+IDS = [f"{page}: {' '.join(words)[:60]}" for page, words in ALL]
+
+
+def jobs(arguments: list[str]) -> list[list[str]]:
+    """The overrides of every run that a command line starts."""
+    multirun = "-m" in arguments
+    overrides = [argument for argument in arguments if not argument.startswith("-") and argument != "job"]
+    if not multirun:
+        return [overrides]
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+
+
+def check_composes(script: str, arguments: list[str]) -> int:
+    register_resolvers()
+    split = jobs(arguments)
+    for job in split:
+        places = ["paths.run_dir=run", *([] if any("model.path=" in word for word in job) else ["model.path=model"])]
+        if script == "evaluate.py" and not any(word.startswith("checkpoint=") for word in job):
+            places.append("checkpoint=somewhere")
+        with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            cfg = hydra.compose(script.removesuffix(".py"), [*places, *job])
+        check_arguments(OmegaConf.to_container(cfg, resolve=True))
+    return len(split)
+
+
+def check_command(words: list[str]) -> None:
+    program, *arguments = words
+    if program == "make":
+        targets = [word for word in arguments if "=" not in word]
+        assert targets, words
+        assert set(targets) <= TARGETS, f"make has no target {set(targets) - TARGETS}"
+        for word in arguments:
+            if word.startswith("ARGS="):
+                check_composes("train.py", shlex.split(word.removeprefix("ARGS=")))
+    elif program == "python":
+        script, *rest = arguments
+        assert (ROOT / script).is_file(), f"there is no {script}"
+        if script in ("train.py", "evaluate.py"):
+            check_composes(script, rest)
+        else:
+            ast.parse((ROOT / script).read_text())
+    else:
+        assert program in HARMLESS, f"nobody knows the command {program!r}"
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("page", "words"), ALL, ids=IDS)
+def test_a_command_of_a_page_can_be_typed(page, words):
+    if "env=mine" in words:
+        pytest.skip("the file is the reader's to write")
+    check_command(words)
+
+
+def test_the_two_commands_are_in_the_readme():
+    typed = [words for page, words in ALL if page == "README.md"]
+    assert ["make", "train"] in typed
+    assert ["make", "test"] in typed
+
+
+def test_the_study_of_replay_is_ten_runs():
+    words = next(words for page, words in ALL if page.endswith("replay_ablation/README.md") and "-m" in words)
+    assert check_composes("train.py", words[2:]) == 10
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "make trian",
+        "python trane.py",
+        "python train.py experiment=arpo_miniwop",
+        "python train.py modul.clip_low=0.1",
+        "python train.py +module.clip_lo=0.1",
+        "python train.py -m experiment=smoke replay=on,of",
+        "pip install arpo",
+    ],
+)
+def test_a_command_that_could_not_be_typed_would_be_found(line):
+    with pytest.raises(Exception):  # noqa: B017, PT011 - Hydra's, ours or an assertion: whatever, but not silence
+        check_command(shlex.split(line))
+
+
+def test_the_examples_of_the_readme_are_python_and_a_pool():
+    (python,) = blocks(ROOT / "README.md", "python")
+    (yaml,) = blocks(ROOT / "README.md", "yaml")
+    methods = {node.name for node in ast.walk(ast.parse(python)) if isinstance(node, ast.FunctionDef)}
+    assert methods == {"reset", "step", "evaluate", "close"}
+    pool = OmegaConf.to_container(OmegaConf.create(yaml))
+    assert pool.pop("make_env")["_partial_"] is True
+    check_arguments(pool | {"make_env": None})
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_link_of_a_page_leads_somewhere(page):
+    made_by_plot = {"plot.png"}  # drawn by plot.py once there are results
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if not target.startswith("http") and target not in made_by_plot:
+            assert (page.parent / target).exists(), f"{relative(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_file_that_a_page_names_exists(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for name in re.findall(r"`((?:arpo|conf|tests|docs|experiments|tools|benchmarks)/[\w./-]+)`", text):
+        if not name.endswith("mine.yaml"):
+            assert (ROOT / name).exists(), f"{relative(page)} names {name}"
+
+
+def test_a_file_that_the_architecture_names_by_its_place_in_the_package_exists():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    names = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
+    assert len(names) > 5
+    for name in names:
+        assert (ROOT / "arpo" / name).exists() or (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("name", ["miniwob", "replay_ablation"])
+def test_numbers_of_a_study_stand_in_marked_blocks_that_its_collect_script_can_find(name):
+    page = (ROOT / "experiments" / name / "README.md").read_text()
+    assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1
+    readme = (ROOT / "README.md").read_text()
+    assert readme.count(f"<!-- measured {name} -->") == readme.count(f"<!-- /measured {name} -->") == 1
+
+
+def test_the_pages_are_as_short_as_they_promise():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 120
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+def emitted() -> list[str]:
+    """Every string of the code, with an ellipsis for what varies."""
+    strings = [(ROOT / "Makefile").read_text()]
+    for path in [*ROOT.glob("arpo/**/*.py"), *ROOT.glob("tools/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+                strings.append("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                strings.append(re.sub(r"%\.?\d*[sdfg]", "…", node.value))
+    return strings
+
+
+def explained() -> list[str]:
+    """The messages in the first column of the troubleshooting page."""
+    rows = re.findall(r"^\| (`.*?) \| ", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    return [message for row in rows for message in re.findall(r"`((?:[^`])+)`", row)]
+
+
+STRINGS = emitted()
+
+
+@pytest.mark.parametrize("message", [m for m in explained() if not m.startswith(FOREIGN)])
+def test_a_message_that_is_explained_is_one_that_the_code_gives(message):
+    message = message.replace("SIGINT: ", "").replace("arpo.envs.osworld", "…")
+    pattern = ".*".join(re.escape(part.strip()) for part in message.split("…"))
+    assert any(re.search(pattern, string, re.DOTALL) for string in STRINGS)
