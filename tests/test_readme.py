@@ -15,10 +15,9 @@ from arpo.instantiate import register_resolvers
 from arpo.preflight import check_arguments
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-    + [*ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.md")]
-)
+STUDIES = ROOT / "experiments"
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES = sorted([*TOP, *ROOT.glob("docs/*.md"), *STUDIES.glob("**/*.md")])
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 HARMLESS = ("export", "source", "tensorboard")
 FOREIGN = ("Could not", "mismatched input", "no viable alternative")

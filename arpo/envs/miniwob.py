@@ -14,8 +14,9 @@ from typing import Any
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
 from arpo.envs.base import StepResult
-from arpo.envs.miniwob_browser import find_chromium
+from arpo.envs.miniwob_browser import ChromiumError, find_chromium
 from arpo.envs.miniwob_input import InputDevices
+from arpo.envs.miniwob_screens import FIRST_SCREENS
 from arpo.envs.miniwob_tab import Geometry, Tab
 from arpo.envs.miniwob_tasks import PAGES, SOLVABLE_PAGES, pages_directory
 from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
@@ -45,38 +46,8 @@ RELOADED_PAGES = frozenset(
 """Pages that carry traces of an episode into the next one: loaded anew for every episode."""
 
 
-class FirstScreens:
-    """First screenshots by page, seed and geometry, the least recently used dropped; shared by a process's tabs.
-
-    A page is a function of its seed, so the members of a group all start from the same pixels.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._screens: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[Any, ...]) -> bytes | None:
-        """Return the screenshot, if it was kept."""
-        with self._lock:
-            if key in self._screens:
-                self._screens.move_to_end(key)
-            return self._screens.get(key)
-
-    def put(self, key: tuple[Any, ...], png: bytes) -> None:
-        """Keep a screenshot."""
-        with self._lock:
-            self._screens[key] = png
-            while len(self._screens) > self._capacity:
-                self._screens.popitem(last=False)
-
-    def clear(self) -> None:
-        """Forget every screenshot."""
-        with self._lock:
-            self._screens.clear()
-
-
-FIRST_SCREENS = FirstScreens(capacity=1024)
+LOADS = threading.BoundedSemaphore(4)
+"""Pages of this process that load at the same time: a browser that loads sixty at once finishes none in time."""
 
 
 class MiniWobEnv:
@@ -147,9 +118,9 @@ class MiniWobEnv:
         if self._closed:
             raise EnvError("reset", "the environment is closed")
         self._observation = None
-        deadline = time.monotonic() + self._reset_timeout_s
         with env_boundary("reset", task.id):
-            tab = self._tab_for(page, deadline)
+            tab = self._tab_for(page)
+            deadline = time.monotonic() + self._reset_timeout_s
             tab.dispatch(self._devices.release(*self._parking_place()), deadline)
             instruction = tab.evaluate(f"arpo.start({json.dumps(seed)})", deadline)
             key = (page, seed, self._geometry)
@@ -227,22 +198,31 @@ class MiniWobEnv:
         self._observation = None
         self._close_tabs()
 
-    def _tab_for(self, page: str, deadline: float) -> Tab:
+    def _tab_for(self, page: str) -> Tab:
         """Make the tab that shows the page the current one: the one that did, else a new one, else the oldest."""
         if any(not tab.alive for tab, _ in self._tabs.values()):  # they share a browser, and it is gone
             self._close_tabs()
+        if page in self._tabs and page not in RELOADED_PAGES:
+            self._tabs.move_to_end(page)
+            self._tab, self._devices = self._tabs[page]
+            return self._tab
+        with LOADS:
+            deadline = time.monotonic() + self._reset_timeout_s
+            self._tab, self._devices = self._vacant_tab(page, deadline)
+            self._tabs[page] = self._tab, self._devices
+            try:
+                self._tab.load(page, deadline)
+            except (EnvError, ChromiumError):
+                self._close_tabs()  # half a page must not be taken for one
+                raise
+        return self._tab
+
+    def _vacant_tab(self, page: str, deadline: float) -> tuple[Tab, InputDevices]:
         if page in self._tabs:
-            tab, self._devices = self._tabs.pop(page)
-        elif len(self._tabs) < self._max_tabs:
-            tab = Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline)
-            self._devices = InputDevices()
-        else:
-            tab, self._devices = self._tabs.popitem(last=False)[1]
-        self._tab = tab
-        self._tabs[page] = tab, self._devices
-        if tab.page != page or page in RELOADED_PAGES:
-            tab.load(page, deadline)
-        return tab
+            return self._tabs.pop(page)
+        if len(self._tabs) >= self._max_tabs:
+            return self._tabs.popitem(last=False)[1]
+        return Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline), InputDevices()
 
     def _close_tabs(self) -> None:
         self._tab = None

@@ -421,7 +421,7 @@ def check_all_pages() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_an_episode_leaves_no_trace_in_the_next_first_screen(page):
-    from arpo.envs.miniwob import FIRST_SCREENS
+    from arpo.envs.miniwob_screens import FIRST_SCREENS
 
     env = MiniWobEnv()
     task = miniwob_task(page, 1)

@@ -34,7 +34,7 @@ def test_deterministic_means_every_bit(
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     engine = start(deterministic=False)
     # Later requests continue earlier ones and share their screenshots, which is what caches are for.
-    requests = [questions.ask(n % 2, images=1 + n % 4, seed=n, max_tokens=12) for n in range(6)]
+    requests = [questions.ask(n % 2, images=1 + n % 4, seed=n, max_tokens=4) for n in range(6)]
     in_order = [together(engine.generate(request))[0] for request in requests]
     for order in ([5, 4, 3, 2, 1, 0], [2, 5, 0, 3, 1, 4]):
         at_once = together(*(engine.generate(requests[n]) for n in order))
