@@ -250,15 +250,16 @@ class GRPOModule(L.LightningModule):
             sampler = sample.tokens.sampler_logprobs.to(self.device)
             stored = sample.replayed and self.replayed_old_logprobs == "stored"
             rows.append(sampler if stored else logprobs[mask])
-            if not sample.replayed:
+            if not sample.replayed and not sample.filler:
                 work.compare(logprobs[mask], sampler)
         return rows
 
     def _report(self, batch: RolloutBatch, work: UpdateMeter, seconds: float) -> None:
+        work = work.over_ranks()
         metrics = work.compute() | {"time/update": seconds, "policy/version": float(self.policy_version)}
         optimizer = self.optimizers()
         metrics["train/learning_rate"] = optimizer.param_groups[0]["lr"]  # type: ignore[union-attr]
-        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, sync_dist=self.trainer.world_size > 1)
+        self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)
         self.last_update = work.record(batch)
 
     # --- Lightning --------------------------------------------------------------------------------------------------

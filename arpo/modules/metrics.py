@@ -1,9 +1,12 @@
 """What an update measures on its way."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Self
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from arpo.algorithms.losses import LossMetrics
@@ -29,6 +32,7 @@ class Averages:
     def __init__(self) -> None:
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._weights: defaultdict[str, float] = defaultdict(float)
+        self._totals: defaultdict[str, float] = defaultdict(float)
         self._maxima: dict[str, float] = {}
 
     def mean(self, name: str, value: float, weight: float = 1.0) -> None:
@@ -38,8 +42,7 @@ class Averages:
 
     def total(self, name: str, value: float) -> None:
         """Add `value` to the sum under `name`."""
-        self._sums[name] += value
-        self._weights[name] = 1.0
+        self._totals[name] += value
 
     def maximum(self, name: str, value: float) -> None:
         """Keep the largest `value` under `name`."""
@@ -48,7 +51,21 @@ class Averages:
     def compute(self) -> dict[str, float]:
         """Give every name its number; a mean without weight is left out."""
         means = {name: self._sums[name] / weight for name, weight in self._weights.items() if weight > 0}
-        return means | self._maxima
+        return means | self._totals | self._maxima
+
+    @classmethod
+    def of_ranks(cls, parts: Sequence[Self]) -> Self:
+        """Give what all ranks measured: means over everything, maxima of all, and the mean of their totals."""
+        whole = cls()
+        for part in parts:
+            for name, weight in part._weights.items():
+                whole._sums[name] += part._sums[name]
+                whole._weights[name] += weight
+            for name, total in part._totals.items():
+                whole._totals[name] += total / len(parts)
+            for name, largest in part._maxima.items():
+                whole.maximum(name, largest)
+        return whole
 
 
 class UpdateMeter:
@@ -62,7 +79,7 @@ class UpdateMeter:
 
     def add(self, metrics: LossMetrics, output: ActionLogprobs, before: Tensor, mask: Tensor) -> None:
         """Add what one micro-batch measured."""
-        self._loss_metrics = metrics if self._loss_metrics is None else self._loss_metrics + metrics
+        self._add_loss(LossMetrics(**{field.name: getattr(metrics, field.name).cpu() for field in fields(metrics)}))
         self._ratios.append((output.logprobs.detach() - before).exp()[mask].cpu())
         if output.entropy is not None and mask.any():
             self.averages.mean("policy/entropy", output.entropy[mask].mean().item(), weight=mask.sum().item())
@@ -72,6 +89,24 @@ class UpdateMeter:
         gaps = (trainer - sampler).abs()
         self.averages.mean("engine/logprob_gap_mean", gaps.mean().item(), weight=len(gaps))
         self.averages.maximum("engine/logprob_gap_max", gaps.max().item())
+
+    def over_ranks(self) -> "UpdateMeter":
+        """Give what all ranks measured, the same on each of them; a collective call where there are several."""
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return self
+        parts: list[UpdateMeter] = [self] * dist.get_world_size()
+        dist.all_gather_object(parts, self)
+        whole = UpdateMeter()
+        whole.averages = Averages.of_ranks([part.averages for part in parts])
+        whole.advantages = [advantage for part in parts for advantage in part.advantages]
+        whole._ratios = [ratios for part in parts for ratios in part._ratios]
+        for part in parts:
+            whole._add_loss(part._loss_metrics)
+        return whole
+
+    def _add_loss(self, metrics: LossMetrics | None) -> None:
+        if metrics is not None:
+            self._loss_metrics = metrics if self._loss_metrics is None else self._loss_metrics + metrics
 
     def compute(self) -> dict[str, float]:
         """Give everything by its metric name."""

@@ -1,4 +1,7 @@
-"""One rank of a training on several processes: `python -m tests.invariant.ddp_worker MODEL BATCHES OUT RANKS ESTIMATOR`."""
+"""One rank of a training on several processes.
+
+python -m tests.invariant.ddp_worker MODEL BATCHES OUT RANKS ESTIMATOR
+"""
 
 import pickle
 import sys

@@ -30,7 +30,7 @@ def train(make_group, tiny_model, tmp_path):
         out = tmp_path / f"out{ranks}"
         arguments = [tiny_model, tmp_path / "batches", out, ranks, estimator]
         command = [sys.executable, "-m", "tests.invariant.ddp_worker", *map(str, arguments)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return [torch.load(f"{out}.{rank}", weights_only=True) for rank in range(ranks)]
 
