@@ -22,7 +22,7 @@ else
 endif
 
 train: setup  ## Train the tiny agent on MiniWoB++ with ARPO, warm start included. Overrides: make train ARGS="seed=2".
-	$(RUN) train.py experiment=arpo_miniwob $(ARGS)
+	$(RUN) train.py experiment=arpo_miniwob resume=auto $(ARGS)
 
 smoke: setup  ## The whole loop on the fake desktop, under a minute.
 	$(RUN) train.py experiment=smoke $(ARGS)

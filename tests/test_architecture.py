@@ -17,7 +17,6 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path
 HEAVY = {
     "ray": {"arpo/envs/backends.py", "arpo/inference/remote.py"},
     "vllm": {"arpo/inference/vllm.py"},
-    "playwright": {"arpo/envs/miniwob_browser.py"},
     "miniwob": {"arpo/envs/miniwob_tasks.py"},
     "docker": set(),
     "peft": {"arpo/models/policy.py"},
@@ -71,7 +70,7 @@ def test_a_heavy_library_is_known_to_few_files(library):
 
 def test_vllm_and_ray_and_browsers_are_not_imported_to_say_what_a_machine_lacks():
     """A refusal takes seconds: nothing heavy is loaded before a run is known to be possible."""
-    check = "import sys, arpo.instantiate; print(sorted({'vllm', 'ray', 'playwright'} & set(sys.modules)))"
+    check = "import sys, arpo.instantiate; print(sorted({'vllm', 'ray'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

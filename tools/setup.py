@@ -29,14 +29,16 @@ REQUIREMENTS = ROOT / "requirements.txt"
 CPU_LOCK = ROOT / "requirements" / "cpu.lock"
 SHIM = ROOT / "tools" / "cpu_torch_shim.py"
 
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-CHROMIUM_PACKAGES = ("chromium", "fonts-dejavu-core", "fonts-liberation")  # pages without fonts are empty boxes
+CHROMIUM_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM_PACKAGES = ("chromium-headless-shell", "chromium")
+"""The first that the distribution has: the headless shell needs half the time and memory of the whole browser."""
+FONT_PACKAGES = ("fonts-dejavu-core", "fonts-liberation")  # pages without fonts are empty boxes
 
 FILES_ONLY = ("miniwob", "ui-tars")
 """Installed without their dependencies: of the first we read the pages, of the second one parser in a test."""
 NOT_IN_LOCK = ("pip", "wheel", "triton", "torchaudio", "torchcodec")
 """Nothing on a CPU runs them, and triton alone is 1 GB."""
-MUST_IMPORT = "torch, torchvision, transformers, lightning, ray, vllm, playwright.sync_api, tensorboard"
+MUST_IMPORT = "torch, torchvision, transformers, lightning, ray, vllm, tensorboard"
 
 CPU_INDEX_HINT = """\
 torch's CPU wheels are not on the default package index. Name PyTorch's CPU wheel index
@@ -44,7 +46,7 @@ torch's CPU wheels are not on the default package index. Name PyTorch's CPU whee
     PIP_EXTRA_INDEX_URL=<that index> make setup"""
 CHROMIUM_HINT = """\
 Chromium was not found; MiniWoB++ needs it, everything else runs without. Install it:
-    sudo apt-get install chromium
+    sudo apt-get install chromium-headless-shell
 or name an executable: export ARPO_CHROMIUM=/path/to/chrome"""
 
 
@@ -230,11 +232,14 @@ def ensure_chromium() -> None:
     if find_chromium() is not None:
         return
     if os.geteuid() == 0 and shutil.which("apt-get") and not os.environ.get("ARPO_CHROMIUM"):
-        log.info("setup: installing %s", " ".join(CHROMIUM_PACKAGES))
+        log.info("setup: installing Chromium")
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *CHROMIUM_PACKAGES]
-        for command in (["apt-get", "update", "-qq"], install):
-            subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *FONT_PACKAGES]
+        subprocess.run(["apt-get", "update", "-qq"], env=environment, stdin=subprocess.DEVNULL, check=False)
+        for package in CHROMIUM_PACKAGES:
+            subprocess.run([*install, package], env=environment, stdin=subprocess.DEVNULL, check=False)
+            if find_chromium() is not None:
+                return
     if find_chromium() is None:
         log.warning("%s", CHROMIUM_HINT)
 
