@@ -20,7 +20,7 @@ TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = sorted([*TOP, *ROOT.glob("docs/*.md"), *STUDIES.glob("**/*.md")])
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 HARMLESS = ("export", "source", "tensorboard")
-FOREIGN = ("Could not", "mismatched input", "no viable alternative")
+FOREIGN = ("Could not", "mismatched input")
 """Beginnings of messages that Hydra says, not we."""
 
 

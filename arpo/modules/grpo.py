@@ -232,7 +232,7 @@ class GRPOModule(L.LightningModule):
         chunks = micro_batches([sample.length for sample in minibatch.samples], self.micro_batch_tokens)
         if self.trainer.world_size == 1:
             return chunks
-        most = int(self.all_gather(torch.tensor(len(chunks), device=self.device)).max())  # type: ignore[union-attr]
+        most = int(self.trainer.strategy.reduce(torch.tensor(len(chunks), device=self.device), reduce_op="max"))
         return chunks + [[]] * (most - len(chunks))
 
     def _forward(

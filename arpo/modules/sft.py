@@ -39,7 +39,8 @@ class SFTModule(L.LightningModule):
         max_grad_norm: float = 1.0,
     ) -> None:
         super().__init__()
-        check_at_least(1, steps=steps, micro_batch_tokens=micro_batch_tokens)
+        check_at_least(3, steps=steps)  # one up, one at the top, one down
+        check_at_least(1, micro_batch_tokens=micro_batch_tokens)
         check_positive(max_grad_norm=max_grad_norm)
         if not 0 <= warmup_fraction <= 1:
             raise ConfigError(f"module.warmup_fraction must lie in [0, 1], got {warmup_fraction}")
@@ -82,7 +83,8 @@ class SFTModule(L.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
         peak = [group["lr"] for group in optimizer.param_groups]
+        rise = max(self.warmup_fraction, 2 / self.steps)  # with one step, torch would divide by zero
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, peak, total_steps=self.steps, pct_start=self.warmup_fraction, cycle_momentum=False
+            optimizer, peak, total_steps=self.steps, pct_start=rise, cycle_momentum=False
         )
         return {"optimizer": optimizer, "lr_scheduler": schedule}

@@ -158,7 +158,7 @@ def verdict(summary: dict[str, Any]) -> str:
         return "No seed has both arms yet, so nothing can be compared."
     student, bootstrap = Interval(**gain["student"]), Interval(**gain["bootstrap"])
     text = (
-        f"After {summary['budget_iterations']} iterations ARPO is ahead of GRPO by **{points(student)}** (mean over "
+        f"After {summary['budget_iterations']} iterations ARPO minus GRPO is **{points(student)}** (mean over "
         f"{len(gain['seeds'])} paired seeds of the success in the last {summary['final_iterations']} iterations, "
         f"95 % t interval)."
     )

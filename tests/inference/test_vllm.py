@@ -27,11 +27,13 @@ def start(tiny_model: Path, closing: Callable[[Any], Any]) -> Callable[..., Any]
     return make
 
 
+@pytest.mark.parametrize("threads", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_deterministic_means_every_bit(
-    start: Callable[..., Any], questions: Questions, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Any], questions: Questions, monkeypatch: pytest.MonkeyPatch, threads: str
 ) -> None:
-    # With one thread vLLM's CPU kernels happen to give the same bits for any batch; with two they do not.
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    # With one thread vLLM's CPU kernels happen to give the same bits for any batch; with two they do not, but two
+    # spin against each other for minutes where the cores are busy.
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
     engine = start(deterministic=True)
     # Later requests continue earlier ones and share their screenshots, which is what caches are for.
     requests = [questions.ask(n % 2, images=1 + n % 4, seed=n, max_tokens=4) for n in range(6)]

@@ -1,7 +1,4 @@
-"""One rank of a training on several processes.
-
-python -m tests.invariant.ddp_worker MODEL BATCHES OUT RANKS ESTIMATOR
-"""
+"""The same training on two forked processes and on one: `python -m tests.invariant.ddp_worker MODEL BATCHES OUT`."""
 
 import pickle
 import sys
@@ -18,6 +15,9 @@ from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
 from arpo.types import RolloutBatch
 
+ESTIMATORS: tuple[Estimator, ...] = ("grpo", "pass_at_k")
+"""The latter leaves one sample for two ranks."""
+
 
 class OnRankZero(L.LightningDataModule):
     """Gives batches on rank 0 and empty ones elsewhere, as `RolloutDataModule` does."""
@@ -27,23 +27,30 @@ class OnRankZero(L.LightningDataModule):
         self.batches = batches
 
     def train_dataloader(self) -> DataLoader:
-        empty = self.trainer.global_rank != 0
-        given = [RolloutBatch(b.iteration, b.policy_version, []) if empty else b for b in self.batches]
-        return DataLoader(given, batch_size=None)
+        (batch,) = self.batches[self.trainer.current_epoch : self.trainer.current_epoch + 1]
+        empty = RolloutBatch(batch.iteration, batch.policy_version, [])
+        return DataLoader([batch if self.trainer.global_rank == 0 else empty], batch_size=None)
 
 
-class Metrics(L.Callback):
-    """Keeps what every iteration logged."""
+class Result(L.Callback):
+    """Writes what every rank has learned and logged."""
 
-    def __init__(self) -> None:
-        self.seen: list[dict[str, float]] = []
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.metrics: list[dict[str, float]] = []
 
-    def on_train_epoch_end(self, trainer, pl_module) -> None:
-        self.seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        ratios = len(pl_module.last_update.ratios)
+        logged = trainer._results.metrics(on_step=False)["log"]  # of this iteration alone
+        self.metrics.append({name: float(value) for name, value in logged.items()} | {"ratios": ratios})
+
+    def on_train_end(self, trainer, pl_module) -> None:
+        weights = {name: parameter.detach() for name, parameter in pl_module.policy.named_parameters()}
+        result = {"weights": weights, "metrics": self.metrics, "version": pl_module.policy_version}
+        torch.save(result, f"{self.path}.{trainer.global_rank}")
 
 
-def main(model: str, batches: str, out: str, ranks: int, estimator: Estimator) -> None:
-    torch.set_num_threads(1)
+def train(model: str, batches: list[RolloutBatch], out: str, ranks: int, estimator: Estimator) -> None:
     module = GRPOModule(
         partial(Policy, model),
         partial(torch.optim.SGD, lr=0.5),
@@ -51,24 +58,29 @@ def main(model: str, batches: str, out: str, ranks: int, estimator: Estimator) -
         minibatches=2,
         micro_batch_tokens=160,
     )
-    metrics = Metrics()
     trainer = L.Trainer(
         accelerator="cpu",
         devices=ranks,
-        strategy=DDPStrategy(process_group_backend="gloo") if ranks > 1 else "auto",
-        max_epochs=1,
-        callbacks=[metrics],
+        strategy=DDPStrategy(process_group_backend="gloo", start_method="fork") if ranks > 1 else "auto",
+        max_epochs=len(batches),
+        reload_dataloaders_every_n_epochs=1,
+        callbacks=[Result(f"{out}.{estimator}.{ranks}")],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=False,
         use_distributed_sampler=False,
     )
-    trainer.fit(module, OnRankZero(pickle.loads(Path(batches).read_bytes())))
-    weights = {name: parameter.detach() for name, parameter in module.policy.named_parameters()}
-    rank = trainer.global_rank
-    torch.save({"weights": weights, "metrics": metrics.seen, "version": module.policy_version}, f"{out}.{rank}")
+    trainer.fit(module, OnRankZero(batches))
+
+
+def main(model: str, batches: str, out: str) -> None:
+    torch.set_num_threads(1)
+    loaded: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
+    for ranks in (2, 1):  # a process that has computed gradients must not fork
+        for estimator in ESTIMATORS:
+            train(model, loaded, out, ranks, estimator)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])
+    main(*sys.argv[1:])

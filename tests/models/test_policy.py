@@ -120,6 +120,8 @@ def test_a_frozen_vision_tower_has_no_gradient_and_the_rest_has(tiny_model: Path
     frozen.action_logprobs(mixed_batch(frozen)).logprobs.sum().backward()
     for name, parameter in frozen.model.named_parameters():
         assert (parameter.grad is None) == name.startswith("model.visual."), name
+        # An optimizer must not get it either: weight decay would move it.
+        assert parameter.requires_grad != name.startswith("model.visual."), name
 
 
 def test_bfloat16_is_close(tiny_model: Path, policy: Policy) -> None:

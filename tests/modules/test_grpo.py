@@ -2,14 +2,20 @@
 
 from functools import partial
 
+import lightning as L
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils.data import DataLoader
 
 from arpo.algorithms.losses import ClipRange
 from arpo.errors import ArpoError, ConfigError
 from arpo.models.collate import collate
-from arpo.modules.optimizer import MasterWeightAdamW
+from arpo.models.policy import ActionLogprobs
+from arpo.models.tokenization import tokenize
+from arpo.modules.minibatch import Minibatch
+from arpo.rollout.hooks import RolloutCallback
+from arpo.types import RolloutBatch
 from tests.modules.conftest import fit, weights
 
 
@@ -19,8 +25,6 @@ def advantages(module, group):
 
 def logprobs_of(policy, trajectory, temperature=1.0):
     """An independent forward: one trajectory, its own batch."""
-    from arpo.models.tokenization import tokenize
-
     batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
     output = policy.action_logprobs(batch, temperature=temperature)
     return output.logprobs[output.mask]
@@ -164,9 +168,6 @@ def test_the_second_pass_over_a_batch_is_clipped(make_module, make_group):
 
 
 def objective_loss(module, ratio, advantage):
-    from arpo.models.policy import ActionLogprobs
-    from arpo.modules.minibatch import Minibatch
-
     logprobs = torch.tensor([ratio]).log()[None]
     mask = torch.ones(1, 1, dtype=torch.bool)
     average = module.objective.average(Minibatch((), 1, 1), ranks=1)
@@ -349,7 +350,6 @@ def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_end
     batches = [[make_group(1.0, 0.0)]] * 2
     trainer = fit(module, *batches)
     assert trainer.global_step == 0
-    assert torch.equal(weights(module.policy), before) or torch.isnan(before).any()
     assert torch.equal(weights(module.policy).nan_to_num(), before.nan_to_num())
     with pytest.raises(ArpoError, match="3 times in a row"):
         fit(module, *batches)
@@ -386,29 +386,18 @@ def test_an_impossible_option_is_refused_with_its_name(make_module, options, wor
 # --- Lightning ------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_holds_policy_optimizer_and_version_and_goes_on_to_the_bit(make_module, make_group, tmp_path):
-    adamw = {"optimizer": partial(MasterWeightAdamW, lr=1e-3)}
-    groups = [[make_group(1.0, 0.0)], [make_group(0.0, 1.0, first=4)]]
-    whole = make_module(**adamw)
-    trainer = fit(whole, groups[0])
-    trainer.save_checkpoint(tmp_path / "half.ckpt")
-    trainer.fit_loop.epoch_loop.reset()
-    checkpoint = torch.load(tmp_path / "half.ckpt", weights_only=True)
-    assert checkpoint["policy_version"] == 1
-    resumed = make_module(**adamw)
+def test_a_checkpoint_holds_the_policy_and_its_version(make_module, make_group, tmp_path):
+    trained = make_module()
+    fit(trained, [make_group(1.0, 0.0)]).save_checkpoint(tmp_path / "one.ckpt")
+    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
+    resumed = make_module()
     resumed.on_load_checkpoint(checkpoint)
     resumed.load_state_dict(checkpoint["state_dict"])
     assert resumed.policy_version == 1
-    assert torch.equal(weights(resumed.policy), weights(whole.policy))
+    assert torch.equal(weights(resumed.policy), weights(trained.policy))
 
 
 def test_callbacks_see_and_change_the_batch_before_anything_is_computed_from_it(make_module, make_group):
-    import lightning as L
-    from torch.utils.data import DataLoader
-
-    from arpo.rollout.hooks import RolloutCallback
-    from arpo.types import RolloutBatch
-
     class Rescue(RolloutCallback):
         def on_rollout_end(self, trainer, module, batch):
             batch.groups = [make_group(0.0, 1.0, injected=(1,))]

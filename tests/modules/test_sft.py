@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from arpo.errors import ConfigError
+from arpo.models.collate import collate
+from arpo.models.tokenization import tokenize
 from arpo.modules.optimizer import MasterWeightAdamW
 from arpo.modules.sft import SFTModule
 from tests.models import samples
@@ -15,7 +17,7 @@ from tests.modules.conftest import fit, weights
 def make_sft(make_policy):
     def make(**options):
         optimizer = options.pop("optimizer", partial(MasterWeightAdamW, lr=3e-3, betas=(0.9, 0.98)))
-        return SFTModule(make_policy, optimizer, **({"steps": 1} | options))
+        return SFTModule(make_policy, optimizer, **({"steps": 10} | options))
 
     return make
 
@@ -27,9 +29,6 @@ def demonstrations(loaded_policy):
 
 def loss(module, trajectories):
     """Mean over all tokens of -log π, by a forward a trajectory."""
-    from arpo.models.collate import collate
-    from arpo.models.tokenization import tokenize
-
     rows = []
     for trajectory in trajectories:
         batch = collate(tokenize(trajectory, module.policy.chat), trajectory.screenshots, module.policy.images)
@@ -80,6 +79,12 @@ def test_the_rate_rises_and_falls_once_over_the_run(make_sft, make_policy):
     assert rates[-1] < 1e-3
 
 
+@pytest.mark.parametrize("steps", [3, 10, 11])
+def test_a_short_run_has_a_schedule_too(make_sft, demonstrations, steps):
+    module = make_sft(steps=steps, warmup_fraction=0.1)
+    assert fit(module, *[demonstrations[:1]] * steps).global_step == steps
+
+
 def test_max_grad_norm_is_the_longest_step_that_gradient_descent_takes(make_sft, demonstrations):
     module = make_sft(optimizer=partial(torch.optim.SGD, lr=25.0), max_grad_norm=0.01)
     module.configure_model()
@@ -92,7 +97,7 @@ def test_max_grad_norm_is_the_longest_step_that_gradient_descent_takes(make_sft,
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": 2}, "steps must be at least 3, got 2"),
         ({"warmup_fraction": 1.5}, r"warmup_fraction must lie in \[0, 1\], got 1.5"),
         ({"micro_batch_tokens": 0}, "micro_batch_tokens must be at least 1"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be above 0"),

@@ -133,6 +133,8 @@ def test_a_group_that_cannot_be_judged_is_dropped_and_counted_and_never_scored(c
     assert batch.metrics["rollout/episodes"] == 8
     assert (collector.statistics[TASKS[1].id].failures, collector.statistics[TASKS[1].id].visits) == (4, 0)
     assert collector.statistics[TASKS[0].id].success_rate == 1.0
+    progress = collector.progress()
+    assert (progress.episodes_done, progress.dropped, progress.retried) == (12, 4, 8)
 
 
 def test_a_group_survives_the_loss_of_some_members(chat, make_collector, tmp_path):
@@ -217,6 +219,16 @@ def test_a_lag_within_the_limit_is_none(chat, make_collector):
     assert {step.policy_version for group in batch.groups for t in group.trajectories for step in t.steps} == {0}
 
 
+def test_the_time_of_a_rollout_ends_with_its_last_episode(chat, make_collector):
+    collector = make_collector(engine=solver(chat))
+    collector.submit(0, TASKS[:1])
+    until_all_have_ended(collector)
+    time.sleep(0.1)  # the job itself ends a moment after its last episode
+    ended = collector.progress().elapsed_s
+    time.sleep(0.1)  # the trainer comes late
+    assert collector.wait(0, 0).metrics["time/rollout"] == ended
+
+
 def test_iterations_may_be_submitted_ahead(chat, make_collector):
     collector = make_collector(engine=solver(chat))
     for iteration in range(3):
@@ -264,6 +276,13 @@ def test_episodes_of_another_run_iteration_or_policy_are_made_again(chat, make_c
     batch = collector.collect(TASKS, version, change.get("iteration", 3))
     assert batch.metrics["rollout/resumed_episodes"] == 0
     assert {t.policy_version for group in batch.groups for t in group.trajectories} == {version}
+
+
+def test_an_iteration_that_was_collected_may_be_asked_for_again(make_collector):
+    collector = make_collector()
+    first, second = (collector.collect(TASKS, 0, 0) for _ in range(2))
+    assert second.groups == first.groups
+    assert second.metrics["rollout/resumed_episodes"] == 16
 
 
 # --- evaluation
@@ -377,6 +396,31 @@ def test_ctrl_c_interrupts_waiting_and_closing_ends_the_episodes(chat, make_coll
     collector.close()
     assert time.monotonic() - started < 20
     assert "rollout" not in {thread.name for thread in threading.enumerate()}
+
+
+class LoyalEngine(ScriptedEngine):
+    """Holds every request until it is closed, and fails it then, as the real engines do."""
+
+    def __init__(self, chat) -> None:
+        super().__init__(chat, lambda request: "")
+        self._end = asyncio.Event()
+
+    async def generate(self, request):
+        await self._end.wait()
+        raise EngineError("the engine is closed")
+
+    async def close(self) -> None:
+        self._end.set()
+
+
+def test_what_closing_ends_is_no_failure(chat, make_collector, caplog):
+    collector = make_collector(engine=LoyalEngine(chat))
+    collector.submit(0, TASKS)
+    while collector.progress().env_states["busy"] < 3:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    collector.close()
+    assert "attempt" not in caplog.text
 
 
 def test_a_wait_that_was_interrupted_can_be_repeated(chat, make_collector):

@@ -1,0 +1,116 @@
+"""A whole training in this process: every part is real, the desktops are in memory, and the responses are written."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import lightning as L
+import torch
+
+from arpo.agent.prompt import Prompt
+from arpo.callbacks.replay import ReplayInjection
+from arpo.callbacks.rollout_metrics import RolloutMetrics
+from arpo.callbacks.weight_sync import WeightSync
+from arpo.datamodules.rollouts import RolloutDataModule
+from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.envs.pool import EnvPool
+from arpo.inference.engine import GenerateRequest, InferenceEngine
+from arpo.inference.scripted import ScriptedEngine
+from arpo.models.policy import Policy
+from arpo.models.tokenization import ChatTokenizer
+from arpo.modules.grpo import GRPOModule
+from arpo.modules.optimizer import MasterWeightAdamW
+from arpo.replay import ReplayBuffer
+from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.sampler import ShuffledTasks
+from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.storage import TrajectoryStore
+from tests.rollout.support import red_clicker
+
+Mood = Callable[[int, int], str]
+"""From the policy version and the seed of a response to what it does: `solve`, `fail` or `babble`."""
+
+TASKS = fake_tasks(2, kinds=["click"])
+GROUP_SIZE = 6
+
+
+class MoodyEngine(ScriptedEngine):
+    """Solves a click task, gives it up or says nothing that can be read, as its mood is."""
+
+    def __init__(self, chat: ChatTokenizer, mood: Mood) -> None:
+        solve = red_clicker(chat)
+
+        def respond(request: GenerateRequest) -> str:
+            match mood(self.policy_version, request.sampling.seed):
+                case "solve":
+                    return solve(request)
+                case "fail":
+                    return "Action: finished()"
+                case _:
+                    return "I would rather not."
+
+        super().__init__(chat, respond)
+
+
+class Recorder(L.Callback):
+    """Keeps parameters, optimizer steps and metrics of every iteration."""
+
+    def __init__(self) -> None:
+        self.weights: list[dict[str, torch.Tensor]] = []
+        self.steps: list[int] = []
+        self.metrics: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.weights.append({name: p.detach().clone() for name, p in pl_module.named_parameters()})
+        self.steps.append(trainer.global_step)
+        self.metrics.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    def changed(self, iteration: int) -> set[str]:
+        """The parameters that this iteration changed, by a single bit or more."""
+        before, after = self.weights[iteration - 1], self.weights[iteration]
+        return {name for name in after if not torch.equal(before[name], after[name])}
+
+
+def train(
+    model: Path,
+    directory: Path,
+    make_engine: Callable[[ChatTokenizer], InferenceEngine],
+    *,
+    replay: bool,
+    iterations: int,
+    probe_every: int = 0,
+    learning_rate: float = 1e-3,
+    callbacks: Sequence[L.Callback] = (),
+) -> Recorder:
+    """Train for real and tell what happened in each iteration."""
+    chat = ChatTokenizer(model)
+    settings = RolloutSettings(group_size=GROUP_SIZE, max_steps=2, max_tokens=40, max_context=1000)
+    collector = RolloutCollector(
+        lambda: make_engine(chat),
+        EnvPool(FakeDesktop, size=4, backend="thread"),
+        chat,
+        Prompt.compact(),
+        TrajectoryStore(directory / "trajectories"),
+        settings,
+    )
+    recorder = Recorder()
+    injection = [ReplayInjection(ReplayBuffer())] if replay else []
+    torch.manual_seed(0)
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=iterations,
+        callbacks=[RolloutMetrics(), *injection, WeightSync(probe_every=probe_every), recorder, *callbacks],
+        logger=False,
+        default_root_dir=directory,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+    )
+    module = GRPOModule(partial(Policy, model), partial(MasterWeightAdamW, lr=learning_rate))
+    data = RolloutDataModule(collector, ShuffledTasks(TASKS, tasks_per_iteration=len(TASKS), seed=0))
+    try:
+        trainer.fit(module, data)
+    finally:
+        collector.close()
+    return recorder

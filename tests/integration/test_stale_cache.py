@@ -1,0 +1,47 @@
+"""A sync that leaves a stale cache in vLLM ends the run before it can learn from it."""
+
+import pytest
+
+from arpo.errors import WeightSyncError
+from arpo.inference.vllm import VllmEngine
+from tests.integration.parts import Recorder, train
+
+
+class ForgetfulToForget(VllmEngine):
+    """Takes new weights and keeps what it computed with the old ones."""
+
+    def _reset_caches(self) -> None:
+        pass
+
+
+def learn(model, directory, engine, recorder=None):
+    def make_engine(chat):
+        return engine(model, max_model_len=1000, max_images=2, max_num_seqs=8)
+
+    return train(
+        model,
+        directory,
+        make_engine,
+        replay=False,
+        iterations=2,
+        probe_every=1,
+        learning_rate=1e-2,
+        callbacks=[recorder] if recorder else [],
+    )
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_sync_that_keeps_the_caches_is_caught_at_the_first_update(tiny_model, tmp_path):
+    seen = Recorder()
+    with pytest.raises(WeightSyncError, match=r"kept a prefix, multimodal or encoder cache"):
+        learn(tiny_model, tmp_path, ForgetfulToForget, seen)
+    assert seen.weights == []  # not one iteration was completed
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_the_same_run_with_vllm_as_it_is_passes_every_probe(tiny_model, tmp_path):
+    run = learn(tiny_model, tmp_path, VllmEngine)
+    assert all(metrics["engine/probe_gap"] <= 1e-4 for metrics in run.metrics)
+    assert run.changed(1)
