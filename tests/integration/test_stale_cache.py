@@ -32,16 +32,16 @@ def learn(model, directory, engine, recorder=None):
 
 @pytest.mark.engine
 @pytest.mark.slow
-def test_a_sync_that_keeps_the_caches_is_caught_at_the_first_update(tiny_model, tmp_path):
+def test_a_sync_that_keeps_the_caches_is_caught_at_the_first_update(smoke, tmp_path):
     seen = Recorder()
     with pytest.raises(WeightSyncError, match=r"kept a prefix, multimodal or encoder cache"):
-        learn(tiny_model, tmp_path, ForgetfulToForget, seen)
+        learn(smoke.policy, tmp_path, ForgetfulToForget, seen)
     assert seen.weights == []  # not one iteration was completed
 
 
 @pytest.mark.engine
 @pytest.mark.slow
-def test_the_same_run_with_vllm_as_it_is_passes_every_probe(tiny_model, tmp_path):
-    run = learn(tiny_model, tmp_path, VllmEngine)
+def test_the_same_run_with_vllm_as_it_is_passes_every_probe(smoke, tmp_path):
+    run = learn(smoke.policy, tmp_path, VllmEngine)
     assert all(metrics["engine/probe_gap"] <= 1e-4 for metrics in run.metrics)
     assert run.changed(1)

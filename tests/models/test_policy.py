@@ -105,13 +105,24 @@ def test_logits_chunks_change_nothing(tiny_model: Path, policy: Policy) -> None:
     )
 
 
-def test_gradient_checkpointing_changes_no_gradient(tiny_model: Path, policy: Policy) -> None:
-    checkpointed = Policy(tiny_model, gradient_checkpointing=True)
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4, alpha=8)], ids=["all", "lora"])
+def test_gradient_checkpointing_changes_no_gradient(tiny_model: Path, lora: LoraSettings | None) -> None:
+    # With LoRA nothing before the blocks has a gradient; a checkpoint that asks its inputs for one would lose all.
+    policy, checkpointed = (
+        Policy(tiny_model, gradient_checkpointing=checkpointing, lora=lora, train_vision=lora is None)
+        for checkpointing in (False, True)
+    )
     for each in (policy, checkpointed):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for name, parameter in each.named_parameters():
+                if ".lora_" in name:
+                    parameter.normal_(std=0.1)
         each.train()
         each.action_logprobs(mixed_batch(each)).logprobs.sum().backward()
     assert checkpointed.model.model.language_model.layers[0].gradient_checkpointing
     for ours, plain in zip(checkpointed.parameters(), policy.parameters(), strict=True):
+        assert (ours.grad is None) != ours.requires_grad
         torch.testing.assert_close(ours.grad, plain.grad)
 
 

@@ -1,0 +1,185 @@
+"""Runs of train.py as a person starts them, what they write, and what they leave behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from arpo.callbacks.checkpoint import checkpoints
+from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Trajectory
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 280.0
+"""How long a test waits for a run; a slow machine needs a good part of it."""
+
+NOT_COMPARED = ("time/", "env/", "engine/tokens_per_s", "rollout/resumed_episodes", "rollout/retried_episodes")
+"""Metrics of how a process went, not of what was learned."""
+
+
+class Run:
+    """One folder of results and the processes that wrote it, one after the other.
+
+    Args:
+        directory: The folder of the run.
+        sessions: What the runs take for the temporary directory of the machine.
+        overrides: Given at every start.
+    """
+
+    def __init__(self, directory: Path, sessions: Path, *overrides: str) -> None:
+        self.directory, self.sessions, self.overrides = directory, sessions, overrides
+        self.log = directory.with_name(directory.name + ".log")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *overrides: str, before: Callable[[], None] | None = None) -> None:
+        """Start train.py as the leader of a process group of its own, as a shell does."""
+        command = [sys.executable, "train.py", f"hydra.run.dir={self.directory}", *self.overrides, *overrides]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ARPO_")}
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment | {"TMPDIR": str(self.sessions), "OMP_NUM_THREADS": "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=before,
+            )
+
+    def wait(self) -> int:
+        """Wait for the end and give the exit code, negative for the signal that killed it."""
+        assert self.process is not None
+        return self.process.wait(PATIENCE_S)
+
+    def go(self, *overrides: str, before: Callable[[], None] | None = None) -> int:
+        """Start and wait."""
+        self.start(*overrides, before=before)
+        return self.wait()
+
+    def wait_until(self, happened: Callable[[], bool], what: str) -> None:
+        """Wait until something has happened in the running process."""
+        assert self.process is not None
+        deadline = time.monotonic() + PATIENCE_S
+        while not happened():
+            assert self.process.poll() is None, f"the run ended before {what}: {self.said}"
+            assert time.monotonic() < deadline, f"the run did not come to {what}: {self.said}"
+            time.sleep(0.01)
+
+    def wait_for_iteration(self, iteration: int) -> None:
+        """Wait until some iterations are complete, so that the next one is running."""
+        self.wait_until(lambda: len(self.metrics) >= iteration + 1, f"iteration {iteration}")
+
+    def interrupt(self) -> None:
+        """Ctrl-C: SIGINT to the whole process group."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self) -> None:
+        """Leave nothing running, whatever a test did."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for process in processes_of(self.sessions):
+            process.kill()
+
+    @property
+    def said(self) -> str:
+        """Everything that the last process wrote to the terminal."""
+        return self.log.read_text(errors="replace")
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: iteration 0 and those that were completed."""
+        path = self.directory / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    @property
+    def learned(self) -> list[dict[str, Any]]:
+        """The metrics that a run and its repetition have in common."""
+        return [{k: v for k, v in line.items() if not k.startswith(NOT_COMPARED)} for line in self.metrics]
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Oldest first."""
+        return checkpoints(self.directory / "checkpoints")
+
+    def trajectories(self, iterations: Sequence[int]) -> list[Trajectory]:
+        """What was rolled out for training."""
+        store = TrajectoryStore(self.directory / "trajectories")
+        return [trajectory for iteration in iterations for trajectory in store.read("train", iteration)]
+
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Every file of the run with its time and size, but for the log of the process."""
+        return {
+            str(path.relative_to(self.directory)): (path.stat().st_mtime_ns, path.stat().st_size)
+            for path in self.directory.rglob("*")
+            if path.is_file() and path.name != "train.log"
+        }
+
+    def assert_nothing_left(self) -> None:
+        """No process, no temporary file, neither of the last process nor of one that died before."""
+        deadline = time.monotonic() + 5  # a process that was killed takes a moment to be gone
+        while (left := processes_of(self.sessions)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [" ".join(process.cmdline()) for process in left] == []
+        assert [path for path in self.sessions.rglob("*") if not path.is_dir()] == []
+        assert list(self.directory.rglob("*.partial")) == []
+        assert list(self.directory.rglob("*.tmp")) == []
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """The run of `experiment=smoke` as it is, warm start first."""
+
+    run: Run
+    policy: Path
+    """What the warm start wrote."""
+    seconds: float
+
+    def again(self, directory: Path, *overrides: str) -> Run:
+        """A run that does the same in another folder."""
+        return Run(directory, self.run.sessions, "experiment=smoke", f"model.path={self.policy}", *overrides)
+
+
+def processes_of(sessions: Path) -> list[psutil.Process]:
+    """The processes that were started with a temporary directory below this one, or work there."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            marks = [*process.cmdline(), *process.environ().values(), *(file.path for file in process.open_files())]
+        except psutil.Error:
+            continue
+        if any(str(sessions) in mark for mark in marks):
+            found.append(process)
+    return found
+
+
+def assert_same_checkpoint(one: Path, other: Path) -> None:
+    """Compare everything that two checkpoints hold, bit for bit."""
+    loaded = [torch.load(path, map_location="cpu", weights_only=True) for path in (one, other)]
+    assert list(differences(*loaded, "")) == []
+
+
+def differences(one: Any, other: Any, place: str) -> list[str]:
+    """Name the places at which two trees of built-ins and tensors differ."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return [] if torch.equal(one, other) else [place]
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return [found for key in one for found in differences(one[key], other[key], f"{place}/{key}")]
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [found for index, (a, b) in pairs for found in differences(a, b, f"{place}/{index}")]
+    return [] if one == other else [f"{place}: {one!r:.80} and {other!r:.80}"]

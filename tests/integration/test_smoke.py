@@ -1,0 +1,53 @@
+"""`python train.py experiment=smoke`: everything works together, and the policy learns."""
+
+from statistics import fmean
+
+import pytest
+import torch
+
+from tests.integration.runs import assert_same_checkpoint
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray]
+
+
+def mean(lines, name):
+    return fmean(line[name] for line in lines)
+
+
+def test_success_rises_from_a_sparse_base(smoke):
+    lines = smoke.run.metrics[1:]
+    assert len(lines) == 20
+    base, end = mean(lines[:3], "rollout/success_rate"), mean(lines[-3:], "rollout/success_rate")
+    assert 0.1 <= base <= 0.4
+    assert end >= base + 0.25
+    assert lines[-1]["val/in_domain/success_rate"] > smoke.run.metrics[0]["val/in_domain/success_rate"] + 0.25
+
+
+def test_replay_has_work(smoke):
+    lines = smoke.run.metrics[1:]
+    assert lines[0]["group/all_failed"] > 0
+    assert sum(line["replay/injected"] for line in lines) >= 5
+    assert lines[-1]["replay/size"] > lines[0]["replay/size"]
+
+
+def test_engine_and_trainer_agree_before_and_after_every_sync(smoke):
+    """Of the probe after each sync, and of everything that was sampled between one sync and the next."""
+    for line in smoke.run.metrics[1:]:
+        assert line["engine/probe_gap"] <= 1e-4
+        assert line["engine/logprob_gap_max"] <= 1e-4
+
+
+def test_the_run_leaves_results_and_nothing_else(smoke):
+    names = {path.name for path in smoke.run.directory.iterdir()}
+    assert {"metrics.jsonl", "config.yaml", "run.json", "checkpoints", "trajectories", "eval"} <= names
+    assert [path.name for path in smoke.run.checkpoints] == [f"iteration_{n:06d}.ckpt" for n in (18, 19, 20)]
+    smoke.run.assert_nothing_left()
+
+
+def test_a_checkpoint_holds_built_ins_and_tensors_alone(smoke):
+    """And so it loads without running code; it differs from the one before it."""
+    newest, before = smoke.run.checkpoints[-1], smoke.run.checkpoints[-2]
+    state = torch.load(newest, weights_only=True)
+    assert state["policy_version"] == 20
+    with pytest.raises(AssertionError, match="policy_version"):
+        assert_same_checkpoint(newest, before)
