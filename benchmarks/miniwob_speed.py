@@ -8,10 +8,13 @@ import argparse
 import multiprocessing
 import os
 import random
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from arpo.agent.actions import Click
 from arpo.envs.miniwob import MiniWobEnv

@@ -1,4 +1,4 @@
-"""Replay injection: what makes GRPO into ARPO (arXiv 2505.16282, section 3.4)."""
+"""Replay injection: what makes GRPO into ARPO (arXiv 2505.16282, section 3.5)."""
 
 import logging
 from dataclasses import replace

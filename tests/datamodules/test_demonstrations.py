@@ -87,6 +87,9 @@ def test_a_demonstration_has_the_form_of_a_sampled_trajectory(make_data, tiny_mo
         assert len(tokens.screenshots) == len(trajectory.steps)
         assert int(tokens.action_mask.sum()) == trajectory.action_tokens
         assert set(trajectory.screenshots) == {step.screenshot for step in trajectory.steps}
+        prompts = [step.prompt_ids for step in trajectory.steps]
+        assert prompts[0] == chat.first_prompt(Prompt.compact().messages(trajectory.instruction))
+        assert prompts[1:] == [chat.next_prompt(step.response_ids) for step in trajectory.steps[:-1]]
         for step in trajectory.steps:
             assert step.response_ids[-1] == chat.end_of_turn_id
             assert chat.decode(step.response_ids) == step.response

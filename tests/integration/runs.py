@@ -40,7 +40,7 @@ class Run:
         self.log = directory.with_name(directory.name + ".log")
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *overrides: str, before: Callable[[], None] | None = None) -> None:
+    def start(self, *overrides: str) -> None:
         """Start train.py as the leader of a process group of its own, as a shell does."""
         command = [sys.executable, "train.py", f"hydra.run.dir={self.directory}", *self.overrides, *overrides]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ARPO_")}
@@ -53,7 +53,6 @@ class Run:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=before,
             )
 
     def wait(self) -> int:
@@ -61,9 +60,9 @@ class Run:
         assert self.process is not None
         return self.process.wait(PATIENCE_S)
 
-    def go(self, *overrides: str, before: Callable[[], None] | None = None) -> int:
+    def go(self, *overrides: str) -> int:
         """Start and wait."""
-        self.start(*overrides, before=before)
+        self.start(*overrides)
         return self.wait()
 
     def wait_until(self, happened: Callable[[], bool], what: str) -> None:

@@ -1,0 +1,91 @@
+"""Parts that end the process of a run in the middle of something; a test puts them into the run by an override."""
+
+import os
+import resource
+import signal
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
+from torch import Tensor
+
+from arpo.inference.engine import GenerateRequest, Response
+from arpo.inference.vllm import VllmEngine
+from arpo.modules.optimizer import MasterWeightAdamW
+
+REQUESTS = 25
+"""Of a rollout before it is killed: some episodes have ended then, some are running, and some have not begun."""
+TENSORS = 10
+"""Of a weight update before it is killed."""
+BYTES = 2_000_000
+"""Of a checkpoint before it is killed; a whole one has four times as many."""
+
+
+def die() -> None:
+    """End this process as `kill -9` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class EngineThatDies(VllmEngine):
+    """vLLM, until it is in the middle of the rollout of one policy version, or of the sync that follows on it."""
+
+    def __init__(self, path: str | Path, *, during: Literal["rollout", "sync"], version: int, **options: Any) -> None:
+        self._during, self._at, self._requests = during, version, 0
+        super().__init__(path, **options)
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        if self._during == "rollout" and self._version == self._at:
+            self._requests += 1
+            if self._requests == REQUESTS:
+                die()
+        return await super().generate(request)
+
+    def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        last = self._during == "sync" and self._version == self._at
+        super()._load(_some_of(tensors) if last else tensors)
+
+
+def _some_of(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    yield from islice(tensors, TENSORS)
+    die()
+
+
+class OptimizerThatDies(MasterWeightAdamW):
+    """AdamW, until it has taken some steps in this process."""
+
+    def __init__(self, params: Any, *, steps: int, **options: Any) -> None:
+        self._left = steps
+        super().__init__(params, **options)
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        self._left -= 1
+        if self._left == 0:
+            die()
+        return loss
+
+
+class DieInCheckpoint(L.Callback):
+    """Lets the kernel end the process with the byte of a checkpoint that is one too many."""
+
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.current_epoch + 1 == self.iteration:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, resource.RLIM_INFINITY))
+
+
+class DieAfterCheckpoint(Checkpoint):
+    """Ends the process right after a checkpoint got its name, before the trainer does anything else."""
+
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch + 1 == self.iteration:
+            die()

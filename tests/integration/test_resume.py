@@ -1,0 +1,218 @@
+"""One run that is killed, stopped and damaged in every way on its way, against one that was left alone.
+
+Every test takes the run one stage further and looks at what that stage left. The last ones compare the end with the
+run that was left alone: parameters, optimizer, replay buffer, sampler, metrics and trajectories, bit for bit.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.integration.killers import BYTES
+from tests.integration.runs import Run, Smoke, assert_same_checkpoint
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray]
+
+DYING = "tests.integration.killers"
+CLEANUP_S = 20.0
+"""How long a run may take to end after the second Ctrl-C."""
+
+
+@dataclass
+class Left:
+    """What was there when a stage had ended."""
+
+    code: int
+    said: str
+    checkpoints: list[str]
+    partial: list[int]
+    """Sizes of unfinished checkpoints."""
+    iterations: int
+    """Lines of metrics.jsonl beside that of iteration 0."""
+    seconds: float
+    """From the last signal to the end."""
+
+
+class Journey:
+    """The run, taken from stage to stage; a stage that was reached stays reached."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._stages: dict[str, Callable[[], float]] = {
+            "killed in rollout": lambda: self.die(engine="rollout", version=2),
+            "killed in update": self.die_in_update,
+            "killed in checkpoint": lambda: self.die_by(f"{DYING}.DieInCheckpoint", iteration=5),
+            "killed after checkpoint": lambda: self.die_by(f"{DYING}.DieAfterCheckpoint", iteration=6),
+            "killed in sync": lambda: self.die(engine="sync", version=8),
+            "stopped by Ctrl-C": self.stop,
+            "stopped at once": self.stop_at_once,
+            "damaged": self.damage,
+            "finished": self.finish_again,
+        }
+        self._left: dict[str, Left] = {}
+
+    def reach(self, stage: str) -> Left:
+        """Go on until this stage has ended, and tell what it left."""
+        for name, go in self._stages.items():
+            if name not in self._left:
+                since = go()
+                assert self.run.process is not None
+                self._left[name] = Left(
+                    code=self.run.wait(),
+                    said=self.run.said,
+                    checkpoints=[path.name for path in self.run.checkpoints],
+                    partial=[path.stat().st_size for path in self.run.directory.rglob("*.partial") if path.is_file()],
+                    iterations=len(self.run.metrics) - 1,
+                    seconds=time.monotonic() - since,
+                )
+            if name == stage:
+                return self._left[name]
+        raise KeyError(stage)
+
+    def start(self, *overrides: str) -> float:
+        self.run.start("resume=auto", *overrides)
+        return time.monotonic()
+
+    def die(self, engine: str, version: int) -> float:
+        target = f"engine._target_={DYING}.EngineThatDies"
+        return self.start(target, f"+engine.during={engine}", f"+engine.version={version}")
+
+    def die_in_update(self) -> float:
+        # two steps an iteration: the third is the first of the second iteration of this process
+        return self.start(f"module.optimizer._target_={DYING}.OptimizerThatDies", "+module.optimizer.steps=3")
+
+    def die_by(self, callback: str, iteration: int) -> float:
+        return self.start(f"+callbacks.killer._target_={callback}", f"+callbacks.killer.iteration={iteration}")
+
+    def stop(self) -> float:
+        self.start()
+        self.run.wait_for_iteration(9)
+        self.run.interrupt()
+        return time.monotonic()
+
+    def stop_at_once(self) -> float:
+        self.start()
+        self.run.wait_for_iteration(len(self.run.metrics))
+        self.run.interrupt()
+        self.run.wait_until(lambda: "once more stops at once" in self.run.said, "the first signal")
+        self.run.interrupt()
+        return time.monotonic()
+
+    def damage(self) -> float:
+        newest = self.run.checkpoints[-1]
+        with newest.open("rb+") as file:
+            file.truncate(newest.stat().st_size // 2)
+        return self.start()
+
+    def finish_again(self) -> float:
+        self.before_finish = self.run.files()
+        return self.start()
+
+
+@pytest.fixture(scope="module")
+def journey(smoke: Smoke, tmp_path_factory: pytest.TempPathFactory):
+    run = smoke.again(tmp_path_factory.mktemp("journey") / "run")
+    yield Journey(run)
+    run.end()
+
+
+def test_it_is_killed_in_the_middle_of_a_rollout(journey):
+    left = journey.reach("killed in rollout")
+    assert left.code == -signal.SIGKILL
+    assert left.iterations == 2
+    assert len(journey.run.trajectories([2])) >= 4  # what had ended is on disk
+
+
+def test_what_had_ended_before_the_kill_is_not_rolled_out_again(journey):
+    journey.reach("killed in update")
+    assert journey.run.metrics[3]["rollout/resumed_episodes"] >= 4
+
+
+def test_it_is_killed_between_two_steps_of_an_update(journey):
+    left = journey.reach("killed in update")
+    assert left.code == -signal.SIGKILL
+    assert left.iterations == 3
+    assert left.checkpoints[-1] == "iteration_000003.ckpt"
+
+
+def test_it_is_killed_in_the_middle_of_a_checkpoint(journey):
+    left = journey.reach("killed in checkpoint")
+    assert left.code == -signal.SIGXFSZ
+    assert left.partial == [BYTES]
+    assert left.checkpoints[-1] == "iteration_000004.ckpt"
+
+
+def test_it_is_killed_right_after_a_checkpoint(journey):
+    left = journey.reach("killed after checkpoint")
+    assert left.code == -signal.SIGKILL
+    assert left.partial == []  # the unfinished one of the stage before is gone
+    assert left.checkpoints[-1] == "iteration_000006.ckpt"
+    assert left.iterations == 6  # the metrics of a checkpoint are never missing
+
+
+def test_it_is_killed_in_the_middle_of_a_sync(journey):
+    left = journey.reach("killed in sync")
+    assert left.code == -signal.SIGKILL
+    assert left.checkpoints[-1] == "iteration_000008.ckpt"
+
+
+def test_the_first_ctrl_c_finishes_the_iteration_and_writes_a_checkpoint(journey):
+    left = journey.reach("stopped by Ctrl-C")
+    assert left.code == 128 + signal.SIGINT
+    assert left.checkpoints[-1] == f"iteration_{left.iterations:06d}.ckpt"
+    assert left.iterations >= 10
+    assert "resume=auto" in left.said
+    assert "Traceback" not in left.said
+    journey.run.assert_nothing_left()  # of this process, and of the five that were killed before it
+
+
+def test_the_second_ctrl_c_ends_everything_at_once(journey):
+    left = journey.reach("stopped at once")
+    assert left.code > 0
+    assert left.seconds < CLEANUP_S
+    journey.run.assert_nothing_left()
+
+
+def test_a_damaged_checkpoint_is_passed_over(journey):
+    left = journey.reach("damaged")
+    assert left.code == 0, left.said
+    assert "is damaged; falling back to the one before" in left.said
+    journey.run.assert_nothing_left()
+
+
+def test_it_ends_with_the_parameters_the_optimizer_and_the_buffer_of_the_run_that_was_left_alone(journey, smoke):
+    journey.reach("damaged")
+    assert [path.name for path in journey.run.checkpoints] == [path.name for path in smoke.run.checkpoints]
+    for one, other in zip(journey.run.checkpoints, smoke.run.checkpoints, strict=True):
+        assert_same_checkpoint(one, other)
+
+
+def test_it_ends_with_the_metrics_of_the_run_that_was_left_alone(journey, smoke):
+    journey.reach("damaged")
+    assert [line["step"] for line in journey.run.metrics] == list(range(21))
+    for one, other in zip(journey.run.learned, smoke.run.learned, strict=True):
+        assert one == other
+
+
+def test_it_ends_with_the_trajectories_of_the_run_that_was_left_alone(journey, smoke):
+    journey.reach("damaged")
+    ours, theirs = (run.trajectories(range(20)) for run in (journey.run, smoke.run))
+    assert len(ours) == 20 * 8 * 4
+    assert ours == theirs
+
+
+def test_a_finished_run_says_so_and_stays_as_it_is(journey):
+    left = journey.reach("finished")
+    assert left.code == 0
+    assert "the run is finished" in left.said
+    assert journey.run.files() == journey.before_finish
+
+
+def test_a_second_run_in_the_same_folder_is_refused(journey):
+    journey.reach("finished")
+    assert journey.run.go() == 2
+    assert "already holds a run" in journey.run.said
+    assert journey.run.files() == journey.before_finish
