@@ -96,6 +96,7 @@ def evaluate(cfg: DictConfig) -> int:
     if OmegaConf.is_missing(cfg, "checkpoint"):
         raise ConfigError("say what to evaluate: checkpoint=DIR/checkpoints/NAME.ckpt of a run, or a model directory")
     run_dir = Path(cfg.paths.run_dir)
+    end_on_sigterm()
     with Session.start() as session:
         directory = policy_directory(Path(cfg.checkpoint), Path(cfg.export or session.directory / "policy"))
         if cfg.export is not None:

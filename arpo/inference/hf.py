@@ -22,8 +22,9 @@ from transformers import (
 from arpo.errors import ConfigError, EngineError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.pump import PumpedEngine
-from arpo.inference.weights import checked, checkpoint_name
+from arpo.inference.weights import checked
 from arpo.models.images import ImagePatches, ImageProcessor
+from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

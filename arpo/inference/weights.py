@@ -8,20 +8,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from arpo.errors import ConfigError, WeightSyncError
+from arpo.models.names import checkpoint_name
 
-RENAMED = (("model.visual.", "visual."), ("model.language_model.", "model."))
-"""`transformers` modules carry the names on the left, the published Qwen2.5-VL checkpoints those on the right."""
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 """In a checkpoint only where the model does not share it with the embedding."""
-
-
-def checkpoint_name(name: str) -> str:
-    """Return a parameter's name as published Qwen2.5-VL checkpoints write it."""
-    for ours, published in RENAMED:
-        if name.startswith(ours):
-            return published + name.removeprefix(ours)
-    return name
 
 
 def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:

@@ -17,6 +17,7 @@ from arpo.errors import ConfigError
 from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import chosen_logprobs, pack_left
+from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
 
 log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class Policy(nn.Module):
         These are the names that `save_pretrained` writes and that vLLM's `load_weights` takes.
         """
         for name, tensor in _merged_weights(self.model):
-            yield _checkpoint_name(name), tensor
+            yield checkpoint_name(name), tensor
 
     def save(self, directory: str | Path) -> None:
         """Write a checkpoint, LoRA merged, that `from_pretrained` and vLLM load."""
@@ -207,11 +208,3 @@ def _merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield owner + own_name, parameter.detach() + updated[owner].get_delta_weight("default").detach()
         elif ".lora_" not in name:
             yield owner + own_name, parameter.detach()
-
-
-def _checkpoint_name(name: str) -> str:
-    """Return the name of a weight on disk, which `transformers` 5 renames as it loads."""
-    for loaded, on_disk in (("model.language_model.", "model."), ("model.visual.", "visual.")):
-        if name.startswith(loaded):
-            return on_disk + name.removeprefix(loaded)
-    return name

@@ -128,7 +128,7 @@ def test_the_tolerance_is_the_gap_that_is_still_accepted(run):
 
 
 @pytest.mark.parametrize(("every", "probed"), [(0, []), (1, [0, 1, 2, 3]), (2, [0, 2])])
-def test_probe_every_n_probes_every_nth_sync(run, every, probed):
+def test_probe_every_n_probes_every_nth_policy_version(run, every, probed):
     engine, _, _ = run(probe_every=every, iterations=3)
     assert [version for what, version in engine.events if what == "probe"] == probed
     assert engine.updates == 4  # the sync itself is never left out

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from arpo.errors import ConfigError, WeightSyncError
-from arpo.inference.weights import checked, checkpoint_name, checkpoint_shapes
+from arpo.inference.weights import checked, checkpoint_shapes
+from arpo.models.names import checkpoint_name
 from arpo.models.policy import Policy
 
 SHAPES = {"model.norm.weight": (4,), "visual.merger.weight": (2, 4)}

@@ -2,7 +2,6 @@
 
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,11 +25,12 @@ def smoke(tmp_path_factory: pytest.TempPathFactory, sessions: Path) -> Iterator[
     output = tmp_path_factory.mktemp("smoke")
     run = Run(output / "smoke" / "default", sessions, "experiment=smoke", f"paths.output={output}")
     run.log = output / "smoke.log"
-    started = time.monotonic()
-    code = run.go()
-    assert code == 0, run.said
-    yield Smoke(run, output / "warmstart_fake" / "default" / "policy", time.monotonic() - started)
-    run.end()
+    try:
+        code = run.go()
+        assert code == 0, run.said
+        yield Smoke(run, output / "warmstart_fake" / "default" / "policy")
+    finally:
+        run.end()
 
 
 @pytest.fixture

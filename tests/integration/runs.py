@@ -19,7 +19,7 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 280.0
+PATIENCE_S = 600.0
 """How long a test waits for a run; a slow machine needs a good part of it."""
 
 NOT_COMPARED = ("time/", "env/", "engine/tokens_per_s", "rollout/resumed_episodes", "rollout/retried_episodes")
@@ -43,7 +43,7 @@ class Run:
     def start(self, *overrides: str) -> None:
         """Start train.py as the leader of a process group of its own, as a shell does."""
         command = [sys.executable, "train.py", f"hydra.run.dir={self.directory}", *self.overrides, *overrides]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ARPO_")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "VLLM_"))}
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -144,7 +144,6 @@ class Smoke:
     run: Run
     policy: Path
     """What the warm start wrote."""
-    seconds: float
 
     def again(self, directory: Path, *overrides: str) -> Run:
         """A run that does the same in another folder."""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.runs import Run
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 ITERATIONS = 8
 

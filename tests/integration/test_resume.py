@@ -14,7 +14,7 @@ import pytest
 from tests.integration.killers import BYTES
 from tests.integration.runs import Run, Smoke, assert_same_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 DYING = "tests.integration.killers"
 CLEANUP_S = 20.0

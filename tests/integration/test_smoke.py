@@ -7,7 +7,7 @@ import torch
 
 from tests.integration.runs import assert_same_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 def mean(lines, name):

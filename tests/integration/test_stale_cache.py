@@ -6,8 +6,10 @@ from arpo.errors import WeightSyncError
 from arpo.inference.vllm import VllmEngine
 from tests.integration.parts import Recorder, train
 
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(900)]
 
-class ForgetfulToForget(VllmEngine):
+
+class UnableToForget(VllmEngine):
     """Takes new weights and keeps what it computed with the old ones."""
 
     def _reset_caches(self) -> None:
@@ -30,17 +32,13 @@ def learn(model, directory, engine, recorder=None):
     )
 
 
-@pytest.mark.engine
-@pytest.mark.slow
 def test_a_sync_that_keeps_the_caches_is_caught_at_the_first_update(smoke, tmp_path):
     seen = Recorder()
     with pytest.raises(WeightSyncError, match=r"kept a prefix, multimodal or encoder cache"):
-        learn(smoke.policy, tmp_path, ForgetfulToForget, seen)
+        learn(smoke.policy, tmp_path, UnableToForget, seen)
     assert seen.weights == []  # not one iteration was completed
 
 
-@pytest.mark.engine
-@pytest.mark.slow
 def test_the_same_run_with_vllm_as_it_is_passes_every_probe(smoke, tmp_path):
     run = learn(smoke.policy, tmp_path, VllmEngine)
     assert all(metrics["engine/probe_gap"] <= 1e-4 for metrics in run.metrics)

@@ -49,7 +49,7 @@ def test_pass_at_k_refuses_more_trials_than_there_are(n: int, c: int, k: int):
         pass_at_k(n, c, k)
 
 
-TASKS = [Task("a1", "", domain="a"), Task("b1", "", domain="b"), Task("a2", "", domain="a"), Task("lost", "", "c")]
+TASKS = [Task("b1", "", domain="b"), Task("a1", "", domain="a"), Task("a2", "", domain="a"), Task("lost", "", "c")]
 
 
 def example():
@@ -74,8 +74,8 @@ def test_an_evaluation_counts_by_task_by_domain_and_over_all():
     assert result.overall.task_reward == pytest.approx(2.4 / 6)  # partial credit counts here and not above
     assert result.overall.steps == pytest.approx(16 / 6)
     assert result.overall.outcomes == {"finished": 3, "max_steps": 2, "parse_error": 1}
-    assert [(score.name, score.successes, score.episodes) for score in result.domains] == [("a", 1, 4), ("b", 1, 2)]
-    assert [(score.name, score.successes) for score in result.tasks] == [("a1", 1), ("b1", 1), ("a2", 0)]
+    assert [(score.name, score.successes, score.episodes) for score in result.domains] == [("b", 1, 2), ("a", 1, 4)]
+    assert [(score.name, score.successes) for score in result.tasks] == [("b1", 1), ("a1", 1), ("a2", 0)]
     assert result.lost == 2
 
 
@@ -97,7 +97,7 @@ def test_a_result_is_json_and_a_table():
     assert told["overall"]["success_rate"] == pytest.approx(1 / 3)
     assert told["pass_at"] == pytest.approx({"1": 1 / 3, "2": 2 / 3})
     header, *rows = result.table()
-    assert [row[0] for row in rows] == ["a", "b", "all"]
+    assert [row[0] for row in rows] == ["b", "a", "all"]
     assert all(len(row) == len(header) for row in rows)
     assert rows[-1][2] == "33.3 %"
 
