@@ -1,6 +1,11 @@
 """What every test shares: one thread, no network, shapes checked at run time, and one tiny Qwen2.5-VL."""
 
 import os
+import signal
+
+# A shell that starts the tests in the background has them, and all that they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is imported: threads of several libraries that spin against each other make two cores ten times slower.
 for name, value in {

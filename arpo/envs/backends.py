@@ -122,7 +122,7 @@ class RayBackend:
 
     async def open(self) -> None:
         """Start Ray, or join the one that runs in this process or at `RAY_ADDRESS`."""
-        await asyncio.wrap_future(_RAY.acquire())
+        await asyncio.wrap_future(RAY.acquire())
         self._opened = True
 
     async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> Worker:
@@ -132,11 +132,11 @@ class RayBackend:
         label = new_worker_label()
         actor = ray.remote(EnvWorker).options(
             num_cpus=0,
-            resources={} if _RAY.owned else self._resources,
+            resources={} if RAY.owned else self._resources,
             max_restarts=0,
             max_concurrency=MAX_CALLS_IN_FLIGHT,
             # A Ray of our own hands our environment and import path to its workers, and starts them faster so.
-            runtime_env=None if _RAY.owned else {"env_vars": worker_environment()},
+            runtime_env=None if RAY.owned else {"env_vars": worker_environment()},
         )
         try:
             with env_boundary("crash", "starting a worker process"):
@@ -156,7 +156,7 @@ class RayBackend:
         """Stop Ray, if we started it and no other pool uses it."""
         if self._opened:
             self._opened = False
-            await asyncio.wrap_future(_RAY.release())
+            await asyncio.wrap_future(RAY.release())
 
 
 def make_backend(backend: Literal["ray", "thread"] | Backend) -> Backend:
@@ -219,7 +219,6 @@ class RayRuntime:
             os.environ.setdefault("RAY_worker_niceness", "0")
             ray.init(
                 num_cpus=0,  # no worker processes in advance
-                num_gpus=0,
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 log_to_driver=False,
@@ -237,7 +236,7 @@ class RayRuntime:
             ray.shutdown()
 
 
-_RAY = RayRuntime()
+RAY = RayRuntime()
 
 
 def worker_environment() -> dict[str, str]:

@@ -14,7 +14,7 @@ import torch
 from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor
 
-from arpo.envs.backends import _RAY, MAX_CALLS_IN_FLIGHT, worker_environment
+from arpo.envs.backends import MAX_CALLS_IN_FLIGHT, RAY, worker_environment
 from arpo.errors import ArpoError, ConfigError, EngineError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 
@@ -55,10 +55,10 @@ class RemoteEngine:
         """
         if num_gpus < 0 or threads < 1:
             raise ConfigError(f"num_gpus must not be negative and threads at least 1, got {num_gpus} and {threads}")
-        _RAY.acquire().result()
+        RAY.acquire().result()
         self._closed = False
         with ExitStack() as on_failure:
-            on_failure.callback(lambda: _RAY.release().result())
+            on_failure.callback(lambda: RAY.release().result())
             available = ray.cluster_resources().get("GPU", 0)
             if available < num_gpus:
                 raise ConfigError(f"the engine wants {num_gpus} GPUs, Ray has {available:g}; see CUDA_VISIBLE_DEVICES")
@@ -103,7 +103,7 @@ class RemoteEngine:
             await self._result(self._actor.close.remote())
         finally:
             ray.kill(self._actor)
-            await asyncio.wrap_future(_RAY.release())
+            await asyncio.wrap_future(RAY.release())
 
     async def _result(self, reference: Awaitable[Result]) -> Result:
         with _own_errors("the engine is closed" if self._closed else "the engine's actor failed"):
