@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import pty
+import select
 import re
 import sys
 import threading
@@ -168,6 +169,14 @@ def test_an_error_gives_the_terminal_back(tmp_path, make_collector) -> None:
         time.sleep(0.05)
 
 
+def everything(terminal: int) -> str:
+    """What was written to the other end: a terminal gives it in pieces."""
+    pieces = []
+    while select.select([terminal], [], [], 0.5)[0]:
+        pieces.append(os.read(terminal, 100_000))
+    return b"".join(pieces).decode()
+
+
 def test_a_log_line_scrolls_above_the_live_line_of_a_real_terminal(make_collector) -> None:
     primary, secondary = pty.openpty()
     with os.fdopen(secondary, "w") as screen:
@@ -184,7 +193,7 @@ def test_a_log_line_scrolls_above_the_live_line_of_a_real_terminal(make_collecto
             library.removeHandler(handler)
         assert handler.stream is sys.stderr
         screen.flush()
-        text = os.read(primary, 100_000).decode()
+        text = everything(primary)
     os.close(primary)
     assert "a word in between" in text
     assert "iteration 1/2" in text

@@ -25,6 +25,7 @@ from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Task
 from tests.rollout.support import red_clicker
 
 Mood = Callable[[int, int], str]
@@ -78,13 +79,14 @@ def train(
     *,
     replay: bool,
     iterations: int,
+    tasks: Sequence[Task] = TASKS,
     probe_every: int = 0,
     learning_rate: float = 1e-3,
     callbacks: Sequence[L.Callback] = (),
 ) -> Recorder:
     """Train for real and tell what happened in each iteration."""
     chat = ChatTokenizer(model)
-    settings = RolloutSettings(group_size=GROUP_SIZE, max_steps=2, max_tokens=40, max_context=1000)
+    settings = RolloutSettings(group_size=GROUP_SIZE, max_steps=3, max_tokens=40, max_context=1000)
     collector = RolloutCollector(
         lambda: make_engine(chat),
         EnvPool(FakeDesktop, size=4, backend="thread"),
@@ -108,7 +110,7 @@ def train(
         num_sanity_val_steps=0,
     )
     module = GRPOModule(partial(Policy, model), partial(MasterWeightAdamW, lr=learning_rate))
-    data = RolloutDataModule(collector, ShuffledTasks(TASKS, tasks_per_iteration=len(TASKS), seed=0))
+    data = RolloutDataModule(collector, ShuffledTasks(tasks, tasks_per_iteration=len(tasks), seed=0))
     try:
         trainer.fit(module, data)
     finally:

@@ -133,8 +133,12 @@ class Run:
             time.sleep(0.05)
         assert [" ".join(process.cmdline()) for process in left] == []
         assert [path for path in self.sessions.rglob("*") if not path.is_dir()] == []
-        assert list(self.directory.rglob("*.partial")) == []
-        assert list(self.directory.rglob("*.tmp")) == []
+        assert self.unfinished == []
+
+    @property
+    def unfinished(self) -> list[Path]:
+        """Files that were not yet renamed to what they were to be."""
+        return [path for path in self.directory.rglob("*") if path.suffix in (".partial", ".tmp") and path.is_file()]
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ def processes_of(sessions: Path) -> list[psutil.Process]:
 def assert_same_checkpoint(one: Path, other: Path) -> None:
     """Compare everything that two checkpoints hold, bit for bit."""
     loaded = [torch.load(path, map_location="cpu", weights_only=True) for path in (one, other)]
-    assert list(differences(*loaded, "")) == []
+    assert differences(*loaded, "") == []
 
 
 def differences(one: Any, other: Any, place: str) -> list[str]:
