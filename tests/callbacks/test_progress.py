@@ -4,8 +4,8 @@ import io
 import logging
 import os
 import pty
-import select
 import re
+import select
 import sys
 import threading
 import time
