@@ -74,9 +74,10 @@ class Run:
             assert time.monotonic() < deadline, f"the run did not come to {what}: {self.said}"
             time.sleep(0.01)
 
-    def wait_for_iteration(self, iteration: int) -> None:
-        """Wait until some iterations are complete, so that the next one is running."""
-        self.wait_until(lambda: len(self.metrics) >= iteration + 1, f"iteration {iteration}")
+    def wait_for_rollout(self, iteration: int) -> None:
+        """Wait until the first episode of an iteration, counted from 0, is on disk, and others are running."""
+        path = self.directory / "trajectories" / "train" / f"iteration_{iteration:06d}.jsonl"
+        self.wait_until(path.exists, f"the rollout of iteration {iteration}")
 
     def interrupt(self) -> None:
         """Ctrl-C: SIGINT to the whole process group."""
@@ -119,11 +120,11 @@ class Run:
         return [trajectory for iteration in iterations for trajectory in store.read("train", iteration)]
 
     def files(self) -> dict[str, tuple[int, int]]:
-        """Every file of the run with its time and size, but for the log of the process."""
+        """Every file of the run with its time and size, but for what Hydra writes at every start."""
         return {
             str(path.relative_to(self.directory)): (path.stat().st_mtime_ns, path.stat().st_size)
             for path in self.directory.rglob("*")
-            if path.is_file() and path.name != "train.log"
+            if path.is_file() and path.name != "train.log" and path.parent.name != ".hydra"
         }
 
     def assert_nothing_left(self) -> None:

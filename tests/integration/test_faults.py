@@ -11,8 +11,11 @@ from arpo.rollout.storage import TrajectoryStore
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 ITERATIONS = 2
-FAULTS = ["{kind:hang,call:step}", "{kind:crash,call:step}", "{kind:garbage,call:step}", "{kind:error,call:evaluate}"]
-PLAN = ",".join(fault[:-1] + ",attempts:4,probability:0.35,_target_:arpo.envs.faults.Fault}" for fault in FAULTS)
+FAULTS = {("hang", "step"): 0.3, ("crash", "step"): 0.3, ("garbage", "step"): 0.3, ("error", "evaluate"): 0.9}
+PLAN = ",".join(
+    f"{{_target_:arpo.envs.faults.Fault,kind:{kind},call:{call},attempts:4,probability:{probability}}}"
+    for (kind, call), probability in FAULTS.items()
+)
 """Each of the first four episodes of a task, wherever it runs, has its own draw of each fault."""
 
 
@@ -25,7 +28,7 @@ def faulty(smoke, ending, tmp_path):
         "env.envs_per_worker=2",
         "env.step_timeout_s=2",
         "rollout.settings.max_attempts=12",
-        "callbacks.evaluation.at_start=false",  # the faults are meant for training
+        "+callbacks.evaluation.at_start=false",  # the faults are meant for training
         "+env.make_env.faults._target_=arpo.envs.faults.Faults",
         f"+env.make_env.faults.ledger={tmp_path / 'ledger'}",
         f"+env.make_env.faults.plan=[{PLAN}]",

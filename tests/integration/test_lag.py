@@ -17,7 +17,7 @@ def run(smoke, tmp_path_factory):
     overrides = ("rollout.settings.max_policy_lag=1", f"iterations={ITERATIONS}", "engine.deterministic=false")
     run = smoke.again(tmp_path_factory.mktemp("lag") / "run", *overrides)
     run.start()
-    run.wait_for_iteration(3)
+    run.wait_for_rollout(4)
     run.process.send_signal(signal.SIGTERM)
     run.code = run.wait()
     run.stopped_after = len(run.metrics) - 1
