@@ -57,6 +57,7 @@ class RemoteEngine:
             raise ConfigError(f"num_gpus must not be negative and threads at least 1, got {num_gpus} and {threads}")
         RAY.acquire().result()
         self._closed = False
+        self._update: asyncio.Future[None] | None = None
         with ExitStack() as on_failure:
             on_failure.callback(lambda: RAY.release().result())
             available = ray.cluster_resources().get("GPU", 0)
@@ -77,6 +78,8 @@ class RemoteEngine:
 
     async def generate(self, request: GenerateRequest) -> Response:
         """See `InferenceEngine.generate`."""
+        while self._update is not None:  # Ray keeps no order between calls of an async actor
+            await asyncio.shield(self._update)
         return await self._result(self._actor.generate.remote(request))
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -85,6 +88,14 @@ class RemoteEngine:
         Raises:
             WeightSyncError: If the engine did not take the weights.
         """
+        self._update = update = asyncio.get_running_loop().create_future()
+        try:
+            await self._send(tensors, version)
+        finally:
+            self._update = None
+            update.set_result(None)
+
+    async def _send(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         await self._result(self._actor.begin_update.remote(version))
         complete = False
         try:
