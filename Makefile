@@ -9,7 +9,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train smoke test test-journeys test-fast check format lock clean
+.PHONY: help setup train smoke test test-fast check format lock clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,13 +28,10 @@ smoke: setup  ## The whole loop on the fake desktop, under a minute.
 	$(RUN) train.py experiment=smoke $(ARGS)
 
 test: setup  ## All tests that this machine can run; the others say why they are skipped.
-	$(RUN) -m pytest -m "not journey" $(ARGS)
-
-test-journeys: setup  ## Whole runs of train.py that are killed, interrupted and resumed; not yet stable, so not in test.
-	$(RUN) -m pytest -m journey $(ARGS)
+	$(RUN) -m pytest $(ARGS)
 
 test-fast: setup  ## The tests without browser, engine, Ray and other slow parts.
-	$(RUN) -m pytest -m "not journey and not slow and not browser and not engine and not ray and not gpu and not docker" $(ARGS)
+	$(RUN) -m pytest -m "not slow and not browser and not engine and not ray and not gpu and not docker" $(ARGS)
 
 check: setup  ## Lint, format, types and the order of layers.
 	$(RUN) -m ruff check .

@@ -45,10 +45,3 @@ def ending(sessions: Path) -> Iterator[Callable[[Run], Run]]:
     yield remember
     for run in runs:
         run.end()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark whole runs as journeys; what trains inside the test's own process is none."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent and item.path.name != "test_replay.py":
-            item.add_marker(pytest.mark.journey)

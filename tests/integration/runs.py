@@ -150,6 +150,11 @@ class Smoke:
     policy: Path
     """What the warm start wrote."""
 
+    @property
+    def iterations(self) -> int:
+        """How many it had when it ended."""
+        return len(self.run.metrics) - 1
+
     def again(self, directory: Path, *overrides: str) -> Run:
         """A run that does the same in another folder."""
         return Run(directory, self.run.sessions, "experiment=smoke", f"model.path={self.policy}", *overrides)

@@ -16,7 +16,6 @@ def mean(lines, name):
 
 def test_success_rises_from_a_sparse_base(smoke):
     lines = smoke.run.metrics[1:]
-    assert len(lines) == 20
     base, end = mean(lines[:3], "rollout/success_rate"), mean(lines[-3:], "rollout/success_rate")
     assert 0.1 <= base <= 0.4
     assert end >= base + 0.25
@@ -40,7 +39,9 @@ def test_engine_and_trainer_agree_before_and_after_every_sync(smoke):
 def test_the_run_leaves_results_and_nothing_else(smoke):
     names = {path.name for path in smoke.run.directory.iterdir()}
     assert {"metrics.jsonl", "config.yaml", "run.json", "checkpoints", "trajectories", "eval"} <= names
-    assert [path.name for path in smoke.run.checkpoints] == [f"iteration_{n:06d}.ckpt" for n in (18, 19, 20)]
+    assert [path.name for path in smoke.run.checkpoints] == [
+        f"iteration_{number:06d}.ckpt" for number in range(smoke.iterations - 2, smoke.iterations + 1)
+    ]
     smoke.run.assert_nothing_left()
 
 
@@ -48,7 +49,8 @@ def test_a_checkpoint_holds_built_ins_and_tensors_alone(smoke):
     """And so it loads without running code; it differs from the one before it."""
     newest, before = smoke.run.checkpoints[-1], smoke.run.checkpoints[-2]
     state = torch.load(newest, weights_only=True)
-    assert state["policy_version"] == 20
+    last = smoke.iterations
+    assert state["policy_version"] == last
     found = differences(state, torch.load(before, weights_only=True), "")
-    assert "/policy_version: 20 and 19" in found
+    assert f"/policy_version: {last} and {last - 1}" in found
     assert any(place.startswith("/state_dict/policy.model.") for place in found)
