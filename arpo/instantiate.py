@@ -24,7 +24,7 @@ from arpo.preflight import check_arguments, preflight
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.evaluation import EvaluationResult
 from arpo.session import Session
-from arpo.start import ensure_model, find_checkpoint, refuse_to_overwrite, run_name
+from arpo.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +60,19 @@ def train(cfg: DictConfig) -> int:
     run_dir = Path(cfg.paths.run_dir)
     preflight(OmegaConf.to_container(cfg.requires, resolve=True), required_model(cfg))  # type: ignore[arg-type]
     check_arguments(OmegaConf.to_container(cfg, resolve=True))
+    with hold(run_dir):
+        return _train(cfg, run_dir)
+
+
+def _train(cfg: DictConfig, run_dir: Path) -> int:
     checkpoint = find_checkpoint(cfg.resume, cfg.paths.checkpoints)
     if checkpoint is None:
         refuse_to_overwrite(run_dir, cfg.resume)
     elif iteration_of(checkpoint) >= cfg.iterations:
         log.info("the run is finished: %s is of its last iteration, %d", checkpoint, cfg.iterations)
         return 0
+    else:
+        forget_later(run_dir, checkpoint)
     end_on_sigterm()
     if cfg.warmstart is not None:
         ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output)
@@ -74,7 +81,6 @@ def train(cfg: DictConfig) -> int:
     session = Session.start()
     datamodule = None
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
         datamodule = build(cfg.datamodule)
         module = build(cfg.module)
@@ -96,6 +102,7 @@ def evaluate(cfg: DictConfig) -> int:
     if OmegaConf.is_missing(cfg, "checkpoint"):
         raise ConfigError("say what to evaluate: checkpoint=DIR/checkpoints/NAME.ckpt of a run, or a model directory")
     run_dir = Path(cfg.paths.run_dir)
+    check_export(cfg.export, Path(cfg.checkpoint))
     end_on_sigterm()
     with Session.start() as session:
         directory = policy_directory(Path(cfg.checkpoint), Path(cfg.export or session.directory / "policy"))
@@ -139,6 +146,20 @@ def show(result: EvaluationResult) -> None:
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+def check_export(export: str | None, checkpoint: Path) -> None:
+    """Check that an export has something to do, and nothing to destroy.
+
+    Raises:
+        ConfigError: When the directory is in use, or the checkpoint is an exported one already.
+    """
+    if export is None:
+        return
+    if Path(export).exists() and (not Path(export).is_dir() or any(Path(export).iterdir())):
+        raise ConfigError(f"export={export} exists and is not empty: name a new directory, or delete that one")
+    if (checkpoint / "config.json").exists():
+        raise ConfigError(f"checkpoint={checkpoint} is a directory that engines load already: copy it instead")
 
 
 def policy_directory(checkpoint: Path, export: Path) -> Path:

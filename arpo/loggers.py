@@ -56,7 +56,7 @@ class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
             resume_step: The iteration of the checkpoint that the run continues from: what an interrupted run wrote
                 beyond it disappears from the curves. 0 is a new run.
         """
-        purge_step = resume_step + 1 if resume_step else None
+        purge_step = resume_step + 1 if resume_step else 0  # a crash before the first checkpoint left points too
         super().__init__(save_dir, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._last: dict[str, float] = {}
         self._last_step = resume_step

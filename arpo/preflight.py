@@ -5,7 +5,7 @@ import inspect
 import pydoc
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -89,7 +89,7 @@ def _unknown_arguments(tree: object, place: str) -> Iterator[str]:
     if not isinstance(tree, Mapping):
         return
     target = pydoc.locate(str(tree.get("_target_")))  # None where there is nothing: whoever builds it says that best
-    if callable(target):
+    if callable(target) and _has_signature(target):
         parameters = inspect.signature(target).parameters
         given = [str(key) for key in tree if not str(key).startswith("_")]
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -97,6 +97,14 @@ def _unknown_arguments(tree: object, place: str) -> Iterator[str]:
             yield from (f"{place}.{key}: {tree['_target_']} has {known}" for key in given if key not in parameters)
     for key, value in tree.items():
         yield from _unknown_arguments(value, f"{place}.{key}" if place else str(key))
+
+
+def _has_signature(target: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(target)
+    except ValueError:  # some built-in types have none that Python can read
+        return False
+    return True
 
 
 def _missing_modules(requires: Mapping[str, object]) -> list[str]:

@@ -1,19 +1,25 @@
 """Where a run begins: its name, the checkpoint it continues from, and the policy it starts with."""
 
+import fcntl
 import logging
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-from arpo.callbacks.checkpoint import newest_checkpoint
+from lightning.pytorch.utilities import rank_zero_only
+
+from arpo.callbacks.checkpoint import checkpoints, iteration_of, newest_checkpoint
 from arpo.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-NOT_IN_THE_NAME = ("experiment=", "resume=", "paths.", "hydra", "+hydra")
-"""Overrides that say where or how often, not what: they do not make another run."""
+NOT_IN_THE_NAME = ("experiment=", "resume=", "iterations=", "paths.", "hydra", "+hydra")
+"""Overrides that say where or how long, not what: they do not make another run, and a longer one goes on."""
 
 WARMSTART_GRACE_S = 30.0
 """How long a warm start may take to end its browsers when the run is interrupted."""
@@ -38,18 +44,62 @@ def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
         directory: The run's own checkpoints.
 
     Raises:
-        ConfigError: When `resume` names a file that is not there.
+        ConfigError: When `resume` names a file that is not there or belongs to another run, whose trajectories the
+            replay buffer would miss; or when all checkpoints of the run are damaged.
     """
     if resume is None:
         return None
     if resume == "auto":
         found = newest_checkpoint(directory)
+        if found is None and checkpoints(Path(directory)):
+            raise ConfigError(
+                f"every checkpoint in {directory} is damaged. Put one back from a copy, or delete the run's folder to "
+                "start again"
+            )
         log.info("resume=auto: %s", found or "no checkpoint yet, starting from the beginning")
         return found
     path = Path(resume)
     if not path.is_file():
         raise ConfigError(f"resume={path}: there is no such checkpoint; resume=auto finds the newest one of this run")
+    if path.parent.resolve() != Path(directory).resolve():
+        raise ConfigError(
+            f"resume={path} belongs to another run than {Path(directory).parent}. Go on there: give that run's "
+            "overrides, or hydra.run.dir=DIR with its folder"
+        )
     return path
+
+
+def forget_later(run_dir: Path, checkpoint: Path) -> None:
+    """Remove checkpoints and evaluations of later iterations: the run takes another way from here."""
+    for path in [*checkpoints(checkpoint.parent), *(run_dir / "eval").glob("iteration_*.json")]:
+        if iteration_of(path) > iteration_of(checkpoint):
+            log.info("%s lies beyond the checkpoint that the run continues from: removed", path)
+            path.unlink()
+
+
+@contextmanager
+def hold(run_dir: Path) -> Iterator[None]:
+    """Keep other runs out of a run's folder; the kernel lets go when the process ends, however it ends.
+
+    Raises:
+        ConfigError: When another process has it.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+        yield  # the other processes of the same run
+        return
+    descriptor = os.open(run_dir / ".lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(
+            f"another process is working in {run_dir}: wait for it, or start elsewhere with paths.output=DIR"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def refuse_to_overwrite(run_dir: Path, resume: str | None) -> None:

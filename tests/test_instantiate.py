@@ -15,6 +15,7 @@ from arpo.errors import ConfigError
 from arpo.instantiate import (
     build,
     build_trainer,
+    check_export,
     evaluate,
     exit_code,
     flatten,
@@ -124,6 +125,22 @@ def test_a_checkpoint_becomes_a_directory_with_the_trained_weights(run_folder, t
     loaded = dict(Policy(directory).named_parameters())
     for name, parameter in trained.named_parameters():
         assert_close(loaded[name], parameter)
+
+
+def test_an_export_destroys_nothing(run_folder, tmp_path):
+    folder, _ = run_folder
+    checkpoint = folder / "checkpoints" / "iteration_000003.ckpt"
+    check_export(None, checkpoint)
+    check_export(str(tmp_path / "new"), checkpoint)
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        check_export(str(folder), checkpoint)
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        check_export(str(checkpoint), checkpoint)
+
+
+def test_a_directory_that_engines_load_is_not_exported_again(tiny_model, tmp_path):
+    with pytest.raises(ConfigError, match="copy it instead"):
+        check_export(str(tmp_path / "new"), tiny_model)
 
 
 def test_a_directory_is_taken_as_it_is(tiny_model, tmp_path):

@@ -1,4 +1,5 @@
 import logging
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import torch
 
 from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.errors import ConfigError
-from arpo.start import ensure_model, find_checkpoint, refuse_to_overwrite, run_name
+from arpo.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ from arpo.start import ensure_model, find_checkpoint, refuse_to_overwrite, run_n
         (["experiment=arpo_miniwob", "seed=2", "replay=off"], "replay=off,seed=2"),
         (["seed=2", "resume=auto", "paths.output=elsewhere", "hydra.verbose=true"], "seed=2"),
         (["module.optimizer.lr=1e-5", "module.clip_low=-0.1"], "module.clip_low=-0.1,module.optimizer.lr=1e-5"),
+        (["seed=2", "iterations=100"], "seed=2"),
         (["model.path=/data/UI-TARS 1.5"], "model.path=_data_UI-TARS_1.5"),
         (["tasks.train.seeds=[1,2]"], "tasks.train.seeds=_1,2_"),
     ],
@@ -58,9 +60,45 @@ def test_resume_auto_finds_the_newest_of_this_run_or_begins(tmp_path, caplog):
 
 def test_resume_takes_a_file_and_says_when_it_is_not_there(tmp_path):
     path = save(tmp_path / "iteration_000001.ckpt")
-    assert find_checkpoint(str(path), tmp_path / "elsewhere") == path
+    assert find_checkpoint(str(path), tmp_path) == path
     with pytest.raises(ConfigError, match=r"resume=.*gone\.ckpt: there is no such checkpoint; resume=auto"):
         find_checkpoint(str(tmp_path / "gone.ckpt"), tmp_path)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    path = save(tmp_path / "other" / "checkpoints" / "iteration_000001.ckpt")
+    with pytest.raises(ConfigError, match=r"belongs to another run than .*mine\. Go on there"):
+        find_checkpoint(str(path), tmp_path / "mine" / "checkpoints")
+
+
+def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew(tmp_path):
+    (tmp_path / "iteration_000001.ckpt").write_bytes(b"half")
+    with pytest.raises(ConfigError, match=r"every checkpoint in .* is damaged"):
+        find_checkpoint("auto", tmp_path)
+
+
+def test_what_lies_beyond_the_checkpoint_that_is_resumed_is_removed(tmp_path):
+    kept, *later = [save(tmp_path / "checkpoints" / f"iteration_{number:06d}.ckpt") for number in (35, 40, 50)]
+    evaluations = [tmp_path / "eval" / f"iteration_{number:06d}.json" for number in (0, 35, 50)]
+    evaluations[0].parent.mkdir()
+    for path in evaluations:
+        path.write_text("{}")
+    forget_later(tmp_path, kept)
+    assert [path.exists() for path in (kept, *later)] == [True, False, False]
+    assert [path.exists() for path in evaluations] == [True, True, False]
+
+
+def test_a_folder_is_held_by_one_process_at_a_time(tmp_path):
+    code = f"from pathlib import Path; from arpo.start import hold; hold(Path({str(tmp_path)!r})).__enter__()"
+
+    def try_in_another_process() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    with hold(tmp_path):
+        refused = try_in_another_process()
+    assert refused.returncode != 0
+    assert "another process is working in" in refused.stderr
+    assert try_in_another_process().returncode == 0
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):

@@ -26,7 +26,7 @@ class GracefulStop(L.Callback):
     """Ends training after the running iteration when a person or a scheduler asks for it.
 
     The checkpoint of that iteration is written by `IterationCheckpoint`, and the run continues with `resume=auto`. A
-    second signal raises `KeyboardInterrupt`, so that everything that was started is ended before the process exits.
+    second signal raises `SystemExit`, so that everything that was started is ended before the process exits.
 
     Attributes:
         received: The first signal, or None; the entry point turns it into the exit code.
@@ -34,23 +34,19 @@ class GracefulStop(L.Callback):
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._trainer: L.Trainer | None = None
         self._previous: dict[int, Any] = {}
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # not earlier: Lightning installs its own SIGTERM handler just before, which would end the run in mid-air
-        self._trainer = trainer
         self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if self.received is not None:
             log.warning("%s again: stopping at once", name)
-            raise KeyboardInterrupt
+            raise SystemExit(128 + number)
         self.received = number
-        if self._trainer is not None:
-            self._trainer.should_stop = True
         log.warning(
             "%s: finishing this iteration, then a checkpoint, then the end; once more stops at once. "
             "Continue later with resume=auto",
@@ -59,8 +55,9 @@ class GracefulStop(L.Callback):
 
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # a signal may reach one rank only, and none may go on alone
-        trainer.should_stop = trainer.strategy.reduce_boolean_decision(trainer.should_stop, all=False)
+        # a signal may reach one rank only, and none may go on, or stop, alone
+        asked = trainer.should_stop or self.received is not None
+        trainer.should_stop = trainer.strategy.reduce_boolean_decision(asked, all=False)
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

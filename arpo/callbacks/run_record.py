@@ -1,6 +1,7 @@
 """Where a result comes from: the code, the packages, the machine and the command of a run."""
 
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -15,6 +16,8 @@ import psutil
 import torch
 from typing_extensions import override
 
+log = logging.getLogger(__name__)
+
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -27,13 +30,18 @@ class RunRecord(L.Callback):
 
     def __init__(self, directory: str | Path) -> None:
         self.path = Path(directory) / "run.json"
+        self._started = _now()  # engine, browsers and demonstrations start before Lightning calls any hook
         self._entry: dict[str, Any] | None = None
 
     @override
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if trainer.is_global_zero and stage == "fit":
-            self._entry = provenance()
+            self._entry = {"started": self._started, **provenance()}
             self._write("running")
+
+    @override
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._write("running")  # a killed run has then a time of its last iteration
 
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -42,7 +50,10 @@ class RunRecord(L.Callback):
 
     @override
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self._write(f"{type(exception).__name__}: {exception}")
+        try:
+            self._write(f"{type(exception).__name__}: {exception}")
+        except OSError as error:  # a full disk, say: what ended the run must not be hidden by what followed
+            log.warning("cannot write %s: %s", self.path, error)
 
     def _write(self, status: str) -> None:
         """Put this start's entry last, after those of earlier starts of the same run."""
@@ -60,7 +71,6 @@ class RunRecord(L.Callback):
 def provenance() -> dict[str, Any]:
     """Give everything that is needed to know what ran."""
     return {
-        "started": _now(),
         "command": sys.argv,
         "git": git_state(PROJECT),
         "python": platform.python_version(),

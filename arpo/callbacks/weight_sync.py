@@ -26,6 +26,8 @@ class SyncedModule(Protocol):
 
     policy: Policy
     policy_version: int
+    temperature: float
+    """At which `sampled_logprobs` takes the tokens to be sampled."""
 
     def sampled_logprobs(self, trajectory: Trajectory) -> list[float]:
         """The trainer's log-probabilities of the sampled tokens."""
@@ -88,7 +90,9 @@ class WeightSync(L.Callback):
     def _probe(self, collector: RolloutCollector, module: SyncedModule) -> float:
         prompt_ids = module.policy.chat.first_prompt(PROBE_PROMPT.messages("Press OK."))
         png = probe_picture()
-        request = GenerateRequest(prompt_ids, (png,), Sampling(max_tokens=self.probe_tokens))
+        request = GenerateRequest(
+            prompt_ids, (png,), Sampling(max_tokens=self.probe_tokens, temperature=module.temperature)
+        )
         response = collector.generate(request)
         return logprob_gap(response.logprobs, module.sampled_logprobs(as_trajectory(request, response)))
 

@@ -72,6 +72,9 @@ class DemonstrationDataModule(L.LightningDataModule):
         batch_size: Demonstrations a step.
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
         seed: Seeds mistakes and the order of batches.
+
+    Raises:
+        ConfigError: By `setup`, if the model that is there sees images of another size.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a YAML key
@@ -106,6 +109,11 @@ class DemonstrationDataModule(L.LightningDataModule):
         if not (self.model / "config.json").exists():
             self.make_model(self.model, corpus=corpus(demonstrations, self.prompt, self.max_pixels, self.seed))
         chat = ChatTokenizer(self.model)
+        if chat.image_limits != (self.min_pixels, self.max_pixels):
+            raise ConfigError(
+                f"{self.model} sees pictures of {chat.image_limits} pixels, and the demonstrations are for "
+                f"{(self.min_pixels, self.max_pixels)}: delete that directory, or set datamodule.image_limits"
+            )
         self._trajectories = [
             as_trajectory(f"demonstration/{number}", demonstration, chat, self.prompt, self.directory)
             for number, demonstration in enumerate(demonstrations)

@@ -58,6 +58,7 @@ class ChatTokenizer:
         self._factor: int = images.patch_size * images.merge_size
         self._min_pixels: int = images.size["shortest_edge"]
         self._max_pixels: int = images.size["longest_edge"]
+        self.image_limits = self._min_pixels, self._max_pixels
 
     @property
     def pad_id(self) -> int:

@@ -47,6 +47,9 @@ class GRPOModule(L.LightningModule):
         level: Ratio per `token`, or per `sequence` (GSPO, arXiv 2507.18071).
         aggregation: How token losses become one number.
         dr_grpo_length: The constant length of the aggregation `dr_grpo`, and of no other.
+        sampler_correction: Cap of the weights min(old / sampler, cap) that correct for an engine which was behind the
+            policy or differs from it (truncated importance sampling; 1 in DART, arXiv 2509.23866); None corrects
+            nothing, as in the paper. For runs with `max_policy_lag` > 0.
         minibatches: Optimizer steps in one pass over a batch.
         epochs: Passes over a batch.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
@@ -75,6 +78,7 @@ class GRPOModule(L.LightningModule):
         level: RatioLevel = "token",
         aggregation: Aggregation = "sequence",
         dr_grpo_length: int | None = None,
+        sampler_correction: float | None = None,
         minibatches: int = 2,
         epochs: int = 1,
         micro_batch_tokens: int = 65536,
@@ -92,6 +96,7 @@ class GRPOModule(L.LightningModule):
             level=level,
             aggregation=aggregation,
             dr_grpo_length=dr_grpo_length,
+            sampler_correction=sampler_correction,
             kl_coefficient=kl_coefficient,
             kl=kl,
         )
@@ -187,6 +192,8 @@ class GRPOModule(L.LightningModule):
             work.averages.mean("train/grad_norm", norm.item())
             optimizer.step()  # type: ignore[union-attr]
             scheduler.step()  # type: ignore[union-attr]
+        else:
+            work.averages.total("train/refused_gradients", 1.0)
         optimizer.zero_grad()  # type: ignore[union-attr]
 
     def _accumulate(self, minibatch: Minibatch, chunk: list[int], old: list[Tensor] | None, work: UpdateMeter) -> None:
@@ -197,7 +204,10 @@ class GRPOModule(L.LightningModule):
         mask = output.mask & torch.tensor([not sample.filler for sample in samples], device=self.device)[:, None]
         average = self.objective.average(minibatch, self.trainer.world_size)
         advantages = torch.tensor([sample.advantage for sample in samples], device=self.device)
-        result = self.objective.loss(output, before, advantages, mask, average)
+        sampler = pad_sequence([sample.tokens.sampler_logprobs for sample in samples], batch_first=True)
+        replayed = torch.tensor([sample.replayed for sample in samples], device=self.device)
+        weights = self.objective.weights(before, sampler.to(self.device), mask, replayed)
+        result = self.objective.loss(output, before, advantages, mask, average, weights)
         loss = result.loss + self._kl_penalty(samples, output, mask, average, work)
         self.manual_backward(loss)
         work.averages.total("train/loss", loss.item() / self.minibatches / self.epochs)

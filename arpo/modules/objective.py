@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import get_args
 
+import torch
 from torch import Tensor
 
 from arpo.algorithms.advantages import Deviation, Estimator, group_advantages
+from arpo.algorithms.corrections import truncated_importance_weights
 from arpo.algorithms.kl import KLEstimator, kl_divergence
 from arpo.algorithms.losses import Aggregation, ClipRange, LossOutput, MinibatchAverage, RatioLevel, policy_loss
 from arpo.algorithms.rewards import group_rewards
@@ -26,6 +28,7 @@ class Objective:
     level: RatioLevel
     aggregation: Aggregation
     dr_grpo_length: int | None
+    sampler_correction: float | None
     kl_coefficient: float
     kl: KLEstimator
 
@@ -43,6 +46,10 @@ class Objective:
             raise ConfigError(
                 f"module.dr_grpo_length={self.dr_grpo_length} with module.aggregation={self.aggregation}: the length "
                 "belongs to aggregation=dr_grpo, which needs it, and to no other"
+            )
+        if self.sampler_correction is not None and self.sampler_correction <= 0:
+            raise ConfigError(
+                f"module.sampler_correction must be positive, or null for none, got {self.sampler_correction}"
             )
         if self.format_weight < 0 or self.kl_coefficient < 0:
             raise ConfigError(
@@ -64,12 +71,41 @@ class Objective:
             length=self.dr_grpo_length,
         )
 
+    def weights(self, before: Tensor, sampler: Tensor, mask: Tensor, replayed: Tensor) -> Tensor | None:
+        """Give the weight of each token for what its sampler was off the policy; None where nothing is corrected.
+
+        A replayed success counts in full: it is there because the policy would hardly sample it.
+
+        Args:
+            before: Log-probabilities of the policy before the update.
+            sampler: Log-probabilities of the engine at generation.
+            mask: True on action tokens.
+            replayed: True for sequences that replay put in.
+        """
+        if self.sampler_correction is None:
+            return None
+        weights = truncated_importance_weights(before, sampler, mask, cap=self.sampler_correction)
+        return torch.where(replayed[:, None], mask.to(weights.dtype), weights)
+
     def loss(
-        self, output: ActionLogprobs, before: Tensor, advantages: Tensor, mask: Tensor, average: MinibatchAverage
+        self,
+        output: ActionLogprobs,
+        before: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        average: MinibatchAverage,
+        weights: Tensor | None,
     ) -> LossOutput:
         """Give the clipped loss of a micro-batch."""
         return policy_loss(
-            output.logprobs, before, advantages, mask, average=average, clip=self.clip, level=self.level
+            output.logprobs,
+            before,
+            advantages,
+            mask,
+            average=average,
+            clip=self.clip,
+            level=self.level,
+            weights=weights,
         )
 
     def kl_penalty(

@@ -120,6 +120,7 @@ class RolloutCollector:
             ArpoError: If an episode ended in an error that is no infrastructure failure, such as a full disk.
         """
         requests, job = self._submitted[iteration]
+        self._current = job  # the one that is waited for, though a later one may have begun
         rows = job.rows()
         del self._submitted[iteration]
         for request, row in zip(requests, rows, strict=True):

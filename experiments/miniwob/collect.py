@@ -39,7 +39,7 @@ def choose(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     `make train` is seed 0 in the folder `default`; where a multirun has made `seed=0` too, that one counts.
 
     Raises:
-        ValueError: If none is left.
+        ValueError: If none is left, or they have different budgets.
     """
     chosen: dict[int, Run] = {}
     left_out = []
@@ -55,6 +55,9 @@ def choose(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             chosen[run.seed] = run
     if not chosen:
         raise ValueError("no complete run: " + "; ".join(left_out))
+    budgets = {run.directory.name: run.budget for run in chosen.values()}
+    if len(set(budgets.values())) > 1:
+        raise ValueError(f"the runs have different numbers of iterations: {budgets}; make them again")
     return [chosen[seed] for seed in sorted(chosen)], left_out
 
 

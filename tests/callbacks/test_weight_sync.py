@@ -60,6 +60,7 @@ class SyncedModule(IdleModule):
         super().__init__()
         self.policy = Policy(chat)
         self.error = error
+        self.temperature = 0.7
 
     def sampled_logprobs(self, trajectory):
         healthy = ScriptedEngine(self.policy.chat, wait)
@@ -139,6 +140,12 @@ def test_probe_tokens_is_how_long_the_answer_may_be(run):
     probes = [request for request in engine.requests if request.images == (probe_picture(),)]
     assert {request.sampling.max_tokens for request in probes} == {3}
     assert len({(request.prompt_ids, request.sampling) for request in probes}) == 1  # the same question every time
+
+
+def test_the_probe_is_sampled_at_the_temperature_that_the_trainer_reads_it_at(run):
+    engine, module, _ = run(iterations=1)
+    probes = [request for request in engine.requests if request.images == (probe_picture(),)]
+    assert {request.sampling.temperature for request in probes} == {module.temperature}
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,12 @@ def test_a_model_that_is_there_is_left_alone(make_data, tmp_path):
     assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == written
 
 
+def test_a_model_that_sees_pictures_of_another_size_is_refused(make_data, tmp_path):
+    set_up(make_data(model=tmp_path / "model"))
+    with pytest.raises(ConfigError, match=r"sees pictures of \(3136, 15680\) pixels, and .* for \(3136, 31360\)"):
+        set_up(make_data(model=tmp_path / "model", image_limits=(3136, 31360)))
+
+
 def test_a_desktop_that_fails_now_and_then_does_not_end_the_collection(make_data, tmp_path):
     (tmp_path / "ledger").mkdir()
     twice = Faults([Fault("error", "step", attempts=2)], ledger=str(tmp_path / "ledger"))

@@ -1,5 +1,7 @@
 """The update, option by option: every test flips one option of `GRPOModule` and sees what it is said to do."""
 
+import math
+from dataclasses import replace
 from functools import partial
 
 import lightning as L
@@ -172,7 +174,7 @@ def objective_loss(module, ratio, advantage):
     mask = torch.ones(1, 1, dtype=torch.bool)
     average = module.objective.average(Minibatch((), 1, 1), ranks=1)
     output = ActionLogprobs(logprobs, mask, None)
-    return module.objective.loss(output, torch.zeros(1, 1), torch.tensor([advantage]), mask, average).loss.item()
+    return module.objective.loss(output, torch.zeros(1, 1), torch.tensor([advantage]), mask, average, None).loss.item()
 
 
 def test_dual_clip_bounds_the_loss_of_a_negative_advantage(make_module):
@@ -339,6 +341,44 @@ def test_only_what_was_just_sampled_is_compared_with_the_engine(make_module, mak
     assert reported["engine/logprob_gap_mean"] == pytest.approx(sum(gaps) / len(gaps), rel=1e-4)
 
 
+# --- an engine behind the policy ------------------------------------------------------------------------------------
+
+
+def shifted(trajectory, logprobs, shift):
+    """The trajectory as an engine would have sampled it that gave every token `shift` more log-probability."""
+    steps, rest = [], list(logprobs)
+    for step in trajectory.steps:
+        own, rest = rest[: len(step.response_ids)], rest[len(step.response_ids) :]
+        steps.append(replace(step, sampler_logprobs=tuple(value + shift for value in own)))
+    return replace(trajectory, steps=tuple(steps))
+
+
+@pytest.mark.parametrize(
+    ("cap", "shift", "injected", "weight"),
+    [
+        (1.0, math.log(4), (), 0.25),  # old / sampler = 1/4
+        (1.0, -math.log(4), (), 1.0),  # 4, capped
+        (2.0, -math.log(4), (), 2.0),
+        (1.0, math.log(4), (0,), 1.0),  # replay counts in full
+        (None, math.log(4), (), 1.0),
+    ],
+)
+def test_sampler_correction_weighs_tokens_by_how_much_likelier_the_policy_is(
+    make_module, make_policy, make_group, cap, shift, injected, weight
+):
+    group, policy = make_group(1.0, 0.0), make_policy()
+    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
+    # population std: A = 1 and -1; each sequence is averaged over its tokens; only the first is off its sampler
+    (-(weight * rows[0].mean() - rows[1].mean()) / 2).backward()
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    pairs = zip(group.trajectories, rows, (shift, 0.0), strict=True)
+    sampled = tuple(shifted(trajectory, row.tolist(), by) for trajectory, row, by in pairs)
+    module = make_module(sampler_correction=cap)
+    before = weights(module.policy)
+    fit(module, [replace(group, trajectories=sampled, injected=injected)])
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+
+
 # --- what goes wrong ------------------------------------------------------------------------------------------------
 
 
@@ -350,6 +390,7 @@ def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_end
     batches = [[make_group(1.0, 0.0)]] * 2
     trainer = fit(module, *batches)
     assert trainer.global_step == 0
+    assert metrics(trainer)["train/refused_gradients"] == 1.0
     assert torch.equal(weights(module.policy).nan_to_num(), before.nan_to_num())
     with pytest.raises(ArpoError, match="3 times in a row"):
         fit(module, *batches)
@@ -364,6 +405,7 @@ def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_end
         ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be above 0"),
         ({"temperature": float("nan")}, "temperature must be above 0"),
+        ({"sampler_correction": 0.0}, "sampler_correction must be positive"),
         ({"kl_coefficient": 0.1}, "needs a reference policy"),
         ({"kl_coefficient": -0.1}, "must not be negative"),
         ({"format_weight": -1.0}, "must not be negative"),
