@@ -153,9 +153,9 @@ def _step_obstacles(key: str, steps: Any) -> Iterator[Obstacle]:
         place = f"{key}[{index}]"
         if not isinstance(step, Mapping) or not isinstance(step.get("parameters"), Mapping):
             raise TaskFormatError(f"key {place!r} must be a step with type and parameters, got {step!r}")
-        kind, given = step.get("type"), set(step["parameters"])
+        kind, given = str(step.get("type")), set(step["parameters"])
         if kind not in STEPS:
-            yield _obstacle(f"{place}.type", str(kind))
+            yield _obstacle(f"{place}.type", kind)
             continue
         required, optional = STEPS[kind]
         if not required <= given:
