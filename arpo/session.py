@@ -23,12 +23,15 @@ from typing import Self
 
 import psutil
 
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, EnvError
 
 log = logging.getLogger(__name__)
 
 LABEL_VARIABLE = "ARPO_SESSION"
 DIRECTORY_VARIABLE = "ARPO_SESSION_DIR"
+
+CONTAINERS_MARKER = "containers"
+"""A file in the directory of a session that has started containers: without it, nobody asks an engine."""
 
 MAX_DIRECTORY_LENGTH = 38
 """Ray adds up to 68 characters for its sockets, and Linux allows 107 in the path of a socket."""
@@ -83,7 +86,7 @@ class Session:
             ConfigError: If this process has an open session, or the root belongs to another user.
         """
         root = _private(root if root is not None else _default_root())
-        directory = root / _own_name()
+        directory = root / own_name()
         if directory.exists():
             raise ConfigError(f"this process already has an open session at {directory}; close it before the next")
         reap(root)
@@ -106,6 +109,7 @@ class Session:
         ended = end_processes(self.label, self.directory)
         if ended:
             log.info("ended %d processes that the run had left", ended)
+        _remove_containers(self.directory)
         for name, value in self._environment_before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -136,12 +140,13 @@ def reap(root: Path) -> Reaped:
     sessions = processes = 0
     for lock_path in sorted(root.glob("*.lock")):
         directory = lock_path.with_suffix("")
-        if _owner_lives(directory.name):
+        if owner_lives(directory.name):
             continue
         lock = _take_lock(directory)
         if lock is None:  # the owner lives in another container, or another run is reaping it
             continue
         processes += end_processes(directory.name, directory)
+        _remove_containers(directory)
         _remove(directory)
         os.close(lock)
         sessions += 1
@@ -243,7 +248,7 @@ def _default_root() -> Path:
     if enclosing is not None:
         return enclosing.parent
     root = Path(tempfile.gettempdir()) / f"arpo-{os.getuid()}"
-    too_long = len(str(root / _own_name())) > MAX_DIRECTORY_LENGTH
+    too_long = len(str(root / own_name())) > MAX_DIRECTORY_LENGTH
     return Path("/tmp") / root.name if too_long else root
 
 
@@ -260,12 +265,14 @@ def _private(root: Path) -> Path:
     return root
 
 
-def _own_name() -> str:
+def own_name() -> str:
+    """Return what names this process on this machine for good: its id, and when it began."""
     process = psutil.Process()
     return f"{process.pid}-{int(process.create_time())}"
 
 
-def _owner_lives(name: str) -> bool:
+def owner_lives(name: str) -> bool:
+    """Say whether the process of a name lives; what is no such name counts as living."""
     pid, _, started = name.partition("-")
     if not (pid.isdecimal() and started.isdecimal()):
         return True  # not one of ours: leave it alone
@@ -288,6 +295,21 @@ def _take_lock(directory: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _remove_containers(directory: Path) -> None:
+    """Remove the containers of a session, if it has started any."""
+    if not (directory / CONTAINERS_MARKER).exists():
+        return
+    from arpo.envs.containers import remove_session
+
+    try:
+        removed = remove_session(directory.name)
+    except EnvError as error:
+        log.warning("containers of session %s may be left: %s", directory.name, error)
+    else:
+        if removed:
+            log.info("removed %d containers that the run had left", removed)
 
 
 def _remove(directory: Path) -> None:

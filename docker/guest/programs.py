@@ -1,0 +1,154 @@
+"""The programs of the desktop: running, launching and ending them, and the files they leave."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from interpreter import Interpreter
+
+EXECUTE_TIMEOUT_S = 120.0
+"""OSWorld's."""
+FIRST_TO_DIE = 900
+"""`oom_score_adj` of applications: where memory runs out, they go before the X server and this server."""
+DISK_RESERVE = 256 * 1024
+"""Bytes; with less, applications fail to save and nobody can tell why."""
+
+
+class Programs:
+    """Whatever runs on the desktop besides the X server, the window manager and this server."""
+
+    def __init__(self) -> None:
+        self.interpreter = Interpreter()
+        self._base = _processes() | {self.interpreter.pid}
+        self._launched: list[subprocess.Popen] = []
+
+    def execute(self, command: str | list[str], *, shell: bool, timeout_s: float = EXECUTE_TIMEOUT_S) -> dict:
+        """Run a program to its end and return its `output`, `error` and `returncode`."""
+        arguments = _arguments(command, shell)
+        if self.interpreter.ready and _is_pyautogui(arguments):
+            return self.interpreter.run(arguments[2], timeout_s)
+        done = subprocess.run(
+            arguments,
+            shell=shell,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            cwd=Path.home(),
+            preexec_fn=_prepare,
+        )
+        return {"output": done.stdout, "error": done.stderr, "returncode": done.returncode}
+
+    def launch(self, command: str | list[str], *, shell: bool) -> None:
+        """Start a program and leave it running."""
+        quiet = subprocess.DEVNULL
+        arguments = _arguments(command, shell)
+        self._launched.append(
+            subprocess.Popen(
+                arguments,
+                shell=shell,
+                stdin=quiet,
+                stdout=quiet,
+                stderr=quiet,
+                cwd=Path.home(),
+                preexec_fn=_prepare,
+                start_new_session=True,
+            )
+        )
+
+    def end_all(self) -> None:
+        """Kill every process of this user that was not there when the desktop was new."""
+        while strangers := _processes() - self._base:
+            for pid in strangers:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            for process in self._launched:
+                process.wait()
+            self._launched.clear()
+            time.sleep(0.005)
+
+
+def furnish_home() -> None:
+    """Put what every home directory starts with into this one."""
+    shutil.copytree("/etc/skel", Path.home(), dirs_exist_ok=True)
+
+
+def renew_home() -> None:
+    """Make the home directory and /tmp what they were at the start."""
+    for directory, kept in ((Path.home(), ()), (Path("/tmp"), (".X11-unix", ".X1-lock"))):
+        for entry in directory.iterdir():
+            if entry.name in kept:
+                continue
+            with suppress(OSError):  # what we may not remove, the agent could not have made
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    furnish_home()
+
+
+def troubles(killed_before: int) -> list[str]:
+    """Return what makes this desktop worthless: no room in the home directory, or programs killed for memory.
+
+    Args:
+        killed_before: What `killed_for_memory` gave when the episode began.
+    """
+    found = []
+    free = os.statvfs(Path.home())
+    if free.f_bavail * free.f_frsize < DISK_RESERVE:
+        found.append("the home directory is full")
+    killed = killed_for_memory() - killed_before
+    if killed:
+        found.append(f"{killed} processes were killed because memory ran out")
+    return found
+
+
+def killed_for_memory() -> int:
+    """Return how many processes of this container the kernel has killed so far; both versions of cgroups know."""
+    for counters in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        with suppress(OSError):
+            for line in Path(counters).read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+    return 0
+
+
+def _arguments(command: str | list[str], shell: bool) -> str | list[str]:
+    if shell:
+        return command if isinstance(command, str) else " ".join(command)
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    return [os.path.expanduser(word) if word.startswith("~/") else word for word in words]
+
+
+def _is_pyautogui(arguments: str | list[str]) -> bool:
+    return (
+        isinstance(arguments, list)
+        and len(arguments) == 3
+        and arguments[0] in ("python", "python3")
+        and arguments[1] == "-c"
+        and "pyautogui" in arguments[2]
+    )
+
+
+def _prepare() -> None:
+    """Run in the child, before its program."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_DIE))
+
+
+def _processes() -> set[int]:
+    """Return the processes of this user; the dead that nobody has collected yet do not count."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                if entry.stat().st_uid == os.getuid() and not _is_dead(entry):
+                    found.add(int(entry.name))
+    return found
+
+
+def _is_dead(process: Path) -> bool:
+    return (process / "stat").read_text().rpartition(") ")[2][0] in "ZX"
