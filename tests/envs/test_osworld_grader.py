@@ -153,7 +153,10 @@ def test_environments_that_are_graded_at_once_do_not_see_each_other_s_files(docu
 @pytest.mark.parametrize(
     ("evaluator", "words"),
     [
-        ({"func": "compare_table", "result": said("a"), "expected": said("b")}, r"metric: compare_table: TypeError"),
+        (
+            {"func": "exact_match", "result": said("a"), "expected": {"type": "rule", "rules": {}}},
+            r"metric: exact_match: KeyError",
+        ),
         ({"func": "exact_match", "result": {"type": "rule"}}, r"getter: rule: KeyError"),
         ({"func": "exact_match", "result": {"type": "crystal_ball"}}, r"getter: crystal_ball: KeyError"),
         ({"func": "infeasible", "result": said("a")}, r"metric: infeasible"),
