@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 ResetMode = Literal["in_place", "restart", "fresh"]
 Network = Literal["closed", "open"]
 
+IMAGE = "arpo/desktop:plain"
 GUEST_PORT = 5000
 CAPABILITIES = ("NET_ADMIN", "SETGID", "SETPCAP", "SETUID")
 """For the first process alone, which closes the network and then becomes a user without any."""
@@ -52,7 +53,7 @@ class DockerDesktop:
     def __init__(
         self,
         *,
-        image: str = "arpo/desktop:plain",
+        image: str = IMAGE,
         screen: tuple[int, int] = (1280, 720),
         reset: ResetMode = "in_place",
         network: Network = "closed",
