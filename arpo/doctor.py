@@ -129,7 +129,9 @@ def boot_desktop() -> Iterator[Finding]:
         finally:
             env.close()
     except ArpoError as error:
-        yield Finding("desktop", False, str(error), "read what the container said; `docker logs` of a second one may help")
+        yield Finding(
+            "desktop", False, str(error), "read what the container said; `docker logs` of a second one may help"
+        )
         return
     size = f"{observation.width}x{observation.height}"
     said = f"healthy in {booted_s:.2f} s, an editor {first_s:.2f} s later, reset in {reset_s:.2f} s, {size}"
@@ -158,7 +160,9 @@ def boot_with_kvm() -> Finding:
     if status == BOOTED:
         return Finding(name, True, "a virtual machine ran", needed=needed)
     said = f"/dev/kvm is there and boots nothing: {trouble}"
-    return Finding(name, False, said, "use a machine with VMX or SVM; OSWorld's desktops run slowly with KVM=N", needed)
+    return Finding(
+        name, False, said, "use a machine with VMX or SVM; OSWorld's desktops run slowly with KVM=N", needed
+    )
 
 
 def run_boot_sector(qemu: str, accelerator: str = "kvm") -> tuple[int, str]:
@@ -167,7 +171,19 @@ def run_boot_sector(qemu: str, accelerator: str = "kvm") -> tuple[int, str]:
         disk = Path(directory) / "disk"
         disk.write_bytes(BOOT_SECTOR)
         command = [qemu, "-accel", accelerator, "-cpu", "host" if accelerator == "kvm" else "max"]
-        command += ["-m", "16", "-display", "none", "-monitor", "none", "-serial", "none", "-nic", "none", "-no-reboot"]
+        command += [
+            "-m",
+            "16",
+            "-display",
+            "none",
+            "-monitor",
+            "none",
+            "-serial",
+            "none",
+            "-nic",
+            "none",
+            "-no-reboot",
+        ]
         command += ["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04", "-drive", f"file={disk},format=raw"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=KVM_TIMEOUT_S, check=False)

@@ -230,7 +230,9 @@ def remove_session(label: str) -> int:
     try:
         with env_boundary("guest", f"removing the containers of session {label}"):
             found = client.containers.list(
-                all=True, ignore_removed=True, filters={"label": [f"{SESSION_LABEL}={label}", f"{HOST_LABEL}={_host()}"]}
+                all=True,
+                ignore_removed=True,
+                filters={"label": [f"{SESSION_LABEL}={label}", f"{HOST_LABEL}={_host()}"]},
             )
             for container in found:
                 _remove(container)

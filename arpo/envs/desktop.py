@@ -50,7 +50,7 @@ class DockerDesktop:
         EnvError: If the desktop does not start.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
         *,
         image: str = IMAGE,
@@ -172,7 +172,11 @@ class DockerDesktop:
         self._secret = secrets.token_hex(16)
         environment = {**self._environment, "ARPO_SECRET": self._secret}
         spec = ContainerSpec(
-            self._image, (GUEST_PORT,), environment, CAPABILITIES, **self._limits  # type: ignore[arg-type]
+            self._image,
+            (GUEST_PORT,),
+            environment,
+            CAPABILITIES,
+            **self._limits,  # type: ignore[arg-type]
         )
         self._container = self._containers.start(spec)
         self._connect()

@@ -35,7 +35,9 @@ def test_a_task_is_read_whole():
     assert found.solution[0] == Hotkey(("ctrl", "end"))
     assert not found.infeasible
     assert not found.any_check
-    assert read_task(task(evaluator={"func": "infeasible"}, solution=["click(start_box='(3,4)')"])).solution == (Click(3, 4),)
+    assert read_task(task(evaluator={"func": "infeasible"}, solution=["click(start_box='(3,4)')"])).solution == (
+        Click(3, 4),
+    )
 
 
 RULE = {"type": "rule", "rules": {"expected": "x"}}
@@ -46,10 +48,19 @@ FILE = {"type": "vm_file", "path": "x"}
     ("config", "said"),
     [
         ({}, "'evaluator' must be an object with 'func', got None"),
-        ({"evaluator": {"func": "infeasible"}, "config": [{"type": "dance"}]}, r"config\[0\].type is 'dance'; known are"),
-        ({"evaluator": {"func": "compare_table", "result": FILE, "expected": RULE}}, "func 'compare_table' is unknown"),
+        (
+            {"evaluator": {"func": "infeasible"}, "config": [{"type": "dance"}]},
+            r"config\[0\].type is 'dance'; known are",
+        ),
+        (
+            {"evaluator": {"func": "compare_table", "result": FILE, "expected": RULE}},
+            "func 'compare_table' is unknown",
+        ),
         ({"evaluator": {"func": "exact_match", "result": {"type": "vlc"}, "expected": RULE}}, "needs a type of"),
-        ({"evaluator": {"func": "exact_match", "result": FILE, "expected": {"type": "cloud_file"}}}, "must have the type"),
+        (
+            {"evaluator": {"func": "exact_match", "result": FILE, "expected": {"type": "cloud_file"}}},
+            "must have the type",
+        ),
         ({"evaluator": {"func": ["exact_match"], "result": [FILE, FILE], "expected": [RULE]}}, "differ in length"),
         ({"evaluator": {"func": "infeasible"}, "solution": ["jump()"]}, r"solution 'jump\(\)' is not an action"),
     ],

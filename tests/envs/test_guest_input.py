@@ -53,7 +53,11 @@ def guest_keys() -> dict[str, str]:
         (Press("enter"), [("key_down", "enter"), ("key_up", "enter")]),
         (
             Hotkey(("ctrl", "shift", "s")),
-            [(way, key) for way, keys in (("key_down", "ctrl shift s"), ("key_up", "s shift ctrl")) for key in keys.split()],
+            [
+                (way, key)
+                for way, keys in (("key_down", "ctrl shift s"), ("key_up", "s shift ctrl"))
+                for key in keys.split()
+            ],
         ),
         (KeyDown("shift"), [("key_down", "shift")]),
         (KeyUp("shift"), [("key_up", "shift")]),
@@ -80,7 +84,9 @@ def test_a_drag_moves_the_pointer_on_its_way():
     assert moves[-1] == ("move", 100, 50)
 
 
-@pytest.mark.parametrize("action", [Click(float("nan"), 1), Hover(1, float("inf")), Press("Enter"), Hotkey(("ctrl", "any"))])
+@pytest.mark.parametrize(
+    "action", [Click(float("nan"), 1), Hover(1, float("inf")), Press("Enter"), Hotkey(("ctrl", "any"))]
+)
 def test_what_no_mouse_and_no_keyboard_can_do_is_refused(action):
     with pytest.raises(ValueError, match=r"finite|canonical"):
         events(action)
