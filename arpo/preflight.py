@@ -20,7 +20,7 @@ def preflight(requires: Mapping[str, object], model_path: str | Path | None) -> 
 
     Args:
         requires: `gpus` (at least so many), `docker` (an engine that answers), `kvm`, `modules` of this package, and
-            `files` (paths by what they are).
+            `files` (paths by what they are), and `image` (of the Docker engine).
         model_path: Directory of the checkpoint; empty where nobody said; None where the run writes it itself.
 
     Raises:
@@ -57,7 +57,16 @@ def _missing_docker(requires: Mapping[str, object]) -> list[str]:
         subprocess.run([executable, "info"], capture_output=True, timeout=10, check=True)
     except subprocess.SubprocessError:
         return ["it needs a Docker engine, and none answers `docker info`: start it, and let this user talk to it"]
-    return []
+    return _missing_image(executable, str(requires.get("image") or ""))
+
+
+def _missing_image(executable: str, image: str) -> list[str]:
+    if not image:
+        return []
+    found = subprocess.run([executable, "image", "inspect", image], capture_output=True, timeout=10, check=False)
+    if found.returncode == 0:
+        return []
+    return [f"it needs the image {image}, which the Docker engine does not have: run docker/build_image.sh"]
 
 
 def _missing_kvm(requires: Mapping[str, object]) -> list[str]:

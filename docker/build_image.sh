@@ -26,7 +26,7 @@ if [ "$origin" = mmdebstrap ]; then
     (cd "$here" && bash make_base.sh "$base" "${lists[@]}")
     arguments+=(--build-arg "BASE=$base")
 fi
-[ "$variant" = plain ] || arguments+=(--build-arg "PACKAGES=${lists[1]}")
+arguments+=(--build-arg "LISTS=${lists[*]}")
 
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
@@ -35,5 +35,6 @@ say "fetching PyAutoGUI"
 python3 -m pip wheel --quiet --no-deps --wheel-dir "$context/wheels" \
     pyautogui pymsgbox pytweening pyscreeze pygetwindow pyrect mouseinfo pyperclip
 say "building arpo/desktop:$variant"
-DOCKER_BUILDKIT=0 docker build --quiet "${arguments[@]}" "$context" 2>"$context/log" || { cat "$context/log" >&2; exit 1; }
+export DOCKER_BUILDKIT=0 # engines of Debian have no other builder
+docker build --quiet "${arguments[@]}" "$context" 2>"$context/log" || { cat "$context/log" >&2; exit 1; }
 say "done"

@@ -13,7 +13,7 @@ mirror=$(sed -n 's/^URIs: *//p; s/^deb \(\[.*\] \)\?\([^ ]*\) .*/\2/p' <<<"$sour
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 options=(--variant=minbase --mode=root --format=tar --include="$(sort -u "$@" | paste -sd,)")
-options+=(--aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Check-Valid-Until "false"')
+options+=(--dpkgopt=force-unsafe-io --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Check-Valid-Until "false"')
 for unread in doc man locale gtk-doc info; do
     options+=(--dpkgopt="path-exclude=/usr/share/$unread/*")
 done

@@ -172,6 +172,42 @@ def connect() -> "DockerClient":
         return docker.from_env(timeout=API_TIMEOUT_S)
 
 
+def engine_facts() -> str:
+    """Return what the engine says of itself, in a sentence.
+
+    Raises:
+        EnvError: If none answers.
+    """
+    client = connect()
+    try:
+        with env_boundary("guest", "asking the engine who it is"):
+            facts = client.info()
+    finally:
+        client.close()
+    return f"Docker {facts['ServerVersion']}, {facts['Driver']}, {facts['NCPU']} cores"
+
+
+def has_image(name: str) -> bool:
+    """Say whether the engine has an image.
+
+    Raises:
+        EnvError: If none answers.
+    """
+    from docker.errors import ImageNotFound
+
+    client = connect()
+    try:
+        with env_boundary("guest", f"looking for the image {name}"):
+            client.images.get(name)
+    except EnvError as error:
+        if isinstance(error.__cause__, ImageNotFound):
+            return False
+        raise
+    finally:
+        client.close()
+    return True
+
+
 def reap(client: "DockerClient") -> int:
     """Remove the containers that dead processes of this machine left; return how many there were."""
     with env_boundary("guest", "looking for containers of dead runs"):
@@ -194,7 +230,9 @@ def remove_session(label: str) -> int:
     try:
         with env_boundary("guest", f"removing the containers of session {label}"):
             found = client.containers.list(
-                all=True, ignore_removed=True, filters={"label": [f"{SESSION_LABEL}={label}", f"{HOST_LABEL}={_host()}"]}
+                all=True,
+                ignore_removed=True,
+                filters={"label": [f"{SESSION_LABEL}={label}", f"{HOST_LABEL}={_host()}"]},
             )
             for container in found:
                 _remove(container)

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 ResetMode = Literal["in_place", "restart", "fresh"]
 Network = Literal["closed", "open"]
 
+IMAGE = "arpo/desktop:plain"
 GUEST_PORT = 5000
 CAPABILITIES = ("NET_ADMIN", "SETGID", "SETPCAP", "SETUID")
 """For the first process alone, which closes the network and then becomes a user without any."""
@@ -49,10 +50,10 @@ class DockerDesktop:
         EnvError: If the desktop does not start.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
         *,
-        image: str = "arpo/desktop:plain",
+        image: str = IMAGE,
         screen: tuple[int, int] = (1280, 720),
         reset: ResetMode = "in_place",
         network: Network = "closed",
@@ -171,7 +172,11 @@ class DockerDesktop:
         self._secret = secrets.token_hex(16)
         environment = {**self._environment, "ARPO_SECRET": self._secret}
         spec = ContainerSpec(
-            self._image, (GUEST_PORT,), environment, CAPABILITIES, **self._limits  # type: ignore[arg-type]
+            self._image,
+            (GUEST_PORT,),
+            environment,
+            CAPABILITIES,
+            **self._limits,  # type: ignore[arg-type]
         )
         self._container = self._containers.start(spec)
         self._connect()

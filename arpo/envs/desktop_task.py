@@ -1,4 +1,4 @@
-"""A task of our desktops in OSWorld's format: set-up steps, checkers and what they read, all checked before they run."""
+"""A task of our desktops in OSWorld's format: set-up steps and checkers, looked through before any of them runs."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +85,9 @@ def run_checks(task: DesktopTask, guest: Guest) -> float:
         EnvError: If the guest does not say what they read.
     """
     run_steps(task.postconfig, guest)
-    held = (METRICS[check.metric](RESULTS[check.result["type"]](guest, check.result), check.rules) for check in task.checks)
+    held = (
+        METRICS[check.metric](RESULTS[check.result["type"]](guest, check.result), check.rules) for check in task.checks
+    )
     return float(any(held) if task.any_check else all(held))
 
 
@@ -97,7 +99,7 @@ def _launch(guest: Guest, parameters: Parameters) -> None:
     guest.launch(parameters["command"], shell=bool(parameters.get("shell", False)))
 
 
-def _sleep(guest: Guest, parameters: Parameters) -> None:
+def _sleep(_: Guest, parameters: Parameters) -> None:
     time.sleep(min(float(parameters["seconds"]), LONGEST_SLEEP_S))
 
 
@@ -173,9 +175,13 @@ def _checks(task: Task, evaluator: Parameters) -> tuple[Check, ...]:
     checks = []
     for metric, result, right in zip(metrics, results, expected, strict=True):
         if metric not in METRICS:
-            raise TaskFormatError(f"task {task.id!r}: evaluator.func {metric!r} is unknown; {', '.join(METRICS)} are not")
+            raise TaskFormatError(
+                f"task {task.id!r}: evaluator.func {metric!r} is unknown; {', '.join(METRICS)} are not"
+            )
         if not isinstance(result, Mapping) or result.get("type") not in RESULTS:
-            raise TaskFormatError(f"task {task.id!r}: evaluator.result needs a type of {', '.join(RESULTS)}, is {result!r}")
+            raise TaskFormatError(
+                f"task {task.id!r}: evaluator.result needs a type of {', '.join(RESULTS)}, is {result!r}"
+            )
         if not isinstance(right, Mapping) or right.get("type") != "rule":
             raise TaskFormatError(f"task {task.id!r}: evaluator.expected must have the type 'rule', is {right!r}")
         checks.append(Check(metric, result, right["rules"]))

@@ -132,7 +132,9 @@ class Guest:
 
     def launch(self, command: Command, *, shell: bool = False) -> None:
         """Start a program and leave it running."""
-        self._post("/setup/launch", {"command": command if isinstance(command, str) else list(command), "shell": shell})
+        self._post(
+            "/setup/launch", {"command": command if isinstance(command, str) else list(command), "shell": shell}
+        )
 
     def upload(self, path: str, content: bytes) -> None:
         """Write a file."""
@@ -208,7 +210,9 @@ def _read(response: httpx.Response, deadline: float) -> bytes:
 
 def _is_passing(error: BaseException) -> bool:
     """Say whether a failed request may go well in a moment: the connection broke, and nobody kept us waiting."""
-    return isinstance(error.__cause__, httpx.TransportError) and not isinstance(error.__cause__, httpx.TimeoutException)
+    return isinstance(error.__cause__, httpx.TransportError) and not isinstance(
+        error.__cause__, httpx.TimeoutException
+    )
 
 
 def _decoded(content: bytes) -> object:

@@ -46,14 +46,8 @@ def to_events(action: Action, *, wait_s: float) -> list[Event]:
     match action:
         case Click() | DoubleClick() | RightClick() | Hover() | Drag() | Scroll():
             return _pointer(action)
-        case Hotkey(keys):
-            return _together(keys)
-        case Press(key):
-            return _together((key,))
-        case KeyDown(key):
-            return [("key_down", _known(key))]
-        case KeyUp(key):
-            return [("key_up", _known(key))]
+        case Hotkey() | Press() | KeyDown() | KeyUp():
+            return _keyboard(action)
         case TypeText(text):
             return _typing(text)
         case Wait():
@@ -100,6 +94,20 @@ def _move(x: float, y: float) -> Event:
     if not (math.isfinite(x) and math.isfinite(y)):
         raise ValueError(f"a position must be finite, got ({x}, {y})")
     return ("move", round(x), round(y))
+
+
+def _keyboard(action: Hotkey | Press | KeyDown | KeyUp) -> list[Event]:
+    match action:
+        case Hotkey(keys):
+            return _together(keys)
+        case Press(key):
+            return _together((key,))
+        case KeyDown(key):
+            return [("key_down", _known(key))]
+        case KeyUp(key):
+            return [("key_up", _known(key))]
+        case _:
+            assert_never(action)
 
 
 def _together(keys: tuple[str, ...]) -> list[Event]:

@@ -86,7 +86,7 @@ def execute(code: str) -> int:
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - as at the top of every program
         traceback.print_exc()
         status = 1
     sys.stdout.flush()

@@ -13,8 +13,8 @@ from interpreter import Interpreter
 
 EXECUTE_TIMEOUT_S = 120.0
 """OSWorld's."""
-FIRST_TO_DIE = 900
-"""`oom_score_adj` of applications: where memory runs out, they go before the X server and this server."""
+FIRST_TO_DIE = ("choom", "--adjust", "900", "--")
+"""Before every application: where memory runs out, it goes before the X server and this server."""
 DISK_RESERVE = 256 * 1024
 """Bytes; with less, applications fail to save and nobody can tell why."""
 
@@ -33,31 +33,23 @@ class Programs:
         if self.interpreter.ready and _is_pyautogui(arguments):
             return self.interpreter.run(arguments[2], timeout_s)
         done = subprocess.run(
-            arguments,
-            shell=shell,
+            [*FIRST_TO_DIE, *arguments],
             capture_output=True,
             text=True,
             errors="replace",
             timeout=timeout_s,
             cwd=Path.home(),
-            preexec_fn=_prepare,
+            check=False,
         )
         return {"output": done.stdout, "error": done.stderr, "returncode": done.returncode}
 
     def launch(self, command: str | list[str], *, shell: bool) -> None:
         """Start a program and leave it running."""
         quiet = subprocess.DEVNULL
-        arguments = _arguments(command, shell)
+        arguments = [*FIRST_TO_DIE, *_arguments(command, shell)]
         self._launched.append(
             subprocess.Popen(
-                arguments,
-                shell=shell,
-                stdin=quiet,
-                stdout=quiet,
-                stderr=quiet,
-                cwd=Path.home(),
-                preexec_fn=_prepare,
-                start_new_session=True,
+                arguments, stdin=quiet, stdout=quiet, stderr=quiet, cwd=Path.home(), start_new_session=True
             )
         )
 
@@ -116,27 +108,20 @@ def killed_for_memory() -> int:
     return 0
 
 
-def _arguments(command: str | list[str], shell: bool) -> str | list[str]:
+def _arguments(command: str | list[str], shell: bool) -> list[str]:
     if shell:
-        return command if isinstance(command, str) else " ".join(command)
+        return ["/bin/sh", "-c", command if isinstance(command, str) else " ".join(command)]
     words = shlex.split(command) if isinstance(command, str) else list(command)
     return [os.path.expanduser(word) if word.startswith("~/") else word for word in words]
 
 
-def _is_pyautogui(arguments: str | list[str]) -> bool:
+def _is_pyautogui(arguments: list[str]) -> bool:
     return (
-        isinstance(arguments, list)
-        and len(arguments) == 3
+        len(arguments) == 3
         and arguments[0] in ("python", "python3")
         and arguments[1] == "-c"
         and "pyautogui" in arguments[2]
     )
-
-
-def _prepare() -> None:
-    """Run in the child, before its program."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_DIE))
 
 
 def _processes() -> set[int]:

@@ -34,11 +34,11 @@ class Handler(BaseHTTPRequestHandler):
     guest: Guest
     secret = ""
 
-    def do_GET(self) -> None:  # noqa: N802 - the name is http.server's
+    def do_GET(self) -> None:
         """Answer a request without a body."""
         self._answer()
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         """Answer a request with a body."""
         self._answer()
 

@@ -37,7 +37,9 @@ def test_giving_up_is_right_where_the_task_cannot_be_done_and_wrong_elsewhere(de
     desktop.reset(task(evaluator={"func": "infeasible"}))
     desktop.step(action)
     assert desktop.evaluate() == 1.0
-    desktop.reset(task(evaluator={**editor_task().config["evaluator"], "expected": {"type": "rule", "rules": {"expected": ""}}}))
+    desktop.reset(
+        task(evaluator={**editor_task().config["evaluator"], "expected": {"type": "rule", "rules": {"expected": ""}}})
+    )
     desktop.step(Wait())
     assert desktop.evaluate() == 1.0  # there is no such file, and that is what the task wants
     desktop.step(action)
