@@ -30,8 +30,6 @@ FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml"))
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 CHOICES = [f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in ("", "experiment", "hydra")]
 OF_A_WARM_START = ("module=sft", "datamodule=demonstrations", "callbacks=sft")
-NOT_WRITTEN_YET = {"arpo.envs.osworld.OSWorldEnv"}
-"""Targets without code; whoever composes them lists the module under `requires.modules`."""
 
 
 def compose(*overrides: str, config: str = "train", model: str = "somewhere") -> DictConfig:
@@ -56,11 +54,7 @@ def targets(tree: object) -> set[str]:
 
 def check_targets(cfg: DictConfig) -> None:
     for target in targets(plain(cfg)):
-        module = target.rpartition(".")[0]
-        if target not in NOT_WRITTEN_YET:
-            hydra.utils.get_object(target)
-        elif cfg.name != "unnamed":  # an experiment
-            assert module in cfg.requires.modules
+        hydra.utils.get_object(target)
 
 
 # --- every file -----------------------------------------------------------------------------------------------------
@@ -276,11 +270,10 @@ def test_the_paper_s_run_on_a_laptop_says_at_once_what_is_missing_and_what_to_do
     said = done.stdout + done.stderr
     assert done.returncode == 2
     assert seconds < 15  # of computing: 5 on an idle machine, most of it `import torch`
-    for what in ("NVIDIA GPU", "Docker", "OSWorld's task files", "checkpoint", "arpo.envs.osworld"):
+    for what in ("NVIDIA GPU", "Docker", "OSWorld's task files", "checkpoint", "OSWorld's disk", "virtual machines"):
         assert what in said
     for advice in ("CUDA requirements", "ARPO_OSWORLD_TASKS", "model.path", "experiment=arpo_miniwob"):
         assert advice in said
-    assert ("/dev/kvm" in said) != Path("/dev/kvm").exists()
     assert "Traceback" not in said
 
 
