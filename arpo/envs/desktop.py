@@ -187,7 +187,7 @@ class DockerDesktop:
             self._guest.close()
         self._guest = Guest(f"http://127.0.0.1:{self._container.port(GUEST_PORT)}", self._secret)
         try:
-            self._guest.wait_until_healthy(self._start_timeout_s)
+            self._guest.wait_until_healthy(self._start_timeout_s, self._container.is_running)
         except EnvError as error:
             raise EnvError("guest", f"{error}; {self._container.last_words()}") from error
 
@@ -214,7 +214,7 @@ class DockerDesktop:
 
 def scratch(disk_mb: int) -> dict[str, int]:
     """Return the directories that a guest may write to, and their sizes in MiB."""
-    return {"/home/user": disk_mb, "/tmp": disk_mb, "/run": 16}
+    return {"/home/user": disk_mb, "/tmp": disk_mb, "/run/arpo": 40}  # a framebuffer of 4K is 32 MiB
 
 
 def _has_windows(guest: Guest, task: DesktopTask) -> bool:

@@ -241,7 +241,7 @@ class Guest:
         self._devices.release_all()
         programs.renew_home()
         self._killed_before = programs.killed_for_memory()
-        self._devices.play([["move", self._desktop.width / 2, self._desktop.height - 2]])
+        self._devices.park()
         if not _within(RESET_LIMIT_S, lambda: not self._desktop.windows()):
             return Answer.error(500, "windows of programs that were killed are still there")
         return Answer.json({"status": "success"})
