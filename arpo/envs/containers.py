@@ -259,6 +259,7 @@ def _options(spec: ContainerSpec) -> dict[str, Any]:
         },
         "environment": dict(spec.environment),
         "ports": {f"{port}/tcp": (LOOPBACK, None) for port in spec.ports},
+        "hostname": "desktop",  # in titles and prompts: screens must not differ by it
         "init": True,  # collects the children of applications that were killed
         "mem_limit": f"{spec.memory_mb}m",
         "memswap_limit": f"{spec.memory_mb}m",

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -124,16 +125,20 @@ def _is_pyautogui(arguments: list[str]) -> bool:
     )
 
 
+def anything_runs() -> bool:
+    """Say whether a process of this user, other than this one, computes, waits for a core, or for a disk."""
+    return any(pid != os.getpid() and state in "RD" for pid, state in _states())
+
+
 def _processes() -> set[int]:
     """Return the processes of this user; the dead that nobody has collected yet do not count."""
-    found = set()
-    for entry in Path("/proc").iterdir():
+    return {pid for pid, state in _states() if state not in "ZX"}
+
+
+def _states() -> Iterator[tuple[int, str]]:
+    """Yield id and state of the processes of this user."""
+    for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
-            with suppress(OSError):
-                if entry.stat().st_uid == os.getuid() and not _is_dead(entry):
-                    found.add(int(entry.name))
-    return found
-
-
-def _is_dead(process: Path) -> bool:
-    return (process / "stat").read_text().rpartition(") ")[2][0] in "ZX"
+            with suppress(OSError):  # it ended while we looked
+                if entry.stat().st_uid == os.getuid():
+                    yield int(entry.name), Path(entry.path, "stat").read_text().rpartition(") ")[2][0]

@@ -97,7 +97,8 @@ class Guest:
     def _screenshot(self, parameters: Parameters) -> Answer:
         """OSWorld's, and `quiet_s` with `limit_s`: wait first until the picture has come to rest."""
         if "quiet_s" in parameters:
-            self._desktop.settle(float(str(parameters["quiet_s"])), float(str(parameters["limit_s"])))
+            quiet_s, limit_s = float(str(parameters["quiet_s"])), float(str(parameters["limit_s"]))
+            self._desktop.settle(quiet_s, limit_s, programs.anything_runs)
         return Answer(self._desktop.screenshot(), "image/png")
 
     def _accessibility(self, parameters: Parameters) -> Answer:
