@@ -31,6 +31,7 @@ class Programs:
     def execute(self, command: str | list[str], *, shell: bool, timeout_s: float = EXECUTE_TIMEOUT_S) -> dict:
         """Run a program to its end and return its `output`, `error` and `returncode`."""
         arguments = _arguments(command, shell)
+        self._collect()
         if self.interpreter.ready and _is_pyautogui(arguments):
             return self.interpreter.run(arguments[2], timeout_s)
         done = subprocess.run(
@@ -53,6 +54,10 @@ class Programs:
                 arguments, stdin=quiet, stdout=quiet, stderr=quiet, cwd=Path.home(), start_new_session=True
             )
         )
+
+    def _collect(self) -> None:
+        """Let go of launched programs that have ended: until then, `pgrep` finds them."""
+        self._launched = [process for process in self._launched if process.poll() is None]
 
     def end_all(self) -> None:
         """Kill every process of this user that was not there when the desktop was new."""
