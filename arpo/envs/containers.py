@@ -45,6 +45,8 @@ class ContainerSpec:
     processes: int = 512
     scratch_mb: Mapping[str, int] = field(default_factory=dict)
     """Directories in memory and their sizes, MiB; with any of them, the rest of the file system is read-only."""
+    scratch_owner: int = 1000
+    """User id in the guest."""
     shared_memory_mb: int = 64
     devices: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
@@ -98,6 +100,12 @@ class Container:
             with env_boundary("guest", f"resuming container {self.id[:12]}"):
                 self._handle.unpause()
             self._paused = False
+
+    def is_running(self) -> bool:
+        """Say whether it has not ended."""
+        with env_boundary("guest", f"looking at container {self.id[:12]}"):
+            self._handle.reload()
+        return str(self._handle.status) in ("created", "running", "restarting", "paused")
 
     def last_words(self) -> str:
         """Return how it ended and what it wrote last, for an error message."""
@@ -251,6 +259,7 @@ def _options(spec: ContainerSpec) -> dict[str, Any]:
         },
         "environment": dict(spec.environment),
         "ports": {f"{port}/tcp": (LOOPBACK, None) for port in spec.ports},
+        "hostname": "desktop",  # in titles and prompts: screens must not differ by it
         "init": True,  # collects the children of applications that were killed
         "mem_limit": f"{spec.memory_mb}m",
         "memswap_limit": f"{spec.memory_mb}m",
@@ -261,7 +270,10 @@ def _options(spec: ContainerSpec) -> dict[str, Any]:
         "cap_add": list(spec.capabilities),
         "security_opt": ["no-new-privileges"],
         "read_only": bool(spec.scratch_mb),
-        "tmpfs": {path: f"rw,exec,nosuid,nodev,mode=1777,size={size}m" for path, size in spec.scratch_mb.items()},
+        "tmpfs": {
+            path: f"rw,exec,nosuid,nodev,uid={spec.scratch_owner},gid={spec.scratch_owner},size={size}m"
+            for path, size in spec.scratch_mb.items()
+        },
         "devices": list(spec.devices),
         "volumes": list(spec.volumes),
         "log_config": {"type": "json-file", "config": {"max-size": "1m", "max-file": "1"}},

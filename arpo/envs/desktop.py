@@ -37,8 +37,8 @@ class DockerDesktop:
             fastest; `restart`: the same container, with a new X server; `fresh`: a new container.
         network: `closed`: the guest reaches neither the network nor this machine. `open`: both.
         pause: Freeze the desktop between steps, so that it does not live on while the policy thinks.
-        quiet_s: An observation waits until the screen has not changed for so long, in seconds,
-        settle_limit_s: but no longer than this.
+        quiet_s: An observation waits until the screen has not changed and no program has computed for so long,
+        settle_limit_s: but no longer than this; both in seconds.
         wait_s: How long `Wait` sleeps.
         memory_mb: MiB that the desktop may use, its files included.
         disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
@@ -59,7 +59,7 @@ class DockerDesktop:
         network: Network = "closed",
         pause: bool = False,
         quiet_s: float = 0.1,
-        settle_limit_s: float = 1.0,
+        settle_limit_s: float = 3.0,
         wait_s: float = 1.0,
         memory_mb: int = 768,
         disk_mb: int = 64,
@@ -187,7 +187,7 @@ class DockerDesktop:
             self._guest.close()
         self._guest = Guest(f"http://127.0.0.1:{self._container.port(GUEST_PORT)}", self._secret)
         try:
-            self._guest.wait_until_healthy(self._start_timeout_s)
+            self._guest.wait_until_healthy(self._start_timeout_s, self._container.is_running)
         except EnvError as error:
             raise EnvError("guest", f"{error}; {self._container.last_words()}") from error
 
@@ -214,7 +214,7 @@ class DockerDesktop:
 
 def scratch(disk_mb: int) -> dict[str, int]:
     """Return the directories that a guest may write to, and their sizes in MiB."""
-    return {"/home/user": disk_mb, "/tmp": disk_mb, "/run": 16}
+    return {"/home/user": disk_mb, "/tmp": disk_mb, "/run/arpo": 40}  # a framebuffer of 4K is 32 MiB
 
 
 def _has_windows(guest: Guest, task: DesktopTask) -> bool:

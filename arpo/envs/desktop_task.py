@@ -14,6 +14,7 @@ from arpo.types import Task
 Parameters = Mapping[str, Any]
 
 LONGEST_SLEEP_S = 30.0
+WINDOW_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,9 @@ def _sleep(_: Guest, parameters: Parameters) -> None:
 
 
 def _activate_window(guest: Guest, parameters: Parameters) -> None:
+    """Wait for the window first: a step before may just have launched it."""
+    name = parameters["window_name"]
+    guest.wait_for(lambda: name in " ".join(window.title for window in guest.windows()), name, WINDOW_TIMEOUT_S)
     guest.activate_window(**_window(parameters))
 
 

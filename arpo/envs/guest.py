@@ -111,13 +111,28 @@ class Guest:
                 raise EnvError("guest", f"{what} did not come within {timeout_s:g} s{trouble}")
             time.sleep(POLL_S)
 
-    def wait_until_healthy(self, timeout_s: float) -> None:
+    def wait_until_healthy(self, timeout_s: float, is_running: Callable[[], bool]) -> None:
         """Wait until the guest takes screenshots.
 
+        Args:
+            timeout_s: Wait no longer than this.
+            is_running: Says whether there is anything to wait for.
+
         Raises:
-            EnvError: If the deadline passes.
+            EnvError: If the deadline passes, or the guest ends.
         """
-        self.wait_for(self._is_healthy, "a healthy guest", timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S)
+            except EnvError as error:
+                if time.monotonic() > deadline:
+                    raise EnvError("guest", f"no healthy guest within {timeout_s:g} s: {error}") from error
+                if not is_running():
+                    raise EnvError("guest", "the guest ended while it started") from error
+            else:
+                return
+            time.sleep(POLL_S)
 
     def play(self, events: Sequence[Event], *, duration_s: float = 0.0) -> None:
         """Play mouse and keyboard events that take `duration_s`."""
@@ -159,10 +174,6 @@ class Guest:
     def reset(self) -> None:
         """End every program, renew the files and let go of every key."""
         self._post("/setup/reset", {}, timeout_s=2 * self._timeout_s)
-
-    def _is_healthy(self) -> bool:
-        self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S)
-        return True
 
     def _get(self, path: str, parameters: Mapping[str, str] | None = None, *, timeout_s: float | None = None) -> bytes:
         for attempt in tenacity.Retrying(

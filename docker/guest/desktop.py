@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from PIL import Image
@@ -66,8 +67,12 @@ class Desktop:
         image.save(buffer, "PNG", compress_level=PNG_LEVEL)
         return buffer.getvalue()
 
-    def settle(self, quiet_s: float, limit_s: float) -> bool:
-        """Wait until the picture has not changed for a while; return whether it came to rest before the limit."""
+    def settle(self, quiet_s: float, limit_s: float, is_busy: Callable[[], bool]) -> bool:
+        """Wait until nothing has happened for a while; return whether the desktop came to rest before the limit.
+
+        A picture that does not change is not enough: on a busy machine an application waits for its turn longer than
+        anyone would wait for it. `is_busy` says whether one does.
+        """
         began = since = time.monotonic()
         before = self._look()
         while (now := time.monotonic()) - since < quiet_s:
@@ -75,7 +80,7 @@ class Desktop:
                 return False
             time.sleep(LOOK_S)
             after = self._look()
-            if after != before:
+            if after != before or is_busy():
                 before, since = after, time.monotonic()
         return True
 

@@ -54,6 +54,10 @@ class Devices:
                 self._play_one[name](*arguments)
                 self._display.sync()
 
+    def park(self) -> None:
+        """Put the pointer where every episode begins: at the bottom, out of the way."""
+        self.play([["move", self._desktop.width / 2, self._desktop.height - 2]])
+
     def release_all(self) -> None:
         """Release every key and button that is still down, and the lock keys."""
         with self._desktop.lock:

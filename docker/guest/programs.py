@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class Programs:
     def execute(self, command: str | list[str], *, shell: bool, timeout_s: float = EXECUTE_TIMEOUT_S) -> dict:
         """Run a program to its end and return its `output`, `error` and `returncode`."""
         arguments = _arguments(command, shell)
+        self._collect()
         if self.interpreter.ready and _is_pyautogui(arguments):
             return self.interpreter.run(arguments[2], timeout_s)
         done = subprocess.run(
@@ -52,6 +54,10 @@ class Programs:
                 arguments, stdin=quiet, stdout=quiet, stderr=quiet, cwd=Path.home(), start_new_session=True
             )
         )
+
+    def _collect(self) -> None:
+        """Let go of launched programs that have ended: until then, `pgrep` finds them."""
+        self._launched = [process for process in self._launched if process.poll() is None]
 
     def end_all(self) -> None:
         """Kill every process of this user that was not there when the desktop was new."""
@@ -124,16 +130,20 @@ def _is_pyautogui(arguments: list[str]) -> bool:
     )
 
 
+def anything_runs() -> bool:
+    """Say whether a process of this user, other than this one, computes, waits for a core, or for a disk."""
+    return any(pid != os.getpid() and state in "RD" for pid, state in _states())
+
+
 def _processes() -> set[int]:
     """Return the processes of this user; the dead that nobody has collected yet do not count."""
-    found = set()
-    for entry in Path("/proc").iterdir():
+    return {pid for pid, state in _states() if state not in "ZX"}
+
+
+def _states() -> Iterator[tuple[int, str]]:
+    """Yield id and state of the processes of this user."""
+    for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
-            with suppress(OSError):
-                if entry.stat().st_uid == os.getuid() and not _is_dead(entry):
-                    found.add(int(entry.name))
-    return found
-
-
-def _is_dead(process: Path) -> bool:
-    return (process / "stat").read_text().rpartition(") ")[2][0] in "ZX"
+            with suppress(OSError):  # it ended while we looked
+                if entry.stat().st_uid == os.getuid():
+                    yield int(entry.name), Path(entry.path, "stat").read_text().rpartition(") ")[2][0]

@@ -97,7 +97,8 @@ class Guest:
     def _screenshot(self, parameters: Parameters) -> Answer:
         """OSWorld's, and `quiet_s` with `limit_s`: wait first until the picture has come to rest."""
         if "quiet_s" in parameters:
-            self._desktop.settle(float(str(parameters["quiet_s"])), float(str(parameters["limit_s"])))
+            quiet_s, limit_s = float(str(parameters["quiet_s"])), float(str(parameters["limit_s"]))
+            self._desktop.settle(quiet_s, limit_s, programs.anything_runs)
         return Answer(self._desktop.screenshot(), "image/png")
 
     def _accessibility(self, parameters: Parameters) -> Answer:
@@ -241,7 +242,7 @@ class Guest:
         self._devices.release_all()
         programs.renew_home()
         self._killed_before = programs.killed_for_memory()
-        self._devices.play([["move", self._desktop.width / 2, self._desktop.height - 2]])
+        self._devices.park()
         if not _within(RESET_LIMIT_S, lambda: not self._desktop.windows()):
             return Answer.error(500, "windows of programs that were killed are still there")
         return Answer.json({"status": "success"})

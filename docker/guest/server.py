@@ -111,7 +111,9 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     furnish_home()
-    Handler.guest = Guest(desktop, Devices(desktop), Programs())
+    devices = Devices(desktop)
+    devices.park()
+    Handler.guest = Guest(desktop, devices, Programs())
     server = ThreadingHTTPServer(("0.0.0.0", PORT), Handler)
     server.daemon_threads = True
     server.serve_forever()

@@ -11,7 +11,7 @@ from arpo.types import Task
 
 IMAGE = "arpo/desktop:plain"
 
-QUICK = {"quiet_s": 0.05, "settle_limit_s": 0.5, "wait_s": 0.05, "screen": (640, 480)}
+QUICK = {"quiet_s": 0.05, "settle_limit_s": 2.0, "wait_s": 0.05, "screen": (640, 480)}
 """Desktops for tests: small, and looked at soon."""
 
 
