@@ -42,7 +42,9 @@ def in_guest(desktop, command):
 
 def ask(port, headers):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    connection.request("POST", "/execute", json.dumps({"command": ["id"]}), {"Content-Type": "application/json", **headers})
+    connection.request(
+        "POST", "/execute", json.dumps({"command": ["id"]}), {"Content-Type": "application/json", **headers}
+    )
     answer = connection.getresponse()
     return answer.status, answer.read()
 
@@ -167,7 +169,9 @@ def test_a_session_removes_its_containers_when_it_ends(tmp_path):
 def test_the_first_launch_of_a_process_removes_what_dead_owners_left():
     dead = subprocess.Popen(["true"])
     dead.wait()
-    host = json.loads(docker("inspect", DOCKER_RUN := start_stranger(f"{dead.pid}-1")))[0]["Config"]["Labels"]["arpo.host"]
+    host = json.loads(docker("inspect", DOCKER_RUN := start_stranger(f"{dead.pid}-1")))[0]["Config"]["Labels"][
+        "arpo.host"
+    ]
     assert host
     Containers._reaped = False
     Containers().close()
