@@ -137,8 +137,7 @@ def report(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Seq
 def select(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Sequence[Task]]) -> None:
     """Choose from each list, write the tasks that stay as a group of `conf/tasks`, and print a table a list."""
     run_dir = Path(cfg.paths.run_dir)
-    groups = OmegaConf.to_container(cfg.tasks, resolve=False)
-    assert isinstance(groups, dict)
+    groups: Any = OmegaConf.to_container(cfg.tasks, resolve=False)
     judged = {}
     for name, listed in tasks.items():
         selection = select_tasks(collector, listed, build(cfg.selection), name=name, **_how_to_try(cfg))

@@ -4,7 +4,10 @@ One JSON object a line on standard input, in order, and one a line on standard o
 
     {"guest": {"host": "127.0.0.1", "server_port": 5000, "chromium_port": 9222, "vlc_port": 8080},
      "directory": "/tmp/…", "evaluator": {…}}                       a task file's evaluator, and where its files go
-    {"score": 1.0}   or   {"error": "metric", "message": "…"}       `error` is one of ERRORS
+    {"score": 1.0}   or   {"error": "metric", "message": "…"}
+
+`error` says what failed: `getter` (fetching the result), `metric` (comparing it), `guest` (which did not answer),
+`package` (one that is not installed), `request` (the line).
 
     {"list": true}
     {"functions": {"exact_match": null, "compare_image_text": "easyocr"}, "getters": {…}}    name: what it lacks
@@ -27,9 +30,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 from urllib.parse import urlsplit
-
-ERRORS = ("getter", "metric", "guest", "package", "request")
-"""What failed: fetching the result, comparing it, reaching the guest, a package that is not installed, or the line."""
 
 ABSENT = ("acoustid", "borb", "easyocr", "pydrive")
 """Packages that desktop-env imports and that are left out: each is unused, or of a task that is not supported."""
@@ -144,11 +144,6 @@ class Guest:
         """What runs there, such as `Linux`."""
         return self.controller.get_vm_platform()
 
-    @property
-    def vm_screen_size(self) -> Any:
-        """Width and height in pixels."""
-        return self.controller.get_vm_screen_size()
-
 
 class Faults:
     """Requests to the guest that found nobody: OSWorld's code takes them for a missing file, and gives a 0."""
@@ -184,7 +179,7 @@ class GraderError(Exception):
     """Raised when there is no score.
 
     Attributes:
-        kind: One of ERRORS.
+        kind: What the reply calls `error`.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -223,15 +218,13 @@ class Grader:
     def _grade(self, guest: Guest, evaluator: Mapping[str, Any]) -> float:
         """Return what OSWorld's `DesktopEnv.evaluate` returns, after its `postconfig` and its rules for `FAIL`."""
         names = evaluator["func"]
+        parts = [evaluator.get(key) for key in ("result", "expected", "options")]
         if not isinstance(names, list):
-            return self._compare(
-                guest, names, evaluator["result"], evaluator.get("expected"), evaluator.get("options")
-            )
+            return self._compare(guest, names, *parts)
         conjunction = evaluator.get("conj", "and")
         scores = []
         for index, name in enumerate(names):
-            result, expected, options = (_at(evaluator.get(key), index) for key in ("result", "expected", "options"))
-            score = self._compare(guest, name, result, expected, options)
+            score = self._compare(guest, name, *(part[index] if part else None for part in parts))
             if conjunction == "and" and score == 0.0:
                 return 0.0
             if conjunction == "or" and score == 1.0:
@@ -267,10 +260,6 @@ def _call(kind: str, name: str, functions: Evaluators, *arguments: Any, **option
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}, line {where.lineno}"
         raise GraderError(kind, f"{name}: {type(error).__name__}: {error} ({place})") from error
-
-
-def _at(values: Any, index: int) -> Any:
-    return values[index] if values else None
 
 
 def _lacking(functions: Evaluators) -> dict[str, str | None]:
