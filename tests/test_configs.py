@@ -20,6 +20,7 @@ from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.errors import ConfigError
 from arpo.instantiate import build, build_trainer, register_resolvers
+from arpo.machine import Budget
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
 from arpo.preflight import check_arguments
@@ -93,6 +94,26 @@ def test_every_experiment_can_be_evaluated(experiment):
     check_arguments(plain(cfg))
     assert (cfg.temperature, cfg.protocol, cfg.rollouts_per_task) == (0.6, "hard", 1)
     assert all(name in cfg.tasks for name in cfg.lists)
+
+
+@pytest.mark.parametrize("experiment", ["arpo_full", "arpo_miniwob"])
+def test_tasks_can_be_chosen_as_the_paper_chose_them(experiment):
+    cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="select")
+    check_targets(cfg)
+    check_arguments(plain(cfg))
+    assert (cfg.rollouts_per_task, cfg.temperature, cfg.lists) == (16, 1.0, ["train"])
+    rule = build(cfg.selection)
+    assert (rule.min_successes, rule.max_successes, rule.infeasible) == (1, None, "drop")
+
+
+def test_osworld_s_machines_need_what_the_check_at_the_start_counts():
+    cfg = compose("experiment=arpo_full", "env.size=3", "paths.osworld_disk=disk", "env.make_env.machine.cores=2")
+    machine = build(cfg.env.make_env.machine)
+    budget = Budget(**plain(cfg)["requires"]["budget"])
+    assert (budget.desktops, budget.cores) == (3, 2)
+    assert budget.memory_mb == machine.memory_mb
+    assert cfg.requires.image == machine.image
+    assert not compose("experiment=arpo_full", "env.make_env.machine.kvm=false").requires.kvm
 
 
 def test_the_experiment_of_a_laptop_needs_nothing_special():
