@@ -17,6 +17,7 @@ START_TIMEOUT_S = 75.0
 LOAD_TIMEOUT_S = 60.0
 """For one page, as in OSWorld; a page that is slower is left to load."""
 POLL_S = 0.5
+CLOSE_POLL_S = 0.05
 CALL_TIMEOUT_S = 10.0
 
 
@@ -87,7 +88,13 @@ class ChromeTabs:
         return [tab for tab in self._call("GET", "/json/list") if tab["type"] == "page"]
 
     def _close(self, tab: dict[str, Any]) -> None:
+        """Close a tab and wait until it is gone: Chrome answers before that."""
         self._call("GET", f"/json/close/{tab['id']}")
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while any(other["id"] == tab["id"] for other in self._pages()):
+            if time.monotonic() > deadline:  # a page may ask whether one really wants to leave
+                raise EnvError("reset", f"the tab of {tab['url']} did not close within {CALL_TIMEOUT_S:.0f} s")
+            time.sleep(CLOSE_POLL_S)
 
     def _call(self, method: str, path: str) -> Any:
         try:

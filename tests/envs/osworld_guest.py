@@ -30,6 +30,7 @@ class FakeGuest:
         self.web = {}
         self.fetched = []
         self.refused = set()
+        self.content_type = "application/octet-stream"
         self.screen = screen
         guest = self
 
@@ -77,7 +78,7 @@ class FakeGuest:
             return failure(500, f"{path} does not work")
         if path.startswith("/web/"):
             self.fetched.append(path)
-            return (200, "application/octet-stream", self.web[path]) if path in self.web else failure(404, "gone")
+            return (200, self.content_type, self.web[path]) if path in self.web else failure(404, "gone")
         if path.startswith("/json/"):
             return self._devtools(method, target)
         route = getattr(self, f"_{method.lower()}_{path.strip('/').replace('/', '_')}", None)
