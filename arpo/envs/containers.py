@@ -157,7 +157,13 @@ class Containers:
         _mark_session()
         try:
             with env_boundary("guest", f"starting a container of {spec.image}"):
-                return Container(self._client.containers.run(spec.image, detach=True, **_options(spec)))
+                handle = self._client.containers.create(spec.image, **_options(spec))
+                try:
+                    handle.start()
+                    return Container(handle)
+                except BaseException:
+                    _remove(handle)
+                    raise
         except EnvError as error:
             if isinstance(error.__cause__, ImageNotFound):
                 raise ConfigError(f"there is no image {spec.image} here; docker/build_image.sh makes ours") from error

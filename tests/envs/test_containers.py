@@ -137,33 +137,45 @@ def test_an_impossible_limit_is_refused():
 
 
 OWNER = """
-import sys, time
+import sys
 from pathlib import Path
 from arpo.session import Session
 from arpo.envs.desktop import DockerDesktop
 session = Session.start(Path(sys.argv[1]))
 env = DockerDesktop(screen=(320, 240))
 print(session.label, env._container.id, flush=True)
-time.sleep(120)
+sys.stdin.readline()
+session.close()
 """
 
 
-def test_containers_of_a_killed_run_are_removed_when_the_next_one_starts(tmp_path):
+@pytest.fixture
+def owner(tmp_path):
+    """A process with a session and a desktop; yields it with the label and the container."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, env=environment)
-    label, container = owner.stdout.readline().decode().split()
-    owner.send_signal(signal.SIGKILL)
-    owner.communicate()
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    label, container = process.stdout.readline().decode().split()
+    yield process, label, container
+    process.kill()
+    process.communicate()
+    docker("rm", "--force", container)
+
+
+def test_containers_of_a_killed_run_are_removed_when_the_next_one_starts(owner, tmp_path):
+    process, label, container = owner
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     assert running(label) == [container[:12]]
     with Session.start(tmp_path):
         assert running(label) == []
 
 
-def test_a_session_removes_its_containers_when_it_ends(tmp_path):
-    with Session.start(tmp_path) as session:
-        env = DockerDesktop(**QUICK)
-        assert running(session.label) == [env._container.id[:12]]
-    assert running(session.label) == []
+def test_a_session_removes_its_containers_when_it_ends(owner):
+    process, label, container = owner
+    assert running(label) == [container[:12]]
+    process.communicate(b"\n")
+    assert running(label) == []
 
 
 def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing_else():
