@@ -23,7 +23,7 @@ class Misbehaving(BaseHTTPRequestHandler):
         )
         self.server.behave(self)
 
-    do_POST = do_GET
+    do_POST = do_GET  # noqa: N815 - the name is http.server's
 
     def log_message(self, *arguments):
         pass
@@ -78,7 +78,7 @@ def test_a_connection_that_breaks_is_tried_again_where_nothing_changes(server, g
 
 def test_a_connection_that_keeps_breaking_is_an_error(server, guest):
     server.behave = Misbehaving.hang_up
-    with pytest.raises(EnvError, match="GET /windows of .*RemoteProtocolError"):
+    with pytest.raises(EnvError, match=r"GET /windows of .*RemoteProtocolError"):
         guest.windows()
     assert len(server.asked) == 2
 
