@@ -50,7 +50,7 @@ _PROBE = """
     0f00 5c7c0000                              their length and place
 """
 BOOT_SECTOR = bytes.fromhex("".join(line[:47] for line in _PROBE.splitlines())).ljust(510, b"\0") + b"\x55\xaa"
-"""Goes all the way to 64-bit code with paging, as every kernel does, and tells QEMU's debug-exit port when it is there.
+"""Goes all the way to 64-bit code with paging, as every kernel does, and tells QEMU's debug-exit port from there.
 Less proves nothing: there are KVMs that run firmware, in real mode, and none of today's guests."""
 BOOTED = (0x21 << 1) | 1
 """The exit status that QEMU makes of what the boot sector writes."""

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from arpo.envs.containers import Containers, ContainerSpec
+from arpo.envs.container_spec import ContainerSpec
+from arpo.envs.containers import Containers
 from arpo.envs.desktop import DockerDesktop
 from arpo.envs.guest import Guest
 from arpo.errors import ConfigError, EnvError
-from arpo.session import Session, own_name
+from arpo.processes import own_name
+from arpo.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
 
 pytestmark = needs_desktop
