@@ -9,7 +9,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup osworld train smoke test test-journeys test-fast check format lock clean
+.PHONY: help setup desktop osworld train smoke test test-journeys test-fast check format lock clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -20,6 +20,9 @@ ifeq ($(PYTHON),)
 else
 	@$(PYTHON) tools/setup.py
 endif
+
+desktop: setup  ## Build the Docker desktop image and see whether this machine can run it; as root it starts an engine.
+	eval "$$(bash docker/start_engine.sh)" && bash docker/build_image.sh && $(RUN) -m arpo.doctor
 
 osworld:  ## Make .venv-osworld, where OSWorld's own graders run; see docs/osworld.md.
 	@$(PYTHON) tools/osworld.py

@@ -8,12 +8,13 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arpo.envs.container_spec import ContainerSpec, engine_options
 from arpo.errors import ConfigError, EnvError, env_boundary
-from arpo.session import CONTAINERS_MARKER, LABEL_VARIABLE, own_name, owner_lives, session_directory
+from arpo.processes import LABEL_VARIABLE, own_name, owner_lives
+from arpo.session import CONTAINERS_MARKER, session_directory
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -26,36 +27,6 @@ HOST_LABEL = "arpo.host"
 """Machine and process namespace of the owner: only there its process id means something."""
 
 API_TIMEOUT_S = 30.0
-LOOPBACK = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerSpec:
-    """What to start, and what it may use."""
-
-    image: str
-    ports: tuple[int, ...]
-    """TCP ports of the guest that get a port of this machine each, on the loopback interface."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    capabilities: tuple[str, ...] = ()
-    """Everything else is dropped."""
-    memory_mb: int = 1024
-    """MiB, swap included; files in `scratch_mb` count."""
-    cpus: float = 2.0
-    processes: int = 512
-    scratch_mb: Mapping[str, int] = field(default_factory=dict)
-    """Directories in memory and their sizes, MiB; with any of them, the rest of the file system is read-only."""
-    scratch_owner: int = 1000
-    """User id in the guest."""
-    shared_memory_mb: int = 64
-    devices: tuple[str, ...] = ()
-    volumes: tuple[str, ...] = ()
-    """`host path:guest path:ro`."""
-
-    def __post_init__(self) -> None:
-        for name in ("memory_mb", "cpus", "processes", "shared_memory_mb"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} of a container must be greater than 0, got {getattr(self, name)}")
 
 
 class Container:
@@ -157,7 +128,13 @@ class Containers:
         _mark_session()
         try:
             with env_boundary("guest", f"starting a container of {spec.image}"):
-                return Container(self._client.containers.run(spec.image, detach=True, **_options(spec)))
+                handle = self._client.containers.create(spec.image, labels=_labels(), **engine_options(spec))
+                try:
+                    handle.start()
+                    return Container(handle)
+                except BaseException:
+                    _remove(handle)
+                    raise
         except EnvError as error:
             if isinstance(error.__cause__, ImageNotFound):
                 raise ConfigError(f"there is no image {spec.image} here; docker/build_image.sh makes ours") from error
@@ -249,35 +226,9 @@ def remove_session(label: str) -> int:
     return len(found)
 
 
-def _options(spec: ContainerSpec) -> dict[str, Any]:
+def _labels() -> dict[str, str]:
     owner = own_name()
-    return {
-        "labels": {
-            SESSION_LABEL: os.environ.get(LABEL_VARIABLE, owner),
-            OWNER_LABEL: owner,
-            HOST_LABEL: _host(),
-        },
-        "environment": dict(spec.environment),
-        "ports": {f"{port}/tcp": (LOOPBACK, None) for port in spec.ports},
-        "hostname": "desktop",  # in titles and prompts: screens must not differ by it
-        "init": True,  # collects the children of applications that were killed
-        "mem_limit": f"{spec.memory_mb}m",
-        "memswap_limit": f"{spec.memory_mb}m",
-        "nano_cpus": round(spec.cpus * 1e9),
-        "pids_limit": spec.processes,
-        "shm_size": f"{spec.shared_memory_mb}m",
-        "cap_drop": ["ALL"],
-        "cap_add": list(spec.capabilities),
-        "security_opt": ["no-new-privileges"],
-        "read_only": bool(spec.scratch_mb),
-        "tmpfs": {
-            path: f"rw,exec,nosuid,nodev,uid={spec.scratch_owner},gid={spec.scratch_owner},size={size}m"
-            for path, size in spec.scratch_mb.items()
-        },
-        "devices": list(spec.devices),
-        "volumes": list(spec.volumes),
-        "log_config": {"type": "json-file", "config": {"max-size": "1m", "max-file": "1"}},
-    }
+    return {SESSION_LABEL: os.environ.get(LABEL_VARIABLE, owner), OWNER_LABEL: owner, HOST_LABEL: _host()}
 
 
 def _remove(container: Any) -> None:

@@ -7,7 +7,8 @@ from typing import Literal, get_args
 
 from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, Wait
 from arpo.envs.base import StepResult
-from arpo.envs.containers import Container, Containers, ContainerSpec
+from arpo.envs.container_spec import ContainerSpec
+from arpo.envs.containers import Container, Containers
 from arpo.envs.desktop_task import DesktopTask, read_task, run_checks, run_steps
 from arpo.envs.guest import Guest
 from arpo.envs.guest_input import to_events
@@ -38,7 +39,7 @@ class DockerDesktop:
         network: `closed`: the guest reaches neither the network nor this machine. `open`: both.
         pause: Freeze the desktop between steps, so that it does not live on while the policy thinks.
         quiet_s: An observation waits until the screen has not changed and no program has computed for so long,
-        settle_limit_s: but no longer than this; both in seconds.
+        settle_limit_s: but no longer than this; both in seconds. GTK presses a button 0.25 s after its key.
         wait_s: How long `Wait` sleeps.
         memory_mb: MiB that the desktop may use, its files included.
         disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
@@ -58,7 +59,7 @@ class DockerDesktop:
         reset: ResetMode = "in_place",
         network: Network = "closed",
         pause: bool = False,
-        quiet_s: float = 0.1,
+        quiet_s: float = 0.3,
         settle_limit_s: float = 3.0,
         wait_s: float = 1.0,
         memory_mb: int = 768,

@@ -146,7 +146,7 @@ RESULTS: Mapping[str, Callable[[Guest, Parameters], str]] = {"vm_command_line": 
 
 
 def _exact_match(found: str, rules: Parameters) -> bool:
-    return found == rules["expected"]
+    return found == str(rules["expected"])
 
 
 def _check_include_exclude(found: str, rules: Parameters) -> bool:

@@ -14,7 +14,8 @@ from PIL import Image
 from arpo.agent.actions import Action, CallUser, Fail
 from arpo.agent.pyautogui import to_pyautogui
 from arpo.envs.base import StepResult
-from arpo.envs.containers import Containers, ContainerSpec
+from arpo.envs.container_spec import ContainerSpec
+from arpo.envs.containers import Containers
 from arpo.envs.guest import Guest
 from arpo.envs.osworld_chrome import ChromeTabs
 from arpo.envs.osworld_files import FileCache

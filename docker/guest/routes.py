@@ -202,7 +202,7 @@ class Guest:
         path = _path(parameters, "path")
         if not path.exists():
             return Answer.error(404, f"there is no {path}")
-        self._programs.launch(["xdg-open", str(path)], shell=False)
+        self._programs.launch(["pcmanfm", str(path)], shell=False)
         if not _within(OPEN_LIMIT_S, lambda: self._find(path.name) is not None):
             return Answer.error(500, f"no window shows {path.name} after {OPEN_LIMIT_S:.0f} s")
         return Answer.text("File opened successfully")

@@ -19,7 +19,8 @@ from arpo.envs.backends import RayBackend
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault
 from arpo.errors import ConfigError, EnvError
-from arpo.session import LABEL_VARIABLE, Session
+from arpo.processes import LABEL_VARIABLE
+from arpo.session import Session
 from tests.envs.pool_support import (
     CRASH,
     HANG,

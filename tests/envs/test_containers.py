@@ -6,16 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from arpo.envs.containers import Containers, ContainerSpec
+from arpo.envs.container_spec import ContainerSpec
+from arpo.envs.containers import Containers
 from arpo.envs.desktop import DockerDesktop
 from arpo.envs.guest import Guest
 from arpo.errors import ConfigError, EnvError
-from arpo.session import Session, own_name
+from arpo.processes import own_name
+from arpo.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
 
 pytestmark = needs_desktop
@@ -86,7 +87,8 @@ def test_a_guest_reaches_neither_the_network_nor_the_host_nor_another_guest(desk
     try:
         port = int(server.stdout.readline().decode().split("port ")[1].split()[0])
         reach = "timeout 3 bash -c 'exec 3<>/dev/tcp/{}/{} && echo reached'"
-        assert subprocess.run(["bash", "-c", reach.format(gateway, port)], capture_output=True).stdout == b"reached\n"
+        here = subprocess.run(["bash", "-c", reach.format(gateway, port)], capture_output=True, check=True)
+        assert here.stdout == b"reached\n"
         assert in_guest(desktop, reach.format(gateway, port)).output == ""
         assert in_guest(desktop, reach.format("127.0.0.1", 5000)).output == "reached\n"  # the test can tell
         udp = "python3 -c \"import socket; socket.socket(2, 2).sendto(b'x', ('{}', 53))\""
@@ -137,48 +139,59 @@ def test_an_impossible_limit_is_refused():
 
 
 OWNER = """
-import sys, time
+import sys
 from pathlib import Path
 from arpo.session import Session
 from arpo.envs.desktop import DockerDesktop
 session = Session.start(Path(sys.argv[1]))
 env = DockerDesktop(screen=(320, 240))
 print(session.label, env._container.id, flush=True)
-time.sleep(120)
+sys.stdin.readline()
+session.close()
 """
 
 
-def test_containers_of_a_killed_run_are_removed_when_the_next_one_starts(tmp_path):
+@pytest.fixture
+def owner(tmp_path):
+    """A process with a session and a desktop; yields it with the label and the container."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, env=environment)
-    label, container = owner.stdout.readline().decode().split()
-    owner.send_signal(signal.SIGKILL)
-    owner.communicate()
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    label, container = process.stdout.readline().decode().split()
+    yield process, label, container
+    process.kill()
+    process.communicate()
+    docker("rm", "--force", container)
+
+
+def test_containers_of_a_killed_run_are_removed_when_the_next_one_starts(owner, tmp_path):
+    process, label, container = owner
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     assert running(label) == [container[:12]]
     with Session.start(tmp_path):
         assert running(label) == []
 
 
-def test_a_session_removes_its_containers_when_it_ends(tmp_path):
-    with Session.start(tmp_path) as session:
-        env = DockerDesktop(**QUICK)
-        assert running(session.label) == [env._container.id[:12]]
-    assert running(session.label) == []
+def test_a_session_removes_its_containers_when_it_ends(owner):
+    process, label, container = owner
+    assert running(label) == [container[:12]]
+    process.communicate(b"\n")
+    assert running(label) == []
 
 
-def test_the_first_launch_of_a_process_removes_what_dead_owners_left():
+def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing_else():
     dead = subprocess.Popen(["true"])
     dead.wait()
-    host = json.loads(docker("inspect", DOCKER_RUN := start_stranger(f"{dead.pid}-1")))[0]["Config"]["Labels"][
-        "arpo.host"
-    ]
-    assert host
-    Containers._reaped = False
-    Containers().close()
-    deadline = time.monotonic() + 10
-    while DOCKER_RUN[:12] in docker("ps", "-aq") and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert DOCKER_RUN[:12] not in docker("ps", "-aq")
+    left, kept = start_stranger(f"{dead.pid}-1"), start_stranger(own_name())
+    try:
+        Containers._reaped = False
+        Containers().close()
+        there = docker("ps", "--all", "--quiet", "--no-trunc")
+        assert left not in there
+        assert kept in there
+    finally:
+        docker("rm", "--force", kept)
 
 
 def start_stranger(owner):

@@ -17,6 +17,9 @@ pytestmark = needs_desktop
 BOUND_S = 15.0
 """The deadline of a call is 5 s; a GET is tried once more when its connection breaks."""
 
+RECOVERY_S = 20.0
+"""5 s are the aim where this machine has nothing else to do."""
+
 
 def kill(container):
     docker("kill", container)
@@ -72,12 +75,16 @@ def test_a_fault_is_a_typed_error_in_bounded_time_and_a_new_desktop_works(fault)
         fault(env._container.id)
         began = time.monotonic()
         with pytest.raises(EnvError) as error:
-            env.step(TypeText("x"))
-            env.evaluate()
+            step_and_evaluate(env)
         assert time.monotonic() - began < BOUND_S
         assert error.value.kind == "guest"
     finally:
         env.close()
+
+
+def step_and_evaluate(env):
+    env.step(TypeText("x"))
+    return env.evaluate()
 
 
 async def play(pool, task, fault=None):
@@ -105,15 +112,19 @@ def test_the_pool_replaces_a_desktop_that_broke(fault):
         try:
             with pytest.raises(EnvError):
                 await play(pool, editor_task(), partial(fault, built[0]._container.id))
+            detected = time.monotonic()
+            async with pool.lease(editor_task()):
+                recovered_s = time.monotonic() - detected
             assert await play(pool, editor_task()) == 1.0
-            return pool.counters()
+            return pool.counters(), recovered_s
         finally:
             await pool.close()
 
-    counters = asyncio.run(run())
+    counters, recovered_s = asyncio.run(run())
+    assert recovered_s < RECOVERY_S
     assert len(built) == 2
-    assert counters["fault_guest"] == 1
-    assert counters["restarts"] == 1
+    assert counters["env/fault_guest"] == 1
+    assert counters["env/restarts"] == 1
 
 
 def test_memory_that_ran_out_in_one_episode_is_no_fault_of_the_next():
