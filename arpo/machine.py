@@ -40,7 +40,7 @@ def kvm_trouble(device: Path = Path("/dev/kvm"), probe: Path = PROBE, timeout_s:
         said, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()  # and no wait: what hangs in the kernel may not even end now
-        return f"{device} is there, but a small virtual machine gave no answer within {timeout_s:g} s: use another machine"
+        return f"{device} is there, but a virtual machine gave no answer within {timeout_s:g} s: use another machine"
     if said.strip() == "ok":
         return ""
     why = said.strip() or f"the probe ended with code {process.returncode}"

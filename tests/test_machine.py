@@ -26,7 +26,7 @@ def test_a_virtual_machine_that_ran_is_no_trouble(tmp_path):
 def test_a_probe_that_hangs_is_ended_in_time(tmp_path):
     began = time.monotonic()
     trouble = kvm_trouble(**probe(tmp_path, "import time; time.sleep(60)"), timeout_s=0.5)
-    assert "is there, but a small virtual machine gave no answer within 0.5 s" in trouble
+    assert "is there, but a virtual machine gave no answer within 0.5 s" in trouble
     assert time.monotonic() - began < 10
 
 
