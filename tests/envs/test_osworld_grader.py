@@ -102,6 +102,14 @@ def test_a_file_that_the_agent_did_not_make_scores_zero(grader, documents, guest
     assert grader.grade(task, address(guest), tmp_path) == 0.0
 
 
+@needs_graders
+def test_a_getter_that_finds_no_file_scores_zero_as_in_osworld(grader, guest, tmp_path):
+    guest.web["/web/x"] = b"x"
+    result = {"type": "cloud_file", "path": f"{guest.address}/web/x", "dest": "no/such/folder/x"}
+    task = {"func": "check_include_exclude", "result": result, "expected": includes("x")}
+    assert grader.grade(task, address(guest), tmp_path) == 0.0
+
+
 def said(text):
     return {"type": "vm_command_line", "command": ["echo", text]}
 
