@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from arpo.envs.container_spec import ContainerSpec, engine_options
 from arpo.errors import ConfigError, EnvError, env_boundary
@@ -106,12 +106,14 @@ class Containers:
         EnvError: If no engine answers.
     """
 
-    _reap_once = threading.Lock()
+    _lock = threading.Lock()
     _reaped = False
+    _left_over: ClassVar[set[str]] = set()
+    """Containers of this process that an engine without answer has not removed."""
 
     def __init__(self) -> None:
         self._client = connect()
-        with Containers._reap_once:
+        with Containers._lock:
             if not Containers._reaped:
                 reap(self._client)
                 Containers._reaped = True
@@ -126,6 +128,7 @@ class Containers:
         from docker.errors import ImageNotFound
 
         _mark_session()
+        self._remove_left_over()
         try:
             with env_boundary("guest", f"starting a container of {spec.image}"):
                 handle = self._client.containers.create(spec.image, labels=_labels(), **engine_options(spec))
@@ -139,6 +142,24 @@ class Containers:
             if isinstance(error.__cause__, ImageNotFound):
                 raise ConfigError(f"there is no image {spec.image} here; docker/build_image.sh makes ours") from error
             raise
+
+    def remove(self, container: Container) -> None:
+        """Remove a container now, or, where the engine does not answer, before the next start; never raises."""
+        try:
+            container.remove()
+        except EnvError as error:
+            log.warning("%s", error)
+            with Containers._lock:
+                Containers._left_over.add(container.id)
+
+    def _remove_left_over(self) -> None:
+        from docker.errors import NotFound
+
+        with Containers._lock:
+            for name in tuple(Containers._left_over):
+                with env_boundary("guest", f"removing container {name[:12]}"), suppress(NotFound):
+                    _remove(self._client.containers.get(name))
+                Containers._left_over.discard(name)
 
     def close(self) -> None:
         """Close the connection to the engine; containers stay."""

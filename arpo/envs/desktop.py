@@ -1,6 +1,5 @@
 """Our own desktop in Docker: a Debian with real applications that boots in about a second and needs no KVM."""
 
-import logging
 import secrets
 from collections.abc import Iterator
 from typing import Literal, get_args
@@ -14,8 +13,6 @@ from arpo.envs.guest import Guest
 from arpo.envs.guest_input import to_events
 from arpo.errors import ConfigError, EnvError
 from arpo.types import Observation, Task
-
-log = logging.getLogger(__name__)
 
 ResetMode = Literal["in_place", "restart", "fresh"]
 Network = Literal["closed", "open"]
@@ -129,10 +126,7 @@ class DockerDesktop:
             self._guest = None
         container, self._container = self._container, None
         if container is not None:
-            try:
-                container.remove()
-            except EnvError as error:  # the next start on this machine removes it
-                log.warning("%s", error)
+            self._containers.remove(container)
         self._containers.close()
 
     def solve(self) -> Iterator[Action]:

@@ -194,6 +194,17 @@ def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing
         docker("rm", "--force", kept)
 
 
+def test_a_container_that_could_not_be_removed_goes_before_the_next_one_starts():
+    left = start_stranger(own_name())
+    Containers._left_over.add(left)
+    env = DockerDesktop(**QUICK)
+    try:
+        assert left not in docker("ps", "--all", "--quiet", "--no-trunc")
+        assert not Containers._left_over
+    finally:
+        env.close()
+
+
 def start_stranger(owner):
     """A container like ours, of another owner."""
     from arpo.envs.containers import _host

@@ -46,7 +46,7 @@ def kill_the_server(container):
 
 
 def fill_the_disk(container):
-    command = "head -c 500M /dev/zero > /home/user/big; true"
+    command = "head -c 500M /dev/zero > ~/big; true"
     docker("exec", "--user", "user", container, "sh", "-c", command)
 
 

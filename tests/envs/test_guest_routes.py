@@ -103,7 +103,7 @@ def test_windows_open_come_forward_and_close(guest):
 
 def test_fast_input_types_what_a_keyboard_has_and_what_it_has_not(guest):
     text = "Aa1!<>\\ ü λ 漢"
-    guest.post("/setup/launch", json={"command": ["mousepad", "/home/user/typed.txt"]})
+    guest.post("/setup/launch", json={"command": ["mousepad", "~/typed.txt"]})
     wait_for(lambda: any("typed.txt" in title for title in windows(guest)))
     guest.get("/screenshot", params={"quiet_s": "0.3", "limit_s": "10"})
     guest.post("/action", json={"events": [["text", text], ["key_down", "ctrl"], ["key_down", "s"]]})
@@ -130,7 +130,8 @@ def test_code_and_scripts_run(guest):
 def test_what_a_plain_osworld_client_asks_first(guest):
     assert guest.get("/terminal").json() == {"output": None, "status": "success"}
     assert guest.get("/platform").text == "Linux"
-    assert guest.post("/desktop_path").json() == {"desktop_path": "/home/user/Desktop"}
+    there = execute(guest, "echo ~/Desktop", shell=True)["output"].strip()
+    assert guest.post("/desktop_path").json() == {"desktop_path": there}
     assert guest.get("/nothing").status_code == 404
 
 
