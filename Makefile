@@ -9,7 +9,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train smoke test test-fast check format lock clean
+.PHONY: help setup desktop osworld train smoke test test-fast check format lock clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -20,6 +20,12 @@ ifeq ($(PYTHON),)
 else
 	@$(PYTHON) tools/setup.py
 endif
+
+desktop: setup  ## Build the Docker desktop image and see whether this machine can run it; as root it starts an engine.
+	eval "$$(bash docker/start_engine.sh)" && bash docker/build_image.sh && $(RUN) -m arpo.doctor
+
+osworld:  ## Make .venv-osworld, where OSWorld's own graders run; see docs/osworld.md.
+	@$(PYTHON) tools/osworld.py
 
 train: setup  ## Train the tiny agent on MiniWoB++ with ARPO, warm start included. Overrides: make train ARGS="seed=2".
 	$(RUN) train.py experiment=arpo_miniwob resume=auto $(ARGS)
@@ -47,5 +53,5 @@ lock:  ## Resolve requirements.txt into requirements/cpu.lock; run it after chan
 	@$(PYTHON) tools/setup.py lock
 
 clean:  ## Remove the environment and every cache; outputs/ and multirun/ stay.
-	rm -rf .venv .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf .venv .venv-lock .venv-osworld .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find arpo tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -49,7 +49,7 @@ class EnvError(RolloutError):
 
     Attributes:
         kind: What went wrong, counted as `env/fault_<kind>`: `reset`, `step`, `evaluate`, `timeout`, `crash`,
-            `screenshot`.
+            `screenshot`, `guest` (a container, or the server in it, does not answer as it should).
     """
 
     def __init__(self, kind: str, message: str) -> None:

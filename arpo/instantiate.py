@@ -3,6 +3,7 @@
 import json
 import logging
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from arpo.models.policy import Policy
 from arpo.preflight import check_arguments, preflight
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.evaluation import EvaluationResult
+from arpo.rollout.selection import chosen_config, select_tasks
 from arpo.session import Session
 from arpo.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
+from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
@@ -94,14 +97,13 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
 
 
 def evaluate(cfg: DictConfig) -> int:
-    """Evaluate a policy on task lists, print a table a list, and write every task's result.
+    """Evaluate a policy on task lists, or choose tasks by it: conf/evaluate.yaml and conf/select.yaml.
 
     Raises:
         ConfigError: When the checkpoint cannot be read or the run cannot start here.
     """
     if OmegaConf.is_missing(cfg, "checkpoint"):
         raise ConfigError("say what to evaluate: checkpoint=DIR/checkpoints/NAME.ckpt of a run, or a model directory")
-    run_dir = Path(cfg.paths.run_dir)
     check_export(cfg.export, Path(cfg.checkpoint))
     end_on_sigterm()
     with Session.start() as session:
@@ -116,34 +118,61 @@ def evaluate(cfg: DictConfig) -> int:
         collector: RolloutCollector = build(cfg.rollout)
         try:
             collector.start()
-            results = {
-                name: collector.evaluate_tasks(
-                    listed,
-                    rollouts_per_task=cfg.rollouts_per_task,
-                    temperature=cfg.temperature,
-                    protocol=cfg.protocol,
-                    seed=cfg.seed,
-                    name=name,
-                )
-                for name, listed in tasks.items()
-                if listed
-            }
+            if "selection" in cfg:
+                select(cfg, collector, tasks)
+            else:
+                report(cfg, collector, tasks)
         finally:
             collector.close()
-    report = run_dir / "results.json"
-    report.write_text(json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
+    return 0
+
+
+def report(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Sequence[Task]]) -> None:
+    """Evaluate on each list, write `results.json`, and print a table a list."""
+    results = {
+        name: collector.evaluate_tasks(listed, name=name, **_how_to_try(cfg))
+        for name, listed in tasks.items()
+        if listed
+    }
+    path = Path(cfg.paths.run_dir) / "results.json"
+    path.write_text(json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
     for result in results.values():
         show(result)
-    log.info("every task's result is in %s", report)
-    return 0
+    log.info("every task's result is in %s", path)
+
+
+def select(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Sequence[Task]]) -> None:
+    """Choose from each list, write the tasks that stay as a group of `conf/tasks`, and print a table a list."""
+    run_dir = Path(cfg.paths.run_dir)
+    groups: Any = OmegaConf.to_container(cfg.tasks, resolve=False)
+    judged = {}
+    for name, listed in tasks.items():
+        selection = select_tasks(collector, listed, build(cfg.selection), name=name, **_how_to_try(cfg))
+        groups = chosen_config(groups, name, selection.kept)
+        judged[name] = selection.to_json()
+        print_table(selection.table(), title=name, caption=f"{len(selection.kept)} of {len(listed)} tasks are kept")
+    (run_dir / "selection.json").write_text(json.dumps(judged, indent=1))
+    header = f"# Tasks chosen by {cfg.rollouts_per_task} attempts of {cfg.checkpoint} at each; see selection.json.\n"
+    (run_dir / "selected.yaml").write_text(header + OmegaConf.to_yaml(groups))
+    log.info("copy %s to conf/tasks/NAME.yaml and train with tasks=NAME", run_dir / "selected.yaml")
+
+
+def _how_to_try(cfg: DictConfig) -> dict[str, Any]:
+    """Return what evaluations and selections have in common."""
+    return {key: cfg[key] for key in ("rollouts_per_task", "temperature", "protocol", "seed")}
 
 
 def show(result: EvaluationResult) -> None:
     """Print a table a domain."""
-    header, *rows = result.table()
     passes = ", ".join(f"pass@{k} {100 * value:.1f} %" for k, value in result.pass_at_ks.items())
-    table = Table(*header, title=result.name, caption=passes)
-    for row in rows:
+    print_table(result.table(), title=result.name, caption=passes)
+
+
+def print_table(rows: Sequence[Sequence[str]], *, title: str, caption: str) -> None:
+    """Print rows of text, the header first."""
+    header, *body = rows
+    table = Table(*header, title=title, caption=caption)
+    for row in body:
         table.add_row(*row)
     Console().print(table)
 

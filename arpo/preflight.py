@@ -1,17 +1,23 @@
 """What a run needs and this machine lacks, and what its configuration misspells, said before anything starts."""
 
-import importlib.util
 import inspect
+import logging
+import os
 import pydoc
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 from arpo.errors import ConfigError
+from arpo.machine import SLOW, Budget, Resources, kvm_trouble
 
+log = logging.getLogger(__name__)
+
+DOCKER_TIMEOUT_S = 6
 LAPTOP = "On a laptop, `python train.py experiment=arpo_miniwob` trains a tiny policy on real web pages."
 
 
@@ -19,21 +25,24 @@ def preflight(requires: Mapping[str, object], model_path: str | Path | None) -> 
     """Check what `requires` names; say everything that is missing at once.
 
     Args:
-        requires: `gpus` (at least so many), `docker` (an engine that answers), `kvm`, `modules` of this package, and
-            `files` (paths by what they are).
+        requires: `gpus` (at least so many), `docker` (an engine that answers) with an `image`, `kvm` (that runs a
+            virtual machine), `budget` (of `arpo.machine.Budget`), `files` (paths by what they are), and
+            `node_files` (those that desktops need). In a Ray cluster (`RAY_ADDRESS`), what desktops need is the
+            business of other nodes.
         model_path: Directory of the checkpoint; empty where nobody said; None where the run writes it itself.
 
     Raises:
         ConfigError: One line for each missing piece, with what to do about it.
     """
-    missing = [
-        *_missing_gpus(requires),
-        *_missing_docker(requires),
-        *_missing_kvm(requires),
-        *_missing_modules(requires),
-        *_missing_files(requires),
-        *_missing_model(model_path),
-    ]
+    with ThreadPoolExecutor() as threads:  # engine and KVM answer late when they are ill
+        on_nodes = [threads.submit(check, requires) for check in (_missing_docker, _missing_kvm, _missing_budget)]
+        missing = [
+            *_missing_gpus(requires),
+            *(line for lines in on_nodes for line in lines.result()),
+            *_missing_files(requires, "files"),
+            *_missing_files(requires, "node_files"),
+            *_missing_model(model_path),
+        ]
     if missing:
         lines = "\n".join(f"  - {line}" for line in missing)
         raise ConfigError(f"this run cannot start here:\n{lines}\n{LAPTOP}")
@@ -48,22 +57,47 @@ def _missing_gpus(requires: Mapping[str, object]) -> list[str]:
 
 
 def _missing_docker(requires: Mapping[str, object]) -> list[str]:
-    if not requires.get("docker"):
+    if not requires.get("docker") or _desktops_elsewhere():
         return []
     executable = shutil.which("docker")
     if executable is None:
         return ["it needs Docker, and there is no `docker` command: install Docker Engine"]
     try:
-        subprocess.run([executable, "info"], capture_output=True, timeout=10, check=True)
+        subprocess.run([executable, "info"], capture_output=True, timeout=DOCKER_TIMEOUT_S, check=True)
     except subprocess.SubprocessError:
         return ["it needs a Docker engine, and none answers `docker info`: start it, and let this user talk to it"]
-    return []
+    return _missing_image(executable, str(requires.get("image") or ""))
+
+
+def _missing_image(executable: str, image: str) -> list[str]:
+    if not image:
+        return []
+    found = subprocess.run([executable, "image", "inspect", image], capture_output=True, timeout=10, check=False)
+    if found.returncode == 0:
+        return []
+    where = f"docker/build_image.sh builds ours, `docker pull {image}` gets others"
+    return [f"it needs the image {image}, which the Docker engine does not have: {where}"]
 
 
 def _missing_kvm(requires: Mapping[str, object]) -> list[str]:
-    if not requires.get("kvm") or Path("/dev/kvm").exists():
+    if not requires.get("kvm") or _desktops_elsewhere():
         return []
-    return ["it needs KVM, and there is no /dev/kvm: enable virtualisation, or pass /dev/kvm into this container"]
+    trouble = kvm_trouble()
+    return [f"it needs KVM, and {trouble}; {SLOW}"] if trouble else []
+
+
+def _missing_budget(requires: Mapping[str, object]) -> list[str]:
+    numbers = requires.get("budget")
+    if not isinstance(numbers, Mapping) or _desktops_elsewhere():
+        return []
+    budget, here = Budget(**numbers), Resources.here()
+    log.info("%s", budget.table(here))
+    return budget.trouble(here)
+
+
+def _desktops_elsewhere() -> bool:
+    """Whether the desktops run on the nodes of a cluster, which this machine need not be one of."""
+    return bool(os.environ.get("RAY_ADDRESS"))
 
 
 def check_arguments(tree: object) -> None:
@@ -107,23 +141,14 @@ def _has_signature(target: Callable[..., object]) -> bool:
     return True
 
 
-def _missing_modules(requires: Mapping[str, object]) -> list[str]:
-    modules = requires.get("modules") or []
-    assert isinstance(modules, list)
-    return [
-        f"it needs {module}, which this version of the code does not have yet"
-        for module in modules
-        if importlib.util.find_spec(module) is None
-    ]
-
-
-def _missing_files(requires: Mapping[str, object]) -> list[str]:
-    files = requires.get("files") or {}
+def _missing_files(requires: Mapping[str, object], key: str) -> list[str]:
+    files = requires.get(key) or {}
     assert isinstance(files, Mapping)
+    elsewhere = key == "node_files" and _desktops_elsewhere()
     return [
         f"it needs {what}" + ("" if path is None else f", and there is nothing at {path}")
         for what, path in files.items()
-        if path is None or not Path(str(path)).exists()
+        if path is None or not (elsewhere or Path(str(path)).exists())
     ]
 
 

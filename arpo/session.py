@@ -11,32 +11,24 @@ import logging
 import os
 import shutil
 import stat
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import psutil
-
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, EnvError
+from arpo.processes import LABEL_VARIABLE, end_processes, own_name, owner_lives
 
 log = logging.getLogger(__name__)
 
-LABEL_VARIABLE = "ARPO_SESSION"
 DIRECTORY_VARIABLE = "ARPO_SESSION_DIR"
+
+CONTAINERS_MARKER = "containers"
+"""A file in the directory of a session that has started containers: without it, nobody asks an engine."""
 
 MAX_DIRECTORY_LENGTH = 38
 """Ray adds up to 68 characters for its sockets, and Linux allows 107 in the path of a socket."""
-
-TERMINATE_GRACE_S = 2.0
-KILL_GRACE_S = 5.0
-SWEEPS = 3
-"""How often we look again for processes that were born while we ended the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +75,7 @@ class Session:
             ConfigError: If this process has an open session, or the root belongs to another user.
         """
         root = _private(root if root is not None else _default_root())
-        directory = root / _own_name()
+        directory = root / own_name()
         if directory.exists():
             raise ConfigError(f"this process already has an open session at {directory}; close it before the next")
         reap(root)
@@ -106,6 +98,7 @@ class Session:
         ended = end_processes(self.label, self.directory)
         if ended:
             log.info("ended %d processes that the run had left", ended)
+        _remove_containers(self.directory)
         for name, value in self._environment_before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -136,12 +129,13 @@ def reap(root: Path) -> Reaped:
     sessions = processes = 0
     for lock_path in sorted(root.glob("*.lock")):
         directory = lock_path.with_suffix("")
-        if _owner_lives(directory.name):
+        if owner_lives(directory.name):
             continue
         lock = _take_lock(directory)
         if lock is None:  # the owner lives in another container, or another run is reaping it
             continue
         processes += end_processes(directory.name, directory)
+        _remove_containers(directory)
         _remove(directory)
         os.close(lock)
         sessions += 1
@@ -150,100 +144,13 @@ def reap(root: Path) -> Reaped:
     return Reaped(sessions, processes)
 
 
-def end_processes(label: str, directory: Path | None = None, variable: str = LABEL_VARIABLE) -> int:
-    """End every process that carries a label, first politely; return how many there were.
-
-    Args:
-        label: What the environment variable of the processes holds.
-        directory: Processes that write below it belong to the label as well.
-        variable: The environment variable.
-    """
-    ended: set[int] = set()
-    for _ in range(SWEEPS):
-        found = _marked_processes(variable, label, directory)
-        if not found:
-            break
-        ended.update(process.pid for process in found)
-        _signal(found, psutil.Process.terminate)
-        stubborn = _still_running(found, within_s=TERMINATE_GRACE_S)
-        _signal(stubborn, psutil.Process.kill)
-        _still_running(stubborn, within_s=KILL_GRACE_S)
-    return len(ended)
-
-
-def _marked_processes(variable: str, label: str, directory: Path | None) -> list[psutil.Process]:
-    """Find the processes of a label with their descendants, without this process and its ancestors."""
-    myself = psutil.Process()
-    spared = {myself.pid, *(parent.pid for parent in myself.parents())}
-    found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        if process.pid in spared or not _is_marked(process, variable, label, directory):
-            continue
-        found[process.pid] = process
-        found.update((child.pid, child) for child in _descendants(process) if child.pid not in spared)
-    return list(found.values())
-
-
-def _is_marked(process: psutil.Process, variable: str, label: str, directory: Path | None) -> bool:
-    try:
-        if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        if process.environ().get(variable) == label:
-            return True
-        return directory is not None and any(path.is_relative_to(directory) for path in _written_files(process))
-    except psutil.Error:  # it ended while we looked
-        return False
-
-
-def _written_files(process: psutil.Process) -> Iterator[Path]:
-    """Yield the files that a process has open for writing; where the system does not tell how, none."""
-    if sys.platform == "linux":
-        for file in process.open_files():
-            if file.mode != "r":
-                yield Path(file.path)
-
-
-def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []
-
-
-def _signal(processes: Iterable[psutil.Process], send: Callable[[psutil.Process], None]) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            send(process)
-
-
-def _still_running(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
-    """Wait for processes to end and return those that did not.
-
-    A zombie has ended: in a container whose first process does not collect children, it stays one for good.
-    """
-    deadline = time.monotonic() + within_s
-    alive = list(processes)
-    while True:
-        alive = [process for process in alive if _is_running(process)]
-        if not alive or time.monotonic() > deadline:
-            return alive
-        time.sleep(0.02)
-
-
-def _is_running(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def _default_root() -> Path:
     """Return the root of this user's sessions; a run inside a session gets a place beside it, not below it."""
     enclosing = session_directory()
     if enclosing is not None:
         return enclosing.parent
     root = Path(tempfile.gettempdir()) / f"arpo-{os.getuid()}"
-    too_long = len(str(root / _own_name())) > MAX_DIRECTORY_LENGTH
+    too_long = len(str(root / own_name())) > MAX_DIRECTORY_LENGTH
     return Path("/tmp") / root.name if too_long else root
 
 
@@ -260,21 +167,6 @@ def _private(root: Path) -> Path:
     return root
 
 
-def _own_name() -> str:
-    process = psutil.Process()
-    return f"{process.pid}-{int(process.create_time())}"
-
-
-def _owner_lives(name: str) -> bool:
-    pid, _, started = name.partition("-")
-    if not (pid.isdecimal() and started.isdecimal()):
-        return True  # not one of ours: leave it alone
-    try:
-        return int(psutil.Process(int(pid)).create_time()) == int(started)
-    except psutil.Error:
-        return False
-
-
 def _take_lock(directory: Path) -> int | None:
     """Lock the file beside a directory until its descriptor is closed; None when somebody else holds it.
 
@@ -288,6 +180,21 @@ def _take_lock(directory: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _remove_containers(directory: Path) -> None:
+    """Remove the containers of a session, if it has started any."""
+    if not (directory / CONTAINERS_MARKER).exists():
+        return
+    from arpo.envs.containers import remove_session
+
+    try:
+        removed = remove_session(directory.name)
+    except EnvError as error:
+        log.warning("containers of session %s may be left: %s", directory.name, error)
+    else:
+        if removed:
+            log.info("removed %d containers that the run had left", removed)
 
 
 def _remove(directory: Path) -> None:

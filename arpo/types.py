@@ -20,6 +20,8 @@ class Task:
     """The environment's own description of the task; never read outside the environment."""
     max_steps: int | None = None
     """Step limit of this task, where it differs from the run's."""
+    infeasible: bool = False
+    """Whether the right answer is `Fail`, because nothing solves the task."""
 
 
 @dataclass(frozen=True, slots=True)

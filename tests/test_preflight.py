@@ -48,13 +48,6 @@ def test_docker_needs_a_command_and_an_engine_that_answers(docker, tmp_path, mon
     assert "there is no `docker` command: install Docker Engine" in missing({"docker": True})
 
 
-def test_modules_of_a_later_version_are_named():
-    preflight({"modules": ["arpo.replay"]}, None)
-    assert "arpo.envs.not_yet, which this version of the code does not have" in missing(
-        {"modules": ["arpo.envs.not_yet"]}
-    )
-
-
 def test_files_are_named_by_what_they_are(tmp_path):
     preflight({"files": {"task files": str(tmp_path)}}, None)
     assert f"task files, and there is nothing at {tmp_path / 'gone'}" in missing(
@@ -73,9 +66,9 @@ def test_a_checkpoint_must_be_there_unless_the_run_writes_it(tmp_path, tiny_mode
 
 
 def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere(tmp_path):
-    requires = {"gpus": 99, "modules": ["arpo.not_yet"], "files": {"files": None}}
+    requires = {"gpus": 99, "files": {"files": None}}
     message = missing(requires, tmp_path)
-    assert message.count("\n  - ") == 4
+    assert message.count("\n  - ") == 3
     assert message.endswith("trains a tiny policy on real web pages.")
 
 
@@ -93,3 +86,30 @@ def test_a_key_is_free_where_nothing_is_built_or_anything_is_taken():
 
 def test_a_target_that_does_not_exist_is_left_to_whoever_builds_it():
     check_arguments({"env": {"_target_": "arpo.envs.not_yet.Env", "speed": 1}, "off": {"_target_": None, "a": 1}})
+
+
+HUGE = {"desktops": 10**6, "memory_mb": 4608, "cores": 4, "disk_mb": 2048}
+
+
+def test_machines_that_cannot_fit_are_refused_with_how_many_would(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    message = missing({"budget": HUGE})
+    assert message.count("1000000 virtual machines need") == 3  # memory, cores, disk
+
+
+def test_the_budget_is_said_where_it_fits(monkeypatch, caplog):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    caplog.set_level("INFO")
+    preflight({"budget": {"desktops": 1, "memory_mb": 1, "cores": 1, "disk_mb": 1}}, None)
+    assert any(record.getMessage().startswith("1 virtual machines: 0 GiB of memory") for record in caplog.records)
+
+
+def test_on_a_cluster_desktops_are_the_business_of_its_nodes(docker, monkeypatch, tmp_path):
+    docker(1)
+    needs = {"docker": True, "kvm": True, "budget": HUGE, "node_files": {"a disk": str(tmp_path / "gone")}}
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    preflight(needs, None)
+    assert "it needs a disk (set DISK)" in missing({"node_files": {"a disk (set DISK)": None}})
+    monkeypatch.delenv("RAY_ADDRESS")
+    message = missing(needs)
+    assert all(word in message for word in ("docker info", "virtual machines need", "a disk, and there is nothing at"))

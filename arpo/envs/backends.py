@@ -7,16 +7,19 @@ import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any, Literal, Protocol
 
 import arpo
 from arpo.envs.base import DesktopEnv
+from arpo.envs.placement import Placement
 from arpo.envs.slots import Worker
 from arpo.envs.worker import WORKER_VARIABLE, DaemonThread, EnvWorker, Method, new_worker_label
 from arpo.errors import ConfigError, EnvError, env_boundary
-from arpo.session import MAX_DIRECTORY_LENGTH, end_processes, session_directory
+from arpo.processes import end_processes
+from arpo.session import MAX_DIRECTORY_LENGTH, session_directory
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +81,10 @@ class ThreadBackend:
 class RayWorker:
     """A worker in a Ray actor."""
 
-    def __init__(self, actor: Any, label: str) -> None:
+    def __init__(self, actor: Any, label: str, free: Callable[[], None]) -> None:
         self._actor = actor
         self._label = label
+        self._free = free
 
     async def wait_until_started(self, timeout_s: float) -> None:
         """Wait for the worker process.
@@ -105,6 +109,8 @@ class RayWorker:
 
         with suppress(RayError):  # then there is no Ray, and no actor either
             ray.kill(self._actor, no_restart=True)
+        free, self._free = self._free, _nothing
+        free()
         await asyncio.to_thread(end_processes, self._label, variable=WORKER_VARIABLE)
 
 
@@ -112,27 +118,34 @@ class RayBackend:
     """Runs environments in Ray actors, on this machine or, where `RAY_ADDRESS` is set, on a cluster.
 
     Args:
-        resources: Custom Ray resources that every worker takes, such as `{"docker": 1}`: on a cluster they say on
-            which nodes workers go, and how many. On a Ray of our own, which is one machine, they mean nothing.
+        placement: Kind of the resources that say, on a cluster, how many environments each node can take: with
+            `docker`, workers go to nodes with `docker:<ip>`. None: anywhere. On a Ray of our own, which is one
+            machine, it means nothing.
     """
 
-    def __init__(self, resources: Mapping[str, float] | None = None) -> None:
-        self._resources = dict(resources or {})
+    def __init__(self, placement: str | None = None) -> None:
+        self._kind = placement
+        self._placement: Placement | None = None
         self._opened = False
 
     async def open(self) -> None:
         """Start Ray, or join the one that runs in this process or at `RAY_ADDRESS`."""
         await asyncio.wrap_future(RAY.acquire())
         self._opened = True
+        if self._kind is not None and not RAY.owned:
+            import ray
+
+            self._placement = Placement(self._kind, ray.cluster_resources)
 
     async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> Worker:
         """Start an actor. It asks for no CPU: environments wait more than they compute, and any number must fit."""
         import ray
 
         label = new_worker_label()
+        resources, free = self._place(count)
         actor = ray.remote(EnvWorker).options(
             num_cpus=0,
-            resources={} if RAY.owned else self._resources,
+            resources=resources,
             max_restarts=0,
             max_concurrency=MAX_CALLS_IN_FLIGHT,
             # A Ray of our own hands our environment and import path to its workers, and starts them faster so.
@@ -140,8 +153,9 @@ class RayBackend:
         )
         try:
             with env_boundary("crash", "starting a worker process"):
-                worker = RayWorker(actor.remote(make_env, count, label), label)
+                worker = RayWorker(actor.remote(make_env, count, label), label, free)
         except EnvError as error:
+            free()
             if isinstance(error.__cause__, TypeError | PicklingError):
                 raise ConfigError(f"make_env must be picklable to travel to a worker process: {error}") from error
             raise
@@ -152,11 +166,22 @@ class RayBackend:
             raise
         return worker
 
+    def _place(self, count: int) -> tuple[Mapping[str, float], Callable[[], None]]:
+        """Return the resources that a worker takes, and what gives them back."""
+        if self._placement is None:
+            return {}, _nothing
+        name = self._placement.take(count)
+        return {name: count}, partial(self._placement.free, name, count)
+
     async def close(self) -> None:
         """Stop Ray, if we started it and no other pool uses it."""
         if self._opened:
             self._opened = False
             await asyncio.wrap_future(RAY.release())
+
+
+def _nothing() -> None:
+    """Give back nothing."""
 
 
 def make_backend(backend: Literal["ray", "thread"] | Backend) -> Backend:

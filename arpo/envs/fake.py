@@ -84,7 +84,9 @@ def fake_tasks(count: int, seed: int = 0, kinds: Sequence[Kind] = ("click", "seq
         kind = kinds[index % len(kinds)]
         config = {"kind": kind, "seed": first + index}
         scene = make_scene(kind, first + index)
-        tasks.append(Task(f"fake/{kind}/{first + index}", scene.instruction, domain=f"fake-{kind}", config=config))
+        name = f"fake/{kind}/{first + index}"
+        infeasible = kind == "infeasible"
+        tasks.append(Task(name, scene.instruction, f"fake-{kind}", config, infeasible=infeasible))
     return tasks
 
 

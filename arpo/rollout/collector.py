@@ -194,6 +194,32 @@ class RolloutCollector:
             lost=job.meter.dropped,
         )
 
+    def roll_out(
+        self,
+        tasks: Sequence[Task],
+        *,
+        rollouts_per_task: int,
+        temperature: float,
+        protocol: EpisodeProtocol,
+        seed: int,
+        name: str,
+    ) -> list[list[Trajectory | None]]:
+        """Return the episodes of each task, None for one that was lost; blocks. Arguments as of `evaluate_tasks`.
+
+        Episodes that an interrupted call with the same arguments has left in the store are taken from there.
+        """
+        specs = evaluation_specs(
+            tasks,
+            self.settings,
+            f"eval-0/{name}",
+            rollouts_per_task=rollouts_per_task,
+            temperature=temperature,
+            protocol=protocol,
+            seed=seed,
+        )
+        finished = {trajectory.id: trajectory for trajectory in self.store.read("eval", 0)}
+        return self._begin(name, 0, specs, finished).rows()
+
     def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Give the engine new weights; blocks until it serves them."""
         self._loop.run(self.engine.update_weights(tensors, version))

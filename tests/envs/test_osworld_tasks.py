@@ -37,11 +37,31 @@ def write(root, record, name="good"):
 
 
 @needs_files
-def test_all_369_tasks_are_read():
-    tasks = osworld_tasks(FILES, ids_of("osworld_369"))
-    assert len({task.id for task in tasks}) == 369
+def test_all_369_task_files_are_read_and_the_nine_that_cannot_run_are_named(caplog):
+    tasks = osworld_tasks(FILES, ids_of("osworld_369"), skip_unsupported=True)
+    assert len({task.id for task in tasks}) == 369 - 9
     assert all(task.instruction and task.config["evaluator"] for task in tasks)
     assert set(Counter(task.domain for task in tasks)) == set(ids_of("osworld_369"))
+    named = {record.getMessage().partition(".json")[0][-36:] for record in caplog.records}
+    assert len(named) == 9
+    assert not named & {task.id for task in tasks}
+
+
+@needs_files
+def test_thirty_of_them_are_infeasible():
+    tasks = osworld_tasks(FILES, ids_of("osworld_369"), skip_unsupported=True)
+    assert sum(task.infeasible for task in tasks) == 30
+
+
+@needs_files
+def test_what_cannot_run_is_refused_with_file_key_and_reason_unless_it_is_to_be_skipped():
+    with pytest.raises(TaskFormatError) as error:
+        osworld_tasks(FILES, ids_of("osworld_369"))
+    message = str(error.value)
+    account, pictures = "0c825995-5b70-4526-b663-113f4c999dd2", "02ce9a50-7af2-47ed-8596-af0c230501f8"
+    assert f"{account}.json: config[0].type 'googledrive': it needs a Google account" in message
+    assert f"{pictures}.json: evaluator.func 'compare_image_text': it reads text in pictures" in message
+    assert message.endswith("set skip_unsupported of the list")
 
 
 @needs_files
@@ -55,7 +75,9 @@ def test_a_list_is_the_published_one(name, theirs):
     assert {domain: sorted(ids) for domain, ids in ours.items()} == {
         domain: sorted(ids) for domain, ids in published.items() if ids
     }
-    assert len(osworld_tasks(FILES, ours)) == sum(len(ids) for ids in published.values())
+    left_out = 9 if name == "osworld_369" else 0
+    tasks = osworld_tasks(FILES, ours, skip_unsupported=left_out > 0)
+    assert len(tasks) == sum(len(ids) for ids in published.values()) - left_out
 
 
 @needs_files
@@ -68,14 +90,14 @@ def test_the_32_tasks_are_some_of_the_128_and_these_of_the_369():
 
 
 def test_a_task_is_named_by_its_file_because_the_id_inside_may_be_another_s(root):
-    write(root, {"id": "somebody-else", "instruction": "Do it.", "evaluator": {}})
+    write(root, {"id": "somebody-else", "instruction": "Do it.", "evaluator": {"func": "exact_match"}})
     (task,) = osworld_tasks(root, {"chrome": ["good"]})
     assert (task.id, task.domain, task.instruction) == ("good", "chrome", "Do it.")
     assert task.config["id"] == "somebody-else"
 
 
 def test_tasks_come_in_the_order_of_the_list(root):
-    write(root, {"instruction": "Another.", "evaluator": {}}, name="a")
+    write(root, {"instruction": "Another.", "evaluator": {"func": "infeasible"}}, name="a")
     assert [task.id for task in osworld_tasks(root, {"chrome": ["good", "a"]})] == ["good", "a"]
 
 

@@ -1,0 +1,64 @@
+"""What a container may use, and how one says that to the Docker engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from arpo.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """What to start, and what it may use."""
+
+    image: str
+    ports: tuple[int, ...]
+    """TCP ports of the guest that get a port of this machine each, on the loopback interface."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
+    """Everything else is dropped."""
+    memory_mb: int = 1024
+    """MiB, swap included; files in `scratch_mb` count."""
+    cpus: float = 2.0
+    processes: int = 512
+    scratch_mb: Mapping[str, int] = field(default_factory=dict)
+    """Directories in memory and their sizes, MiB; with any of them, the rest of the file system is read-only."""
+    scratch_owner: int = 1000
+    """User id in the guest."""
+    shared_memory_mb: int = 64
+    devices: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+    """`host path:guest path:ro`."""
+
+    def __post_init__(self) -> None:
+        for name in ("memory_mb", "cpus", "processes", "shared_memory_mb"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} of a container must be greater than 0, got {getattr(self, name)}")
+
+
+def engine_options(spec: ContainerSpec) -> dict[str, Any]:
+    """Return a specification as the arguments of the Docker SDK."""
+    return {
+        "environment": dict(spec.environment),
+        "ports": {f"{port}/tcp": (LOOPBACK, None) for port in spec.ports},
+        "hostname": "desktop",  # in titles and prompts: screens must not differ by it
+        "init": True,  # collects the children of applications that were killed
+        "mem_limit": f"{spec.memory_mb}m",
+        "memswap_limit": f"{spec.memory_mb}m",
+        "nano_cpus": round(spec.cpus * 1e9),
+        "pids_limit": spec.processes,
+        "shm_size": f"{spec.shared_memory_mb}m",
+        "cap_drop": ["ALL"],
+        "cap_add": list(spec.capabilities),
+        "security_opt": ["no-new-privileges"],
+        "read_only": bool(spec.scratch_mb),
+        "tmpfs": {
+            path: f"rw,exec,nosuid,nodev,uid={spec.scratch_owner},gid={spec.scratch_owner},size={size}m"
+            for path, size in spec.scratch_mb.items()
+        },
+        "devices": list(spec.devices),
+        "volumes": list(spec.volumes),
+        "log_config": {"type": "json-file", "config": {"max-size": "1m", "max-file": "1"}},
+    }

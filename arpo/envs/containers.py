@@ -1,0 +1,275 @@
+"""Docker containers that belong to a run: started with limits, found again by labels, removed when the run is gone.
+
+The one file that knows the Docker SDK.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from arpo.envs.container_spec import ContainerSpec, engine_options
+from arpo.errors import ConfigError, EnvError, env_boundary
+from arpo.processes import LABEL_VARIABLE, own_name, owner_lives
+from arpo.session import CONTAINERS_MARKER, session_directory
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+log = logging.getLogger(__name__)
+
+SESSION_LABEL = "arpo.session"
+OWNER_LABEL = "arpo.owner"
+HOST_LABEL = "arpo.host"
+"""Machine and process namespace of the owner: only there its process id means something."""
+
+API_TIMEOUT_S = 30.0
+
+
+class Container:
+    """A running container. Every method raises `EnvError` of kind `guest` when the engine fails."""
+
+    def __init__(self, handle: Any) -> None:
+        """Belongs to `Containers.start`."""
+        self._handle = handle
+        self._ports: Mapping[str, Any] = {}
+        self._paused = False
+        self._read_ports()
+
+    @property
+    def id(self) -> str:
+        """The engine's name of it."""
+        return str(self._handle.id)
+
+    def port(self, guest_port: int) -> int:
+        """Return the port of this machine that leads to a port of the guest."""
+        bindings = self._ports.get(f"{guest_port}/tcp")
+        if not bindings:
+            raise EnvError("guest", f"container {self.id[:12]} has lost its port {guest_port}; it may have ended")
+        return int(bindings[0]["HostPort"])
+
+    def restart(self) -> None:
+        """End everything in it and start it again, with empty scratch directories; its ports change."""
+        with env_boundary("guest", f"restarting container {self.id[:12]}"):
+            self._handle.restart(timeout=0)
+        self._paused = False
+        self._read_ports()
+
+    def pause(self) -> None:
+        """Freeze every process in it."""
+        if not self._paused:
+            with env_boundary("guest", f"pausing container {self.id[:12]}"):
+                self._handle.pause()
+            self._paused = True
+
+    def resume(self) -> None:
+        """Let it go on, if it is paused."""
+        if self._paused:
+            with env_boundary("guest", f"resuming container {self.id[:12]}"):
+                self._handle.unpause()
+            self._paused = False
+
+    def is_running(self) -> bool:
+        """Say whether it has not ended."""
+        with env_boundary("guest", f"looking at container {self.id[:12]}"):
+            self._handle.reload()
+        return str(self._handle.status) in ("created", "running", "restarting", "paused")
+
+    def last_words(self) -> str:
+        """Return how it ended and what it wrote last, for an error message."""
+        with env_boundary("guest", f"looking at container {self.id[:12]}"):
+            self._handle.reload()
+            state = self._handle.attrs["State"]
+            written = self._handle.logs(tail=5).decode(errors="replace").strip()
+        return f"container {self.id[:12]} is {state['Status']}, exit status {state['ExitCode']}: {written or 'silent'}"
+
+    def remove(self) -> None:
+        """End and remove it; a container that is gone already is fine."""
+        with env_boundary("guest", f"removing container {self.id[:12]}"):
+            _remove(self._handle)
+
+    def _read_ports(self) -> None:
+        with env_boundary("guest", "reading the ports of a container"):
+            self._handle.reload()
+        self._ports = self._handle.attrs["NetworkSettings"]["Ports"]
+
+
+class Containers:
+    """Starts containers on the engine that `DOCKER_HOST` names, by default the local one.
+
+    The first one of a process removes what dead processes of this machine left behind.
+
+    Raises:
+        EnvError: If no engine answers.
+    """
+
+    _lock = threading.Lock()
+    _reaped = False
+    _left_over: ClassVar[set[str]] = set()
+    """Containers of this process that an engine without answer has not removed."""
+
+    def __init__(self) -> None:
+        self._client = connect()
+        with Containers._lock:
+            if not Containers._reaped:
+                reap(self._client)
+                Containers._reaped = True
+
+    def start(self, spec: ContainerSpec) -> Container:
+        """Start a container; it is not ready yet.
+
+        Raises:
+            ConfigError: If there is no such image.
+            EnvError: If the engine does not start it.
+        """
+        from docker.errors import ImageNotFound
+
+        _mark_session()
+        self._remove_left_over()
+        try:
+            with env_boundary("guest", f"starting a container of {spec.image}"):
+                handle = self._client.containers.create(spec.image, labels=_labels(), **engine_options(spec))
+                try:
+                    handle.start()
+                    return Container(handle)
+                except BaseException:
+                    _remove(handle)
+                    raise
+        except EnvError as error:
+            if isinstance(error.__cause__, ImageNotFound):
+                raise ConfigError(f"there is no image {spec.image} here; docker/build_image.sh makes ours") from error
+            raise
+
+    def remove(self, container: Container) -> None:
+        """Remove a container now, or, where the engine does not answer, before the next start; never raises."""
+        try:
+            container.remove()
+        except EnvError as error:
+            log.warning("%s", error)
+            with Containers._lock:
+                Containers._left_over.add(container.id)
+
+    def _remove_left_over(self) -> None:
+        from docker.errors import NotFound
+
+        with Containers._lock:
+            for name in tuple(Containers._left_over):
+                with env_boundary("guest", f"removing container {name[:12]}"), suppress(NotFound):
+                    _remove(self._client.containers.get(name))
+                Containers._left_over.discard(name)
+
+    def close(self) -> None:
+        """Close the connection to the engine; containers stay."""
+        self._client.close()
+
+
+def connect() -> "DockerClient":
+    """Return a connection to the engine.
+
+    Raises:
+        EnvError: If none answers.
+    """
+    import docker
+
+    with env_boundary("guest", "no Docker engine answers"):
+        return docker.from_env(timeout=API_TIMEOUT_S)
+
+
+def engine_facts() -> str:
+    """Return what the engine says of itself, in a sentence.
+
+    Raises:
+        EnvError: If none answers.
+    """
+    client = connect()
+    try:
+        with env_boundary("guest", "asking the engine who it is"):
+            facts = client.info()
+    finally:
+        client.close()
+    return f"Docker {facts['ServerVersion']}, {facts['Driver']}, {facts['NCPU']} cores"
+
+
+def has_image(name: str) -> bool:
+    """Say whether the engine has an image.
+
+    Raises:
+        EnvError: If none answers.
+    """
+    from docker.errors import ImageNotFound
+
+    client = connect()
+    try:
+        with env_boundary("guest", f"looking for the image {name}"):
+            client.images.get(name)
+    except EnvError as error:
+        if isinstance(error.__cause__, ImageNotFound):
+            return False
+        raise
+    finally:
+        client.close()
+    return True
+
+
+def reap(client: "DockerClient") -> int:
+    """Remove the containers that dead processes of this machine left; return how many there were."""
+    with env_boundary("guest", "looking for containers of dead runs"):
+        listed = client.containers.list(all=True, ignore_removed=True, filters={"label": f"{HOST_LABEL}={_host()}"})
+        orphans = [container for container in listed if not owner_lives(container.labels.get(OWNER_LABEL, ""))]
+        for container in orphans:
+            _remove(container)
+    if orphans:
+        log.info("removed %d containers of dead runs", len(orphans))
+    return len(orphans)
+
+
+def remove_session(label: str) -> int:
+    """Remove every container of a session; return how many there were.
+
+    Raises:
+        EnvError: If no engine answers.
+    """
+    client = connect()
+    try:
+        with env_boundary("guest", f"removing the containers of session {label}"):
+            found = client.containers.list(
+                all=True,
+                ignore_removed=True,
+                filters={"label": [f"{SESSION_LABEL}={label}", f"{HOST_LABEL}={_host()}"]},
+            )
+            for container in found:
+                _remove(container)
+    finally:
+        client.close()
+    return len(found)
+
+
+def _labels() -> dict[str, str]:
+    owner = own_name()
+    return {SESSION_LABEL: os.environ.get(LABEL_VARIABLE, owner), OWNER_LABEL: owner, HOST_LABEL: _host()}
+
+
+def _remove(container: Any) -> None:
+    """Remove a container; somebody else may be doing the same."""
+    from docker.errors import APIError, NotFound
+
+    with suppress(NotFound):
+        try:
+            container.remove(force=True, v=True)
+        except APIError as error:
+            if error.status_code != 409:  # its removal is in progress
+                raise
+
+
+def _mark_session() -> None:
+    directory = session_directory()
+    if directory is not None and directory.is_dir():  # on another node of a cluster it is not there
+        (directory / CONTAINERS_MARKER).touch()
+
+
+def _host() -> str:
+    namespace = os.readlink("/proc/self/ns/pid") if Path("/proc/self/ns/pid").is_symlink() else "pid"
+    return f"{os.uname().nodename} {namespace}"

@@ -1,0 +1,233 @@
+"""The client of a guest server: OSWorld's HTTP routes and our faster ones, with deadlines and typed errors.
+
+A thought never travels: what goes to the guest is events of known names, programs that a task file names, and files.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import httpx
+import tenacity
+
+from arpo.envs.guest_input import Event
+from arpo.errors import EnvError
+
+Command = str | Sequence[str]
+
+CONNECT_TIMEOUT_S = 2.0
+CALL_TIMEOUT_S = 5.0
+GET_ATTEMPTS = 2
+GET_PAUSE_S = 0.05
+POLL_S = 0.02
+LARGEST_ANSWER = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of the guest, its place in screen pixels."""
+
+    title: str
+    window_class: str
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How a program of the guest ended."""
+
+    output: str
+    error: str
+    returncode: int
+
+
+class Guest:
+    """One guest server. Every call ends within its deadline, or raises `EnvError` of kind `guest`.
+
+    Only what changes nothing (GET) is tried a second time.
+
+    Args:
+        address: `http://host:port`.
+        secret: What the guest demands; empty for a plain OSWorld guest.
+        timeout_s: Deadline of a call that does not say its own.
+    """
+
+    def __init__(self, address: str, secret: str = "", timeout_s: float = CALL_TIMEOUT_S) -> None:
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        # no proxy of this machine's environment: the guest is on the loopback interface
+        self._client = httpx.Client(base_url=address, headers=headers, trust_env=False)
+        self._address = address
+        self._timeout_s = timeout_s
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def screenshot(self, *, quiet_s: float = 0.0, limit_s: float = 0.0) -> bytes:
+        """Return the screen as PNG.
+
+        Args:
+            quiet_s: Wait until the picture has not changed for so long; 0: take it as it is. Only our guests wait.
+            limit_s: Wait no longer than this.
+        """
+        wait = {"quiet_s": str(quiet_s), "limit_s": str(limit_s)} if quiet_s > 0 else {}
+        return self._get("/screenshot", wait, timeout_s=self._timeout_s + limit_s)
+
+    def check_health(self) -> None:
+        """Take a screenshot and ask what is wrong.
+
+        Raises:
+            EnvError: If anything is.
+        """
+        self._get("/health")
+
+    def windows(self) -> list[Window]:
+        """Return the windows, oldest first."""
+        return [
+            Window(found["title"], found["class"], found["x"], found["y"], found["width"], found["height"])
+            for found in cast(list[dict[str, Any]], _decoded(self._get("/windows")))
+        ]
+
+    def wait_for(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Poll until `ready`, whose own `EnvError` counts as no.
+
+        Raises:
+            EnvError: If the deadline passes; says what was awaited and the last error.
+        """
+        deadline = time.monotonic() + timeout_s
+        trouble = ""
+        while True:
+            try:
+                if ready():
+                    return
+            except EnvError as error:
+                trouble = f": {error}"
+            if time.monotonic() > deadline:
+                raise EnvError("guest", f"{what} did not come within {timeout_s:g} s{trouble}")
+            time.sleep(POLL_S)
+
+    def wait_until_healthy(self, timeout_s: float, is_running: Callable[[], bool]) -> None:
+        """Wait until the guest takes screenshots.
+
+        Args:
+            timeout_s: Wait no longer than this.
+            is_running: Says whether there is anything to wait for.
+
+        Raises:
+            EnvError: If the deadline passes, or the guest ends.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S)
+            except EnvError as error:
+                if time.monotonic() > deadline:
+                    raise EnvError("guest", f"no healthy guest within {timeout_s:g} s: {error}") from error
+                if not is_running():
+                    raise EnvError("guest", "the guest ended while it started") from error
+            else:
+                return
+            time.sleep(POLL_S)
+
+    def play(self, events: Sequence[Event], *, duration_s: float = 0.0) -> None:
+        """Play mouse and keyboard events that take `duration_s`."""
+        if events:
+            self._post("/action", {"events": events}, timeout_s=self._timeout_s + duration_s)
+
+    def execute(self, command: Command, *, shell: bool = False, timeout_s: float = 90.0) -> Execution:
+        """Run a program to its end."""
+        body = {"command": command if isinstance(command, str) else list(command), "shell": shell}
+        answer = cast(dict[str, Any], _decoded(self._post("/setup/execute", body, timeout_s=timeout_s)))
+        return Execution(str(answer["output"]), str(answer.get("error", "")), int(answer.get("returncode", 0)))
+
+    def launch(self, command: Command, *, shell: bool = False) -> None:
+        """Start a program and leave it running."""
+        self._post(
+            "/setup/launch", {"command": command if isinstance(command, str) else list(command), "shell": shell}
+        )
+
+    def upload(self, path: str, content: bytes) -> None:
+        """Write a file."""
+        self._call("POST", "/setup/upload", data={"file_path": path}, files={"file_data": (path, content)})
+
+    def file(self, path: str) -> bytes | None:
+        """Return the content of a file, None where there is none."""
+        return self._call("POST", "/file", data={"file_path": path}, missing_ok=True)
+
+    def open_file(self, path: str) -> None:
+        """Open a file with the application that it belongs to, and wait for its window."""
+        self._post("/setup/open_file", {"path": path}, timeout_s=30.0)
+
+    def activate_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
+        """Raise a window and give it the keyboard."""
+        self._post("/setup/activate_window", {"window_name": name, "strict": strict, "by_class": by_class})
+
+    def close_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
+        """Ask a window to close."""
+        self._post("/setup/close_window", {"window_name": name, "strict": strict, "by_class": by_class})
+
+    def reset(self) -> None:
+        """End every program, renew the files and let go of every key."""
+        self._post("/setup/reset", {}, timeout_s=2 * self._timeout_s)
+
+    def _get(self, path: str, parameters: Mapping[str, str] | None = None, *, timeout_s: float | None = None) -> bytes:
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_is_passing),
+            stop=tenacity.stop_after_attempt(GET_ATTEMPTS),
+            wait=tenacity.wait_fixed(GET_PAUSE_S),
+            reraise=True,
+        ):
+            with attempt:
+                return cast(bytes, self._call("GET", path, params=parameters, timeout_s=timeout_s))
+        raise AssertionError("unreachable: tenacity raises the last error again")
+
+    def _post(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> bytes:
+        return cast(bytes, self._call("POST", path, json=body, timeout_s=timeout_s))
+
+    def _call(
+        self, method: str, path: str, *, timeout_s: float | None = None, missing_ok: bool = False, **request: Any
+    ) -> bytes | None:
+        """Make one request; the deadline holds for all of it, however slowly the answer drips."""
+        limit_s = timeout_s or self._timeout_s
+        deadline = time.monotonic() + limit_s
+        timeout = httpx.Timeout(limit_s, connect=CONNECT_TIMEOUT_S)
+        try:
+            with self._client.stream(method, path, timeout=timeout, **request) as response:
+                content = _read(response, deadline)
+        except httpx.HTTPError as error:
+            raise EnvError("guest", f"{method} {path} of {self._address}: {type(error).__name__}: {error}") from error
+        if response.status_code == httpx.codes.NOT_FOUND and missing_ok:
+            return None
+        if response.status_code != httpx.codes.OK:
+            said = content[:500].decode(errors="replace")
+            raise EnvError("guest", f"{method} {path} of {self._address} gave {response.status_code}: {said}")
+        return content
+
+
+def _read(response: httpx.Response, deadline: float) -> bytes:
+    chunks, size = [], 0
+    for chunk in response.iter_bytes():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > LARGEST_ANSWER or time.monotonic() > deadline:
+            raise httpx.ReadTimeout(f"the answer was not complete after {size} bytes")
+    return b"".join(chunks)
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Say whether a failed request may go well in a moment: the connection broke, and nobody kept us waiting."""
+    return isinstance(error.__cause__, httpx.TransportError) and not isinstance(
+        error.__cause__, httpx.TimeoutException
+    )
+
+
+def _decoded(content: bytes) -> object:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise EnvError("guest", f"the guest answered {content[:100]!r} where JSON was due") from error

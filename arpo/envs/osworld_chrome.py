@@ -1,0 +1,117 @@
+"""Tabs of the Chrome in a guest, through the DevTools endpoint that OSWorld's tasks open on port 9222."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from arpo.errors import EnvError
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 75.0
+"""For Chrome to listen: OSWorld tries 15 times, 5 s apart."""
+LOAD_TIMEOUT_S = 60.0
+"""For one page, as in OSWorld; a page that is slower is left to load."""
+POLL_S = 0.5
+CLOSE_POLL_S = 0.05
+CALL_TIMEOUT_S = 10.0
+
+
+class ChromeTabs:
+    """The tabs of one Chrome.
+
+    Args:
+        address: Such as `http://127.0.0.1:9222`. A host name other than `localhost` is refused by Chrome.
+        start_timeout_s: How long Chrome may take to listen.
+        load_timeout_s: How long to wait for one page.
+    """
+
+    def __init__(
+        self, address: str, *, start_timeout_s: float = START_TIMEOUT_S, load_timeout_s: float = LOAD_TIMEOUT_S
+    ) -> None:
+        self._client = httpx.Client(base_url=address, timeout=CALL_TIMEOUT_S)
+        self._start_timeout_s = start_timeout_s
+        self._load_timeout_s = load_timeout_s
+
+    def open(self, urls: Sequence[str]) -> None:
+        """Open a tab for each address and close the one that Chrome began with.
+
+        Raises:
+            EnvError: If Chrome does not answer.
+        """
+        first = self._wait_for_chrome()
+        for url in urls:
+            self._wait_for_page(self._call("PUT", f"/json/new?{quote(url, safe='')}")["id"], url)
+        if urls and first:
+            self._close(first[0])
+
+    def close(self, urls: Sequence[str]) -> None:
+        """Close one tab for each address that is open.
+
+        Raises:
+            EnvError: If Chrome does not answer.
+        """
+        tabs = self._wait_for_chrome()
+        for url in urls:
+            tab = next((tab for tab in tabs if same_page(tab["url"], url)), None)
+            if tab is None:
+                log.warning("there is no tab of %s to close", url)
+                continue
+            tabs.remove(tab)
+            self._close(tab)
+
+    def _wait_for_chrome(self) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + self._start_timeout_s
+        while True:
+            try:
+                return self._pages()
+            except EnvError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+
+    def _wait_for_page(self, tab_id: str, url: str) -> None:
+        """Wait for a title: pages get one of their own when their head has come."""
+        deadline = time.monotonic() + self._load_timeout_s
+        while time.monotonic() < deadline:
+            tab = next((tab for tab in self._pages() if tab["id"] == tab_id), None)
+            if tab is None or (tab["title"] and not same_page(tab["title"], url)):
+                return
+            time.sleep(POLL_S)
+        log.warning("%s has not loaded within %.0f s", url, self._load_timeout_s)
+
+    def _pages(self) -> list[dict[str, Any]]:
+        return [tab for tab in self._call("GET", "/json/list") if tab["type"] == "page"]
+
+    def _close(self, tab: dict[str, Any]) -> None:
+        """Close a tab and wait until it is gone: Chrome answers before that."""
+        self._call("GET", f"/json/close/{tab['id']}")
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while any(other["id"] == tab["id"] for other in self._pages()):
+            if time.monotonic() > deadline:  # a page may ask whether one really wants to leave
+                raise EnvError("reset", f"the tab of {tab['url']} did not close within {CALL_TIMEOUT_S:.0f} s")
+            time.sleep(CLOSE_POLL_S)
+
+    def _call(self, method: str, path: str) -> Any:
+        try:
+            response = self._client.request(method, path)
+            response.raise_for_status()
+        except httpx.HTTPError as error:
+            raise EnvError(
+                "reset", f"Chrome in the guest: {method} {path}: {type(error).__name__}: {error}"
+            ) from error
+        return response.json() if path.startswith(("/json/list", "/json/new")) else None
+
+
+def same_page(address: str, other: str) -> bool:
+    """Say whether two addresses are of one page, whatever their scheme, `www.` and last slash."""
+    return _bare(address) == _bare(other)
+
+
+def _bare(address: str) -> tuple[str, str, str]:
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    return parts.netloc.removeprefix("www."), parts.path.rstrip("/"), parts.query

@@ -1,0 +1,111 @@
+"""Files from the web that OSWorld's tasks start from and are graded by, downloaded once a machine."""
+
+import fcntl
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from arpo.errors import EnvError
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+TIMEOUT_S = 60.0
+"""Without a byte; a large file may take longer than that."""
+
+
+class FileCache:
+    """Downloads by task and address; all environments of a machine share one folder.
+
+    A file that is there is whole: it gets its name after its last byte. The names of set-up files are those of
+    OSWorld's own cache, so a folder that its runs filled can be used here.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root).expanduser().resolve()
+
+    def fetch(self, url: str, task_id: str, name: str) -> Path:
+        """Return the path of a file with the content of an address.
+
+        Args:
+            url: Where the file is.
+            task_id: Whose file it is.
+            name: What the file is called where it is used; only its last part counts.
+
+        Raises:
+            EnvError: If it cannot be downloaded: that says nothing about the agent.
+        """
+        path = self._root / task_id / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{Path(name).name}"
+        if path.exists():
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_suffix(path.suffix + ".lock")):
+            if not path.exists():  # another environment may have had the lock before us
+                _download(url, path)
+        return path
+
+    def place_gold_files(self, evaluator: Mapping[str, Any], task_id: str, directory: Path) -> None:
+        """Put copies of what a task is compared with where OSWorld's `cloud_file` getter looks first.
+
+        Copies, because some metric functions write beside the files that they compare, or unpack them there.
+
+        Raises:
+            EnvError: If one cannot be downloaded.
+        """
+        for getter in _cloud_files(evaluator):
+            urls, names = getter["path"], getter["dest"]
+            if not getter.get("multi", False):
+                urls, names = [urls], [names]
+            for url, name in zip(urls, names, strict=True):
+                target = directory / name
+                if not target.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(self.fetch(url, task_id, name), target)
+
+
+def _cloud_files(evaluator: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for key in ("result", "expected"):
+        getters = evaluator.get(key) or []
+        for getter in getters if isinstance(getters, list) else [getters]:
+            if getter and getter["type"] == "cloud_file":
+                yield getter
+
+
+def _download(url: str, path: Path) -> None:
+    partial = path.with_suffix(path.suffix + ".part")
+    error: Exception | None = None
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with (
+                httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as response,
+                partial.open("wb") as file,
+            ):
+                response.raise_for_status()
+                for chunk in response.iter_bytes():
+                    file.write(chunk)
+            partial.replace(path)
+        except (httpx.HTTPError, httpx.InvalidURL) as failure:
+            log.warning("download of %s, attempt %d of %d: %s", url, attempt, ATTEMPTS, failure)
+            error = failure
+        else:
+            return
+    partial.unlink(missing_ok=True)
+    raise EnvError("reset", f"{url} cannot be downloaded: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock between processes; it ends with the process that holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,158 @@
+"""OSWorld's own graders, in a process of their own with packages of their own."""
+
+import json
+import logging
+import os
+import selectors
+import subprocess
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from arpo.errors import ConfigError, EnvError
+
+log = logging.getLogger(__name__)
+
+MAIN = Path(__file__).parent / "osworld_grader_main.py"
+STDERR_LINES = 20
+"""Of what the process said last, for the message of an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestAddress:
+    """Where the servers of one guest listen, as OSWorld's graders need it."""
+
+    host: str
+    server_port: int
+    """OSWorld's own server in the guest."""
+    chromium_port: int
+    """DevTools of Chrome."""
+    vlc_port: int
+    """VLC's status page."""
+
+
+class Grader:
+    """Scores tasks with the metric functions of `desktop-env`.
+
+    The process is started for the first task, and again after it died or was too slow. It ends with this process.
+
+    Args:
+        python: The interpreter of the second environment, which `make osworld` makes.
+        timeout_s: For one task; downloads of some getters count.
+    """
+
+    def __init__(self, python: str | Path, *, timeout_s: float) -> None:
+        if timeout_s <= 0:
+            raise ConfigError(f"timeout_s of a grader must be greater than 0, got {timeout_s}")
+        if not Path(python).exists():
+            raise ConfigError(
+                f"OSWorld's graders need an environment of their own, and there is no {python}: make osworld"
+            )
+        self._python = str(python)
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unread = b""
+
+    def grade(self, evaluator: Mapping[str, Any], guest: GuestAddress, directory: Path) -> float:
+        """Return the score of a task, in [0, 1] where its metric functions keep to that.
+
+        Args:
+            evaluator: Of the task file.
+            guest: Where the task was done.
+            directory: Of this environment alone; what is fetched from the guest is written there.
+
+        Raises:
+            EnvError: If the graders failed, or the guest did not answer them: there is no score then, and not a 0.
+        """
+        reply = self._ask({"guest": asdict(guest), "directory": str(directory), "evaluator": evaluator})
+        if "score" not in reply:
+            raise EnvError("evaluate", f"OSWorld's graders gave no score: {reply['error']}: {reply['message']}")
+        return float(reply["score"])
+
+    def known(self) -> dict[str, dict[str, str | None]]:
+        """Return all `functions` and `getters`, each with the reason why it cannot be used, or None.
+
+        Raises:
+            EnvError: If the process fails.
+        """
+        return self._ask({"list": True})
+
+    def close(self) -> None:
+        """End the process; idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    with suppress(OSError):  # a broken pipe has nothing left to flush to
+                        stream.close()
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        process = self._running()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            reply: dict[str, Any] = json.loads(self._read_line(process))
+        except (OSError, ValueError) as error:
+            self.close()
+            raise EnvError("evaluate", f"OSWorld's graders: {error}") from error
+        except BaseException:  # a reply that nobody waited for must not be taken for the next one
+            self.close()
+            raise
+        return reply
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._unread = b""
+            self._process = subprocess.Popen(
+                # -I: neither this directory nor the environment of ARPO is on its import path
+                [self._python, "-I", str(MAIN)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            log.debug("OSWorld's graders run in process %d", self._process.pid)
+        return self._process
+
+    def _read_line(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Return the next line; what the process logs meanwhile is read too, or its pipe would fill.
+
+        Raises:
+            OSError: If the process ends or is too slow.
+        """
+        said: deque[str] = deque(maxlen=STDERR_LINES)
+        deadline = time.monotonic() + self._timeout_s
+        with selectors.DefaultSelector() as selector:
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None
+                selector.register(stream, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                ready = selector.select(deadline - time.monotonic())
+                if not ready:
+                    raise OSError(f"no score within {self._timeout_s:g} s; {_last(said)}")
+                for key, _ in ready:
+                    self._take(process, key.fileobj, said)  # type: ignore[arg-type]
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _take(self, process: subprocess.Popen[bytes], stream: IO[bytes], said: deque[str]) -> None:
+        data = os.read(stream.fileno(), 65536)
+        if stream is process.stderr:
+            said += data.decode(errors="replace").splitlines()
+        elif data:
+            self._unread += data
+        else:
+            assert process.stderr is not None
+            said += os.read(process.stderr.fileno(), 65536).decode(errors="replace").splitlines()
+            raise OSError(f"the process ended with code {process.wait()}; {_last(said)}")
+
+
+def _last(said: deque[str]) -> str:
+    return "it said nothing" if not said else "it said last:\n" + "\n".join(said)

@@ -1,0 +1,299 @@
+"""Grades OSWorld tasks with OSWorld's own code; runs in the second environment, where `desktop-env` is installed.
+
+One JSON object a line on standard input, in order, and one a line on standard output:
+
+    {"guest": {"host": "127.0.0.1", "server_port": 5000, "chromium_port": 9222, "vlc_port": 8080},
+     "directory": "/tmp/…", "evaluator": {…}}                       a task file's evaluator, and where its files go
+    {"score": 1.0}   or   {"error": "metric", "message": "…"}
+
+`error` says what failed: `getter` (fetching the result), `metric` (comparing it), `guest` (which did not answer),
+`package` (one that is not installed), `request` (the line).
+
+    {"list": true}
+    {"functions": {"exact_match": null, "compare_image_text": "easyocr"}, "getters": {…}}    name: what it lacks
+
+Nothing of ARPO is imported here, and ARPO imports nothing of this.
+"""
+
+import ast
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+ABSENT = ("acoustid", "borb", "easyocr", "pydrive")
+"""Packages that desktop-env imports and that are left out: each is unused, or of a task that is not supported."""
+
+HTTP_TIMEOUT_S = 60.0
+"""Of a request of OSWorld's code that names none; it would wait for ever."""
+RETRY_S = 0.5
+"""Between attempts to read from the guest; OSWorld's 5 s add up when a file is simply not there."""
+
+
+class AbsentPackageError(BaseException):
+    """Raised when OSWorld's code uses a package of ABSENT.
+
+    No `Exception`, because its metric functions turn every exception into a score of 0.
+    """
+
+
+class AbsentThing:
+    """What an absent package would have."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AbsentPackageError(self._name)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Refuse."""
+        raise AbsentPackageError(self._name)
+
+
+class AbsentModule(ModuleType):
+    """A module that can be imported, and whose things cannot be used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return AbsentThing(f"{self.__name__}.{name}")
+
+
+class AbsentPackages(MetaPathFinder, Loader):
+    """Finds the packages of ABSENT that nothing else finds."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a spec for an absent package."""
+        if fullname.partition(".")[0] not in ABSENT:
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return an empty module."""
+        return AbsentModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing."""
+
+
+class Evaluators:
+    """OSWorld's metric functions or getters, each module imported when one of its functions is first used.
+
+    The package's own `__init__` would import all of them, and with them torch; it only says which is where.
+    """
+
+    def __init__(self, kind: str, prefix: str = "") -> None:
+        spec = importlib.util.find_spec("desktop_env")
+        if spec is None or spec.origin is None:
+            raise ImportError("desktop-env is not installed here; `make osworld` installs it")
+        directory = Path(spec.origin).parent / "evaluators" / kind
+        self._package = f"desktop_env.evaluators.{kind}"
+        self._prefix = prefix
+        self._modules = _modules_by_name((directory / "__init__.py").read_text())
+        package = ModuleType(self._package)
+        package.__path__ = [str(directory)]
+        sys.modules[self._package] = package
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """Return a function by the name that task files have for it."""
+        module = importlib.import_module(f"{self._package}.{self._modules[self._prefix + name]}")
+        return getattr(module, self._prefix + name)  # type: ignore[no-any-return]
+
+    def names(self) -> list[str]:
+        """Return every name that a task file may use."""
+        return sorted(name.removeprefix(self._prefix) for name in self._modules)
+
+
+def _modules_by_name(source: str) -> dict[str, str]:
+    imports = (node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom))
+    return {alias.name: node.module or "" for node in imports for alias in node.names}
+
+
+class Guest:
+    """The machine under test, with the attributes of OSWorld's `DesktopEnv` that getters read."""
+
+    current_use_proxy = False
+
+    def __init__(self, address: Mapping[str, Any], directory: str) -> None:
+        self.vm_ip: str = address["host"]
+        self.server_port: int = address["server_port"]
+        self.chromium_port: int = address["chromium_port"]
+        self.vlc_port: int = address["vlc_port"]
+        self.cache_dir = directory
+        controllers = importlib.import_module("desktop_env.controllers.python")
+        self.controller = controllers.PythonController(vm_ip=self.vm_ip, server_port=self.server_port)
+        self.controller.retry_interval = RETRY_S
+
+    @property
+    def vm_platform(self) -> Any:
+        """What runs there, such as `Linux`."""
+        return self.controller.get_vm_platform()
+
+
+class Faults:
+    """Requests to the guest that found nobody: OSWorld's code takes them for a missing file, and gives a 0."""
+
+    def __init__(self) -> None:
+        self._ports: set[int | None] = set()
+        self.seen: list[str] = []
+
+    def watch(self, guest: Guest) -> None:
+        """Begin again, with another guest."""
+        self._ports = {guest.server_port, guest.vlc_port}
+        self.seen = []
+
+    def install(self) -> None:
+        """Look at every request of this process, and give a deadline to those without."""
+        session = importlib.import_module("requests").Session
+        original = session.request
+
+        @functools.wraps(original)
+        def request(this: Any, method: str, url: str, **keywords: Any) -> Any:
+            keywords["timeout"] = keywords.get("timeout") or HTTP_TIMEOUT_S
+            try:
+                return original(this, method, url, **keywords)
+            except OSError as error:  # of which every exception of requests is one
+                if urlsplit(url).port in self._ports:
+                    self.seen.append(f"{method} {url}: {type(error).__name__}: {error}")
+                raise
+
+        session.request = request
+
+
+class GraderError(Exception):
+    """Raised when there is no score.
+
+    Attributes:
+        kind: What the reply calls `error`.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Grader:
+    """Grades one task after the other."""
+
+    def __init__(self) -> None:
+        sys.meta_path.append(AbsentPackages())
+        self._metrics = Evaluators("metrics")
+        self._getters = Evaluators("getters", prefix="get_")
+        self._faults = Faults()
+        self._faults.install()
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the reply to one request."""
+        if request.get("list"):
+            return {"functions": _lacking(self._metrics), "getters": _lacking(self._getters)}
+        guest = Guest(request["guest"], request["directory"])
+        self._faults.watch(guest)
+        try:
+            score = self._grade(guest, request["evaluator"])
+        except AbsentPackageError as error:
+            return {"error": "package", "message": f"{error} is not installed in the environment of the graders"}
+        except GraderError as error:
+            return self._fault() or {"error": error.kind, "message": str(error)}
+        return self._fault() or {"score": score}
+
+    def _fault(self) -> dict[str, Any] | None:
+        """Return the error that a lost guest is, whatever OSWorld's code made of it."""
+        return {"error": "guest", "message": self._faults.seen[-1]} if self._faults.seen else None
+
+    def _grade(self, guest: Guest, evaluator: Mapping[str, Any]) -> float:
+        """Return what OSWorld's `DesktopEnv.evaluate` returns, after its `postconfig` and its rules for `FAIL`."""
+        names = evaluator["func"]
+        parts = [evaluator.get(key) for key in ("result", "expected", "options")]
+        if not isinstance(names, list):
+            return self._compare(guest, names, *parts)
+        conjunction = evaluator.get("conj", "and")
+        scores = []
+        for index, name in enumerate(names):
+            score = self._compare(guest, name, *(part[index] if part else None for part in parts))
+            if conjunction == "and" and score == 0.0:
+                return 0.0
+            if conjunction == "or" and score == 1.0:
+                return 1.0
+            scores.append(score)
+        return sum(scores) / len(scores) if conjunction == "and" else max(scores)
+
+    def _compare(self, guest: Guest, name: str, result: Any, expected: Any, options: Any) -> float:
+        """Return the score of one metric function; a result that is not there scores 0, as in OSWorld."""
+        try:
+            arguments = [self._get(guest, result)]
+        except FileNotFoundError:
+            return 0.0
+        if expected:
+            arguments.append(self._get(guest, expected))
+        score = _call("metric", name, self._metrics, *arguments, **(options or {}))
+        if not isinstance(score, int | float):
+            raise GraderError("metric", f"{name} gave {score!r}, which is no score")
+        return float(score)
+
+    def _get(self, guest: Guest, config: Mapping[str, Any]) -> Any:
+        return _call("getter", config["type"], self._getters, guest, config)
+
+
+def _call(kind: str, name: str, functions: Evaluators, *arguments: Any, **options: Any) -> Any:
+    try:
+        return functions[name](*arguments, **options)
+    except FileNotFoundError as error:
+        if kind == "getter":
+            raise
+        raise GraderError(kind, f"{name}: {error}") from error
+    except Exception as error:  # somebody else's code may raise anything
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}, line {where.lineno}"
+        raise GraderError(kind, f"{name}: {type(error).__name__}: {error} ({place})") from error
+
+
+def _lacking(functions: Evaluators) -> dict[str, str | None]:
+    """Say for each function whether its module can be imported, and what stops it."""
+    found: dict[str, str | None] = {}
+    for name in functions.names():
+        try:
+            functions[name]
+        except ImportError as error:
+            found[name] = str(error)
+        else:
+            found[name] = None
+    return found
+
+
+def serve(requests: IO[str], replies: IO[str]) -> None:
+    """Answer until there are no more requests."""
+    grader = Grader()
+    for line in requests:
+        try:
+            reply = grader.answer(json.loads(line))
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            reply = {"error": "request", "message": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def _private_stream(descriptor: int, mode: str, replacement: int) -> IO[str]:
+    """Return the stream behind a descriptor and put another in its place: OSWorld's getters print."""
+    stream = os.fdopen(os.dup(descriptor), mode, encoding="utf-8")
+    os.dup2(replacement, descriptor)
+    return stream
+
+
+if __name__ == "__main__":
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    serve(_private_stream(0, "r", nothing), _private_stream(1, "w", 2))

@@ -1,0 +1,59 @@
+"""OSWorld's virtual machine as a container: qemu in `happysixd/osworld-docker`, with OSWorld's disk image in it."""
+
+from pathlib import Path
+
+from arpo.envs.container_spec import ContainerSpec
+from arpo.errors import ConfigError
+
+SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
+DISK_IN_CONTAINER = "/System.qcow2"
+DISK_SIZE = "32G"
+"""Of the overlay that takes what an episode writes; sparse, and gone with the container. OSWorld's own number."""
+QEMU_MEMORY_MB = 512
+"""MiB beside the memory of the machine: qemu itself, its web console and its network server."""
+PROCESSES = 2048
+CAPABILITIES = (
+    "NET_ADMIN",
+    "NET_RAW",
+    "NET_BIND_SERVICE",
+    "MKNOD",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "SETGID",
+    "SETUID",
+)
+"""To make a tap device and a bridge for the machine; the rest is what a process that starts as root needs."""
+
+
+def virtual_machine(
+    disk: str | Path | None, *, image: str, memory_mb: int = 4096, cores: int = 4, kvm: bool = True
+) -> ContainerSpec:
+    """Return how to start OSWorld's machine. Its disk is mounted read-only: every container begins with the same one.
+
+    Args:
+        disk: OSWorld's `Ubuntu.qcow2`, at this path on every node that has environments.
+        image: The container image that runs it.
+        memory_mb: MiB of the machine; OSWorld's own number is 4096.
+        cores: Of the machine; OSWorld's own number is 4.
+        kvm: Use the virtualisation of the processor. Without it the machine is emulated, some ten times slower.
+
+    Raises:
+        ConfigError: If nobody said where the disk is, or a number is impossible.
+    """
+    if disk is None:
+        raise ConfigError("OSWorld's machine needs its disk: set ARPO_OSWORLD_DISK to the path of Ubuntu.qcow2")
+    if cores < 1:
+        raise ConfigError(f"cores of a virtual machine must be at least 1, got {cores}")
+    environment = {"DISK_SIZE": DISK_SIZE, "RAM_SIZE": f"{memory_mb}M", "CPU_CORES": str(cores)}
+    return ContainerSpec(
+        image=image,
+        ports=(SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT),
+        environment=environment if kvm else {**environment, "KVM": "N"},
+        capabilities=CAPABILITIES,
+        memory_mb=memory_mb + QEMU_MEMORY_MB,
+        cpus=float(cores),
+        processes=PROCESSES,
+        devices=("/dev/kvm",) if kvm else (),
+        volumes=(f"{Path(disk).expanduser().absolute()}:{DISK_IN_CONTAINER}:ro",),
+    )

@@ -1,0 +1,53 @@
+"""Which node of a cluster the next worker goes to: one that has said how many environments its engine can take."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from arpo.errors import ConfigError
+
+
+class Placement:
+    """Spreads workers over resources such as `docker:10.0.0.2`, each worth as many environments as its node said.
+
+    Args:
+        kind: What the names begin with, such as `docker`.
+        read: Returns everything that the cluster has now, by name; nodes come and go.
+    """
+
+    def __init__(self, kind: str, read: Callable[[], Mapping[str, float]]) -> None:
+        self._prefix = f"{kind}:"
+        self._read = read
+        self._taken: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> str:
+        """Return the resource with most room and take `count` of it.
+
+        Raises:
+            ConfigError: If no node has that much room; says what each has, and how a node offers more.
+        """
+        with self._lock:
+            rooms = {
+                name: capacity - self._taken[name]
+                for name, capacity in self._read().items()
+                if name.startswith(self._prefix)
+            }
+            best = max(rooms, key=lambda name: rooms[name], default=None)
+            if best is None or rooms[best] < count:
+                raise ConfigError(self._too_little(count, rooms))
+            self._taken[best] += count
+            return best
+
+    def free(self, name: str, count: int) -> None:
+        """Give back what was taken."""
+        with self._lock:
+            self._taken[name] -= count
+
+    def _too_little(self, count: int, rooms: Mapping[str, float]) -> str:
+        listed = ", ".join(f"{name} ({room:g} left)" for name, room in sorted(rooms.items())) or "none"
+        example = f"ray start --address=HEAD:6379 --resources='{{\"{self._prefix}10.0.0.2\": 16}}'"
+        return (
+            f"no node of the cluster has room for {count} more environments; nodes with an engine: {listed}. "
+            f"Start each with its address and number: {example}, or lower env.size"
+        )

@@ -1,0 +1,111 @@
+"""What this machine has of what virtual machines need: KVM that runs one, memory, cores and disk."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from arpo.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+PROBE = Path(__file__).parent / "kvm_probe.py"
+KVM_TIMEOUT_S = 6.0
+"""The probe needs 0.1 s where KVM is real, and some seconds where it is emulated and slow."""
+SLOW = "without it env.make_env.machine.kvm=false emulates the machines, some ten times slower"
+ENGINE_DIRECTORY = Path("/var/lib/docker")
+
+
+def kvm_trouble(device: Path = Path("/dev/kvm"), probe: Path = PROBE, timeout_s: float = KVM_TIMEOUT_S) -> str:
+    """Say why no virtual machine runs here; empty where one has just run.
+
+    Args:
+        device: KVM's.
+        probe: A program that runs one and prints `ok` or what is wrong.
+        timeout_s: For the probe, which may hang in the kernel.
+    """
+    if not device.exists():
+        return f"there is no {device}: enable virtualisation, or pass {device} into this container"
+    if not os.access(device, os.R_OK | os.W_OK):
+        return f"{device} is there, but not ours to open: join the group that owns it"
+    process = subprocess.Popen(
+        [sys.executable, "-I", probe], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        said, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()  # and no wait: what hangs in the kernel may not even end now
+        return f"{device} is there, but a virtual machine gave no answer within {timeout_s:g} s: use another machine"
+    if said.strip() == "ok":
+        return ""
+    why = said.strip() or f"the probe ended with code {process.returncode}"
+    return f"{device} is there, but {why}: use a machine with VMX or SVM"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a number of virtual machines needs, all on one machine."""
+
+    desktops: int
+    memory_mb: int
+    """MiB of each."""
+    cores: int
+    """Virtual cores of each."""
+    disk_mb: int
+    """MiB that each may write while an episode lasts."""
+    cores_shared: float = 4.0
+    """How many virtual cores may share one of this machine: they mostly wait."""
+
+    def __post_init__(self) -> None:
+        for name in ("desktops", "memory_mb", "cores", "disk_mb", "cores_shared"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} of a budget must be greater than 0, got {getattr(self, name)}")
+
+    def trouble(self, has: "Resources") -> list[str]:
+        """Return a line for each thing that cannot fit, with how many virtual machines would."""
+        wanted = {
+            "memory": (self.memory_mb / 1024, has.memory_mb / 1024, "GiB free"),
+            "cores": (
+                self.cores,
+                has.cores * self.cores_shared,
+                f"({has.cores} shared by {self.cores_shared:g} each)",
+            ),
+            "disk": (self.disk_mb / 1024, has.disk_mb / 1024, "GiB free"),
+        }
+        return [
+            f"{self.desktops} virtual machines need {self.desktops * each:g} of {name}, and there are {there:.0f} "
+            f"{unit}: {int(there // each)} fit; set env.size, or spread them over nodes (docs/osworld.md)"
+            for name, (each, there, unit) in wanted.items()
+            if self.desktops * each > there
+        ]
+
+    def table(self, has: "Resources") -> str:
+        """Return the sum and what there is, in one line."""
+        return (
+            f"{self.desktops} virtual machines: {self.desktops * self.memory_mb / 1024:.0f} GiB of memory "
+            f"({has.memory_mb / 1024:.0f} free), {self.desktops * self.cores} virtual cores ({has.cores} cores), "
+            f"{self.desktops * self.disk_mb / 1024:.0f} GiB of disk ({has.disk_mb / 1024:.0f} free)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a machine has to give."""
+
+    memory_mb: int
+    """MiB that are available."""
+    cores: int
+    disk_mb: int
+    """MiB free where the engine keeps containers."""
+
+    @classmethod
+    def here(cls) -> "Resources":
+        """Look at this machine."""
+        directory = ENGINE_DIRECTORY if ENGINE_DIRECTORY.is_dir() else Path("/")
+        free_mb = shutil.disk_usage(directory).free // 2**20
+        return cls(psutil.virtual_memory().available // 2**20, len(os.sched_getaffinity(0)), free_mb)

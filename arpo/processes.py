@@ -1,0 +1,122 @@
+"""The processes of this machine: finding those that carry a label, ending them, and naming one for good."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+LABEL_VARIABLE = "ARPO_SESSION"
+"""Marks the processes of a session."""
+
+TERMINATE_GRACE_S = 2.0
+KILL_GRACE_S = 5.0
+SWEEPS = 3
+"""How often we look again for processes that were born while we ended the others."""
+
+
+def own_name() -> str:
+    """Return what names this process on this machine for good: its id, and when it began."""
+    process = psutil.Process()
+    return f"{process.pid}-{int(process.create_time())}"
+
+
+def owner_lives(name: str) -> bool:
+    """Say whether the process of a name lives; what is no such name counts as living."""
+    pid, _, started = name.partition("-")
+    if not (pid.isdecimal() and started.isdecimal()):
+        return True  # not one of ours: leave it alone
+    try:
+        return int(psutil.Process(int(pid)).create_time()) == int(started)
+    except psutil.Error:
+        return False
+
+
+def end_processes(label: str, directory: Path | None = None, variable: str = LABEL_VARIABLE) -> int:
+    """End every process that carries a label, first politely; return how many there were.
+
+    Args:
+        label: What the environment variable of the processes holds.
+        directory: Processes that write below it belong to the label as well.
+        variable: The environment variable.
+    """
+    ended: set[int] = set()
+    for _ in range(SWEEPS):
+        found = _marked_processes(variable, label, directory)
+        if not found:
+            break
+        ended.update(process.pid for process in found)
+        _signal(found, psutil.Process.terminate)
+        stubborn = _still_running(found, within_s=TERMINATE_GRACE_S)
+        _signal(stubborn, psutil.Process.kill)
+        _still_running(stubborn, within_s=KILL_GRACE_S)
+    return len(ended)
+
+
+def _marked_processes(variable: str, label: str, directory: Path | None) -> list[psutil.Process]:
+    """Find the processes of a label with their descendants, without this process and its ancestors."""
+    myself = psutil.Process()
+    spared = {myself.pid, *(parent.pid for parent in myself.parents())}
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        if process.pid in spared or not _is_marked(process, variable, label, directory):
+            continue
+        found[process.pid] = process
+        found.update((child.pid, child) for child in _descendants(process) if child.pid not in spared)
+    return list(found.values())
+
+
+def _is_marked(process: psutil.Process, variable: str, label: str, directory: Path | None) -> bool:
+    try:
+        if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        if process.environ().get(variable) == label:
+            return True
+        return directory is not None and any(path.is_relative_to(directory) for path in _written_files(process))
+    except psutil.Error:  # it ended while we looked
+        return False
+
+
+def _written_files(process: psutil.Process) -> Iterator[Path]:
+    """Yield the files that a process has open for writing; where the system does not tell how, none."""
+    if sys.platform == "linux":
+        for file in process.open_files():
+            if file.mode != "r":
+                yield Path(file.path)
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _signal(processes: Iterable[psutil.Process], send: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            send(process)
+
+
+def _still_running(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
+    """Wait for processes to end and return those that did not.
+
+    A zombie has ended: in a container whose first process does not collect children, it stays one for good.
+    """
+    deadline = time.monotonic() + within_s
+    alive = list(processes)
+    while True:
+        alive = [process for process in alive if _is_running(process)]
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(0.02)
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,218 @@
+"""Which tasks are worth training on: those that a policy solves sometimes, as ARPO's paper chose its 128 of 369."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, get_args
+
+from arpo.algorithms.rewards import is_success
+from arpo.errors import ConfigError
+from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.episode import EpisodeProtocol
+from arpo.types import Task, Trajectory
+
+log = logging.getLogger(__name__)
+
+InfeasibleRule = Literal["keep", "drop"]
+
+ENVIRONMENTS_FULL = 4
+"""Episodes that are begun together, in units of the number of environments: many enough that few environments wait
+for the last ones, and few enough that their screenshots fit into memory."""
+
+
+class Verdict(StrEnum):
+    """Why a task is in the list, or is not."""
+
+    KEPT = "kept"
+    TOO_HARD = "too hard"
+    TOO_EASY = "too easy"
+    INFEASIBLE = "infeasible"
+    UNSTABLE = "unstable"
+    """Its environment fails too often for its numbers to mean anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """What became of the episodes of one task."""
+
+    task: Task
+    successes: int
+    episodes: int
+    """Those that ended; the lost ones are not among them."""
+    lost: int
+    """Episodes that the infrastructure lost, after every attempt at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionRule:
+    """Which tasks are kept."""
+
+    min_successes: int = 1
+    max_successes: int | None = None
+    """None: however many."""
+    infeasible: InfeasibleRule = "drop"
+    """`keep` judges infeasible tasks like all others: then solving one is to give up on it."""
+    max_lost_share: float = 0.25
+    """A task of whose episodes more than this share was lost is unstable."""
+
+    def __post_init__(self) -> None:
+        if self.min_successes < 0:
+            raise ConfigError(f"min_successes must not be negative, got {self.min_successes}")
+        if self.max_successes is not None and self.max_successes < self.min_successes:
+            raise ConfigError(
+                f"max_successes={self.max_successes} is below min_successes={self.min_successes}, so no task fits"
+            )
+        if self.infeasible not in get_args(InfeasibleRule):
+            raise ConfigError(f"infeasible must be one of {get_args(InfeasibleRule)}, got {self.infeasible!r}")
+        if not 0 <= self.max_lost_share < 1:
+            raise ConfigError(f"max_lost_share must be at least 0 and below 1, got {self.max_lost_share}")
+
+    def judge(self, attempts: Attempts) -> Verdict:
+        """Say whether a task is kept."""
+        if attempts.task.infeasible and self.infeasible == "drop":
+            return Verdict.INFEASIBLE
+        if attempts.lost > self.max_lost_share * (attempts.lost + attempts.episodes):
+            return Verdict.UNSTABLE
+        if attempts.successes < self.min_successes:
+            return Verdict.TOO_HARD
+        if self.max_successes is not None and attempts.successes > self.max_successes:
+            return Verdict.TOO_EASY
+        return Verdict.KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The tasks that were tried, in the order of their list, and what the rule says about each."""
+
+    attempts: tuple[Attempts, ...]
+    rule: SelectionRule
+
+    @property
+    def kept(self) -> tuple[Task, ...]:
+        """The tasks to train on."""
+        return tuple(each.task for each in self.attempts if self.rule.judge(each) is Verdict.KEPT)
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Return rows of text: a header, and one row a task."""
+        rows = [
+            (
+                each.task.domain or "-",
+                each.task.id,
+                f"{each.successes} of {each.episodes}",
+                str(each.lost),
+                self.rule.judge(each).value,
+            )
+            for each in self.attempts
+        ]
+        return [("domain", "task", "successes", "lost", "verdict"), *rows]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return every task's numbers as built-ins."""
+        return [
+            {
+                "domain": each.task.domain,
+                "task": each.task.id,
+                "infeasible": each.task.infeasible,
+                "successes": each.successes,
+                "episodes": each.episodes,
+                "lost": each.lost,
+                "verdict": self.rule.judge(each).value,
+            }
+            for each in self.attempts
+        ]
+
+
+def select_tasks(
+    collector: RolloutCollector,
+    tasks: Sequence[Task],
+    rule: SelectionRule,
+    *,
+    rollouts_per_task: int,
+    temperature: float,
+    protocol: EpisodeProtocol,
+    seed: int,
+    name: str,
+) -> Selection:
+    """Try every task so many times and judge it; blocks.
+
+    Episodes that the collector's store holds from an interrupted call with the same arguments are not run again;
+    lost ones are.
+
+    Args:
+        collector: Started.
+        tasks: What to choose from.
+        rule: What is kept.
+        rollouts_per_task: Episodes of each; the paper's 16.
+        temperature: Of the sampling.
+        protocol: What happens at the step limit.
+        seed: Of the episodes.
+        name: Of the list; part of the trajectories' ids.
+
+    Raises:
+        ConfigError: If the rule wants more successes than there are episodes, or there is no task.
+    """
+    if not tasks:
+        raise ConfigError("there is no task to choose from: the list is empty")
+    if rule.min_successes > rollouts_per_task:
+        raise ConfigError(
+            f"min_successes={rule.min_successes} of rollouts_per_task={rollouts_per_task} episodes is impossible"
+        )
+    tried = [task for task in tasks if rule.infeasible == "keep" or not task.infeasible]
+    found = {task.id: Attempts(task, 0, 0, 0) for task in tasks}
+    at_once = max(1, ENVIRONMENTS_FULL * collector.pool.size // rollouts_per_task)
+    for first in range(0, len(tried), at_once):
+        batch = tried[first : first + at_once]
+        rows = collector.roll_out(
+            batch,
+            rollouts_per_task=rollouts_per_task,
+            temperature=temperature,
+            protocol=protocol,
+            seed=seed,
+            name=f"{name}-{first}",
+        )
+        for task, row in zip(batch, rows, strict=True):
+            found[task.id] = _count(task, row, collector.settings.success_threshold)
+        log.info("%d of %d tasks are tried", first + len(batch), len(tried))
+    return Selection(tuple(found.values()), rule)
+
+
+def _count(task: Task, row: Sequence[Trajectory | None], threshold: float) -> Attempts:
+    ended = [trajectory for trajectory in row if trajectory is not None]
+    successes = sum(is_success(trajectory, threshold=threshold) for trajectory in ended)
+    return Attempts(task, successes, len(ended), len(row) - len(ended))
+
+
+def listed_only(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
+    """Return the tasks of these ids, in the order of the ids.
+
+    Raises:
+        ConfigError: If there is none of an id.
+    """
+    known = {task.id: task for task in tasks}
+    missing = [task_id for task_id in ids if task_id not in known]
+    if missing:
+        raise ConfigError(f"these tasks are not in the list that they are chosen from: {', '.join(missing)}")
+    return [known[task_id] for task_id in ids]
+
+
+def chosen_config(groups: Mapping[str, Any], name: str, kept: Sequence[Task]) -> dict[str, Any]:
+    """Return a group of `conf/tasks` with one list cut down to what was kept.
+
+    A list of file names by domain, as of OSWorld, stays one; any other loader is wrapped in `listed_only`.
+
+    Args:
+        groups: The group that was chosen from, as plain values, interpolations unresolved.
+        name: Of the list.
+        kept: Its tasks that stay.
+    """
+    loader = groups[name]
+    if "ids" in loader and isinstance(loader["ids"], Mapping):
+        return {**groups, name: {**loader, "ids": dict(_ids_by_domain(kept))}}
+    ids = [task.id for task in kept]
+    return {**groups, name: {"_target_": f"{listed_only.__module__}.listed_only", "tasks": loader, "ids": ids}}
+
+
+def _ids_by_domain(tasks: Sequence[Task]) -> Iterator[tuple[str, list[str]]]:
+    for domain in dict.fromkeys(task.domain for task in tasks):
+        yield domain, [task.id for task in tasks if task.domain == domain]

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Build the desktop image arpo/desktop:VARIANT.
+#   build_image.sh [plain|office] [registry|mmdebstrap]
+# plain: editor, calculator, file manager, terminal; office: with LibreOffice and Chromium.
+# registry: on Debian's own image; mmdebstrap: on a base made here (as root). By default: a registry where it answers.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+variant=${1:-plain}
+origin=${2:-}
+case $variant in
+    plain) lists=(packages.txt) ;;
+    office) lists=(packages.txt packages-office.txt) ;;
+    *) echo "build_image.sh: the variant is plain or office, not '$variant'" >&2; exit 2 ;;
+esac
+say() { echo "build_image.sh: $* (${SECONDS} s)"; }
+
+if [ -z "$origin" ]; then
+    origin=mmdebstrap
+    timeout 20 docker pull --quiet debian:bookworm-slim >/dev/null 2>&1 && origin=registry
+fi
+arguments=(--tag "arpo/desktop:$variant")
+if [ "$origin" = mmdebstrap ]; then
+    base="arpo/base:$variant"
+    say "making $base"
+    (cd "$here" && bash make_base.sh "$base" "${lists[@]}")
+    arguments+=(--build-arg "BASE=$base")
+fi
+arguments+=(--build-arg "LISTS=${lists[*]}")
+
+context=$(mktemp -d)
+trap 'rm -rf "$context"' EXIT
+cp -r "$here"/. "$context"
+say "fetching PyAutoGUI"
+python3 -m pip wheel --quiet --no-deps --wheel-dir "$context/wheels" \
+    pyautogui pymsgbox pytweening pyscreeze pygetwindow pyrect mouseinfo pyperclip
+say "building arpo/desktop:$variant"
+export DOCKER_BUILDKIT=0 # engines of Debian have no other builder
+docker build --quiet "${arguments[@]}" "$context" 2>"$context/log" || { cat "$context/log" >&2; exit 1; }
+say "done"

@@ -1,0 +1,138 @@
+"""Mouse and keyboard through the XTEST extension, without a process for each action."""
+
+import time
+from collections.abc import Sequence
+
+from desktop import Desktop
+from keys import KEYSYMS
+from Xlib import XK, X
+from Xlib.ext import xtest
+
+XK.load_keysym_group("xf86")
+
+REMAP_S = 0.05
+"""How long applications get to notice that a free key types another character now."""
+
+
+class Devices:
+    """Plays events, each a list of a name and its arguments.
+
+    `move x y`, `button_down n`, `button_up n`, `key_down name`, `key_up name`, `text characters`, `sleep seconds`.
+    """
+
+    def __init__(self, desktop: Desktop) -> None:
+        self._desktop = desktop
+        self._display = desktop.display
+        self._play_one = {
+            "move": self._move,
+            "button_down": lambda button: xtest.fake_input(self._display, X.ButtonPress, int(button)),
+            "button_up": lambda button: xtest.fake_input(self._display, X.ButtonRelease, int(button)),
+            "key_down": lambda name: self._key(X.KeyPress, name),
+            "key_up": lambda name: self._key(X.KeyRelease, name),
+            "text": self._text,
+            "sleep": self._sleep,
+        }
+        self._read_keyboard()
+
+    def play(self, events: Sequence[Sequence]) -> None:
+        """Play events in order; returns when the X server has taken the last one.
+
+        Raises:
+            ValueError: If an event or a key is unknown; nothing was played then.
+        """
+        unknown = [event for event in events if not event or event[0] not in self._play_one]
+        if unknown:
+            raise ValueError(f"unknown event {unknown[0]!r}; known are {', '.join(self._play_one)}")
+        for name, *arguments in events:
+            if name in ("key_down", "key_up"):
+                self._keysym(*arguments)
+        for name, *arguments in events:
+            if name == "sleep":  # without the lock: others may look at the screen meanwhile
+                self._sleep(*arguments)
+                continue
+            with self._desktop.lock:
+                self._play_one[name](*arguments)
+                self._display.sync()
+
+    def park(self) -> None:
+        """Put the pointer where every episode begins: at the bottom, out of the way."""
+        self.play([["move", self._desktop.width / 2, self._desktop.height - 2]])
+
+    def release_all(self) -> None:
+        """Release every key and button that is still down, and the lock keys."""
+        with self._desktop.lock:
+            for byte, bits in enumerate(self._display.query_keymap()):
+                for bit in range(8):
+                    if bits & (1 << bit):
+                        xtest.fake_input(self._display, X.KeyRelease, byte * 8 + bit)
+            pointer = self._desktop.root.query_pointer()
+            for button in (1, 2, 3):
+                if pointer.mask & (X.Button1Mask << (button - 1)):
+                    xtest.fake_input(self._display, X.ButtonRelease, button)
+            for mask, key in ((X.LockMask, "capslock"), (X.Mod2Mask, "numlock")):
+                if pointer.mask & mask:
+                    self._key(X.KeyPress, key)
+                    self._key(X.KeyRelease, key)
+            self._display.sync()
+
+    def _move(self, x: float, y: float) -> None:
+        xtest.fake_input(self._display, X.MotionNotify, x=round(x), y=round(y))
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(min(float(seconds), 60.0))
+
+    def _read_keyboard(self) -> None:
+        first, last = self._display.display.info.min_keycode, self._display.display.info.max_keycode
+        rows = self._display.get_keyboard_mapping(first, last - first + 1)
+        self._keycodes: dict[int, tuple[int, int]] = {}
+        for keycode, row in enumerate(rows, start=first):
+            for level, keysym in enumerate(row[:2]):
+                if keysym:
+                    self._keycodes.setdefault(keysym, (keycode, level))
+        self._free = [keycode for keycode, row in enumerate(rows, start=first) if not any(row)]
+
+    def _keysym(self, name: str) -> int:
+        keysym = _character(name) if len(name) == 1 else XK.string_to_keysym(KEYSYMS.get(name, ""))
+        if not keysym:
+            raise ValueError(f"unknown key {name!r}")
+        return keysym
+
+    def _key(self, event: int, name: str) -> None:
+        keycode, shifted = self._keycode(self._keysym(name))
+        shift, _ = self._keycodes[XK.XK_Shift_L]
+        if shifted and event == X.KeyPress:
+            xtest.fake_input(self._display, X.KeyPress, shift)
+        xtest.fake_input(self._display, event, keycode)
+        if shifted and event == X.KeyRelease:
+            xtest.fake_input(self._display, X.KeyRelease, shift)
+
+    def _text(self, text: str) -> None:
+        shift, _ = self._keycodes[XK.XK_Shift_L]
+        for character in text:
+            keycode, shifted = self._keycode(_character(character))
+            if shifted:
+                xtest.fake_input(self._display, X.KeyPress, shift)
+            xtest.fake_input(self._display, X.KeyPress, keycode)
+            xtest.fake_input(self._display, X.KeyRelease, keycode)
+            if shifted:
+                xtest.fake_input(self._display, X.KeyRelease, shift)
+
+    def _keycode(self, keysym: int) -> tuple[int, int]:
+        """Return the key that types a keysym and whether with shift; a free key is taught what no key types."""
+        if keysym not in self._keycodes:
+            keycode = self._free.pop(0)
+            self._free.append(keycode)  # round and round: the one taught longest ago forgets
+            self._keycodes = {known: place for known, place in self._keycodes.items() if place[0] != keycode}
+            self._display.change_keyboard_mapping(keycode, [[keysym, keysym]])
+            self._display.sync()
+            time.sleep(REMAP_S)
+            self._keycodes[keysym] = (keycode, 0)
+        return self._keycodes[keysym]
+
+
+def _character(character: str) -> int:
+    """Return the keysym of a character: Latin-1 has its own, everything else has a rule."""
+    if character in "\n\t":
+        return XK.XK_Return if character == "\n" else XK.XK_Tab
+    code = ord(character)
+    return code if code < 0x100 else 0x1000000 + code

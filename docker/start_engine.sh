@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Install and start a Docker engine on a bare Debian machine, as root, with or without systemd.
+#   eval "$(start_engine.sh [DIRECTORY])"     prints the line that leads `docker` and this package to the engine
+# An engine that answers already is used as it is. One daemon a machine: a second one breaks the first one's network.
+set -euo pipefail
+
+directory=${1:-/var/lib/arpo-engine}
+if docker info >/dev/null 2>&1; then
+    echo "export DOCKER_HOST=${DOCKER_HOST:-unix:///var/run/docker.sock}"
+    exit 0
+fi
+export DOCKER_HOST=unix://$directory/docker.sock
+
+if ! { command -v dockerd && command -v iptables && command -v ip && command -v mmdebstrap; } >/dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -qq update >&2
+    apt-get -qq install -y --no-install-recommends docker.io iptables iproute2 mmdebstrap >/dev/null
+fi
+
+# After a kill -9 the daemon waits for processes that its pid files name, though they are gone or were never collected.
+forget_if_dead() {
+    local state
+    [ -e "$1" ] || return 0
+    state=$(sed 's/.*) //; s/ .*//' "/proc/$(cat "$1")/stat" 2>/dev/null || true)
+    case $state in '' | Z | X) rm -f "$1" ;; esac
+}
+mkdir -p "$directory"
+for name in dockerd.pid run/containerd/containerd.pid run/containerd/containerd.toml.pid; do
+    forget_if_dead "$directory/$name"
+done
+
+start() { # options of the daemon
+    setsid dockerd --data-root "$directory/data" --exec-root "$directory/run" --pidfile "$directory/dockerd.pid" \
+        --host "$DOCKER_HOST" --live-restore --log-level warn "$@" >>"$directory/dockerd.log" 2>&1 </dev/null &
+    local daemon=$!
+    for _ in $(seq 300); do
+        docker info >/dev/null 2>&1 && return 0
+        kill -0 "$daemon" 2>/dev/null || return 1
+        sleep 0.1
+    done
+    kill "$daemon"
+    return 1
+}
+start --storage-driver overlay2 || start --storage-driver vfs || {
+    echo "start_engine.sh: the engine does not start; its log ends with" >&2
+    tail -5 "$directory/dockerd.log" >&2
+    exit 1
+}
+echo "export DOCKER_HOST=$DOCKER_HOST"

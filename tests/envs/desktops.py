@@ -1,0 +1,57 @@
+"""What the tests of real desktops share: one reason to skip, tasks, and desktops that are surely removed."""
+
+import os
+import shutil
+import subprocess
+from functools import cache
+
+import pytest
+
+from arpo.types import Task
+
+IMAGE = "arpo/desktop:plain"
+
+QUICK = {"quiet_s": 0.05, "settle_limit_s": 2.0, "wait_s": 0.05, "screen": (640, 480)}
+"""Desktops for tests: small, and looked at soon."""
+
+
+@cache
+def missing() -> str:
+    """Why the Docker tests cannot run here; empty where they can."""
+    if shutil.which("docker") is None:
+        return "no Docker engine: there is no `docker` command; docker/start_engine.sh installs and starts one"
+    if subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False).returncode != 0:
+        return "no Docker engine answers `docker info`; docker/start_engine.sh starts one"
+    found = subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True, timeout=20, check=False)
+    return "" if found.returncode == 0 else f"no image {IMAGE}; docker/build_image.sh builds it"
+
+
+needs_desktop = [pytest.mark.docker, pytest.mark.skipif(bool(missing()), reason=missing())]
+
+
+def editor_task(**changes: object) -> Task:
+    """Add a line to a text and save it."""
+    return task(
+        config=[
+            {"type": "execute", "parameters": {"command": "printf 'bread\\n' > ~/list.txt", "shell": True}},
+            {"type": "launch", "parameters": {"command": "mousepad ~/list.txt"}},
+        ],
+        windows=["list.txt"],
+        evaluator={
+            "func": "exact_match",
+            "result": {"type": "vm_file", "path": "~/list.txt"},
+            "expected": {"type": "rule", "rules": {"expected": "bread\nmilk\n"}},
+        },
+        solution=["hotkey(key='ctrl end')", "type(content='milk\\n')", "hotkey(key='ctrl s')"],
+        **changes,
+    )
+
+
+def task(**config: object) -> Task:
+    """A task of these keys."""
+    return Task("desktop/test", "Add the line milk and save.", domain="mousepad", config=config)
+
+
+def docker(*arguments: str) -> str:
+    """Run the docker command and return what it says."""
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True, env=os.environ).stdout

@@ -1,0 +1,217 @@
+"""Containers of a run: limits, isolation, the secret, and what is left when their owner dies."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arpo.envs.container_spec import ContainerSpec
+from arpo.envs.containers import Containers
+from arpo.envs.desktop import DockerDesktop
+from arpo.envs.guest import Guest
+from arpo.errors import ConfigError, EnvError
+from arpo.processes import own_name
+from arpo.session import Session
+from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
+
+pytestmark = needs_desktop
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def desktop():
+    env = DockerDesktop(**QUICK)
+    env.reset(editor_task())
+    yield env
+    env.close()
+
+
+@pytest.fixture(scope="module")
+def facts(desktop):
+    return json.loads(docker("inspect", desktop._container.id))[0]
+
+
+def in_guest(desktop, command):
+    return desktop._guest.execute(command, shell=True, timeout_s=20)
+
+
+def ask(port, headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request(
+        "POST", "/execute", json.dumps({"command": ["id"]}), {"Content-Type": "application/json", **headers}
+    )
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_ports_are_chosen_by_the_engine_and_bound_to_loopback(desktop, facts):
+    (binding,) = facts["NetworkSettings"]["Ports"]["5000/tcp"]
+    assert binding == {"HostIp": "127.0.0.1", "HostPort": str(desktop._container.port(5000))}
+
+
+def test_memory_processes_and_cores_are_limited_and_rights_are_dropped(facts):
+    host = facts["HostConfig"]
+    assert host["Memory"] == host["MemorySwap"] == 768 * 2**20
+    assert host["PidsLimit"] == 512
+    assert host["NanoCpus"] == 2_000_000_000
+    assert host["CapDrop"] == ["ALL"]
+    assert host["ReadonlyRootfs"]
+    assert "no-new-privileges" in host["SecurityOpt"]
+    assert not host["Privileged"]
+
+
+def test_containers_carry_the_session_and_the_owner(facts):
+    labels = facts["Config"]["Labels"]
+    assert labels["arpo.owner"] == own_name()
+    assert labels["arpo.session"] == os.environ.get("ARPO_SESSION", own_name())
+
+
+def test_a_guest_is_a_user_without_rights_who_cannot_change_the_system(desktop):
+    assert in_guest(desktop, "id -un").output == "user\n"
+    status = dict(line.split(":\t") for line in in_guest(desktop, "cat /proc/self/status").output.splitlines())
+    assert {status[name] for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb", "CapInh")} == {"0000000000000000"}
+    assert status["NoNewPrivs"] == "1"
+    assert in_guest(desktop, "touch /usr/bin/x").returncode != 0
+    assert in_guest(desktop, "nft flush ruleset").returncode != 0
+
+
+def test_a_guest_reaches_neither_the_network_nor_the_host_nor_another_guest(desktop, facts):
+    gateway = facts["NetworkSettings"]["Gateway"]
+    server = subprocess.Popen([sys.executable, "-m", "http.server", "0", "--bind", gateway], stdout=subprocess.PIPE)
+    try:
+        port = int(server.stdout.readline().decode().split("port ")[1].split()[0])
+        reach = "timeout 3 bash -c 'exec 3<>/dev/tcp/{}/{} && echo reached'"
+        here = subprocess.run(["bash", "-c", reach.format(gateway, port)], capture_output=True, check=True)
+        assert here.stdout == b"reached\n"
+        assert in_guest(desktop, reach.format(gateway, port)).output == ""
+        assert in_guest(desktop, reach.format("127.0.0.1", 5000)).output == "reached\n"  # the test can tell
+        udp = "python3 -c \"import socket; socket.socket(2, 2).sendto(b'x', ('{}', 53))\""
+        assert in_guest(desktop, udp.format(gateway)).returncode != 0
+        assert in_guest(desktop, udp.format("127.0.0.1")).returncode == 0
+        other = DockerDesktop(**QUICK)
+        try:
+            address = json.loads(docker("inspect", other._container.id))[0]["NetworkSettings"]["IPAddress"]
+            assert in_guest(desktop, reach.format(address, 5000)).output == ""
+        finally:
+            other.close()
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_an_open_desktop_reaches_its_host(facts):
+    gateway = facts["NetworkSettings"]["Gateway"]
+    env = DockerDesktop(**QUICK, network="open")
+    try:
+        sent = f"python3 -c \"import socket; socket.socket(2, 2).sendto(b'x', ('{gateway}', 53))\""
+        assert in_guest(env, sent).returncode == 0
+    finally:
+        env.close()
+
+
+def test_a_process_without_the_secret_cannot_drive_a_guest(desktop):
+    port = desktop._container.port(5000)
+    assert ask(port, {})[0] == 401
+    assert ask(port, {"Authorization": "Bearer " + "0" * 32})[0] == 401
+    assert ask(port, {"Authorization": f"Bearer {desktop._secret}"})[0] == 200
+    with pytest.raises(EnvError, match="wants the secret"):
+        Guest(f"http://127.0.0.1:{port}").screenshot()
+
+
+def test_the_secret_is_not_in_the_environment_of_the_programs_of_a_guest(desktop):
+    assert "ARPO_SECRET" not in in_guest(desktop, "env").output
+
+
+def test_a_missing_image_is_a_matter_of_configuration():
+    with pytest.raises(ConfigError, match=r"there is no image arpo/none:at-all here; docker/build_image\.sh"):
+        DockerDesktop(image="arpo/none:at-all")
+
+
+def test_an_impossible_limit_is_refused():
+    with pytest.raises(ConfigError, match="memory_mb of a container must be greater than 0, got 0"):
+        ContainerSpec(IMAGE, (5000,), memory_mb=0)
+
+
+OWNER = """
+import sys
+from pathlib import Path
+from arpo.session import Session
+from arpo.envs.desktop import DockerDesktop
+session = Session.start(Path(sys.argv[1]))
+env = DockerDesktop(screen=(320, 240))
+print(session.label, env._container.id, flush=True)
+sys.stdin.readline()
+session.close()
+"""
+
+
+@pytest.fixture
+def owner(tmp_path):
+    """A process with a session and a desktop; yields it with the label and the container."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    label, container = process.stdout.readline().decode().split()
+    yield process, label, container
+    process.kill()
+    process.communicate()
+    docker("rm", "--force", container)
+
+
+def test_containers_of_a_killed_run_are_removed_when_the_next_one_starts(owner, tmp_path):
+    process, label, container = owner
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert running(label) == [container[:12]]
+    with Session.start(tmp_path):
+        assert running(label) == []
+
+
+def test_a_session_removes_its_containers_when_it_ends(owner):
+    process, label, container = owner
+    assert running(label) == [container[:12]]
+    process.communicate(b"\n")
+    assert running(label) == []
+
+
+def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing_else():
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left, kept = start_stranger(f"{dead.pid}-1"), start_stranger(own_name())
+    try:
+        Containers._reaped = False
+        Containers().close()
+        there = docker("ps", "--all", "--quiet", "--no-trunc")
+        assert left not in there
+        assert kept in there
+    finally:
+        docker("rm", "--force", kept)
+
+
+def test_a_container_that_could_not_be_removed_goes_before_the_next_one_starts():
+    left = start_stranger(own_name())
+    Containers._left_over.add(left)
+    env = DockerDesktop(**QUICK)
+    try:
+        assert left not in docker("ps", "--all", "--quiet", "--no-trunc")
+        assert not Containers._left_over
+    finally:
+        env.close()
+
+
+def start_stranger(owner):
+    """A container like ours, of another owner."""
+    from arpo.envs.containers import _host
+
+    labels = ("--label", f"arpo.owner={owner}", "--label", f"arpo.host={_host()}")
+    return docker("run", "--detach", *labels, IMAGE, "sleep", "60").strip()
+
+
+def running(label):
+    return docker("ps", "--all", "--quiet", "--filter", f"label=arpo.session={label}").split()

@@ -1,0 +1,80 @@
+"""The task files of our desktops, without a desktop."""
+
+import pytest
+
+from arpo.agent.actions import Click, Fail, Finished, Hotkey
+from arpo.envs.desktop_task import METRICS, RESULTS, read_task
+from arpo.envs.desktop_tasks import ROOT, desktop_tasks
+from arpo.errors import TaskFormatError
+from arpo.types import Task
+from tests.envs.desktops import editor_task, task
+
+FILES = sorted(ROOT.glob("examples/*/*.json"))
+
+
+def test_there_are_thirty_two_tasks_two_of_them_infeasible():
+    tasks = [read_task(*desktop_tasks({path.parent.name: [path.stem]})) for path in FILES]
+    assert len(tasks) == 32
+    assert sum(found.infeasible for found in tasks) == 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_task_has_windows_and_a_solution_of_at_most_seven_actions(path):
+    (loaded,) = desktop_tasks({path.parent.name: [path.stem]})
+    found = read_task(loaded)
+    assert loaded.config["id"] == path.stem
+    assert found.windows
+    assert 1 <= len(found.solution) <= 7  # and `finished` is the eighth
+    assert found.infeasible == (found.solution == (Fail(),))
+    assert not any(isinstance(action, Finished) for action in found.solution)
+
+
+def test_a_task_is_read_whole():
+    found = read_task(editor_task())
+    assert found.windows == ("list.txt",)
+    assert found.solution[0] == Hotkey(("ctrl", "end"))
+    assert not found.infeasible
+    assert not found.any_check
+    assert read_task(task(evaluator={"func": "infeasible"}, solution=["click(start_box='(3,4)')"])).solution == (
+        Click(3, 4),
+    )
+
+
+RULE = {"type": "rule", "rules": {"expected": "x"}}
+FILE = {"type": "vm_file", "path": "x"}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, "'evaluator' must be an object with 'func', got None"),
+        (
+            {"evaluator": {"func": "infeasible"}, "config": [{"type": "dance"}]},
+            r"config\[0\].type is 'dance'; known are",
+        ),
+        (
+            {"evaluator": {"func": "compare_table", "result": FILE, "expected": RULE}},
+            "func 'compare_table' is unknown",
+        ),
+        ({"evaluator": {"func": "exact_match", "result": {"type": "vlc"}, "expected": RULE}}, "needs a type of"),
+        (
+            {"evaluator": {"func": "exact_match", "result": FILE, "expected": {"type": "cloud_file"}}},
+            "must have the type",
+        ),
+        ({"evaluator": {"func": ["exact_match"], "result": [FILE, FILE], "expected": [RULE]}}, "differ in length"),
+        ({"evaluator": {"func": "infeasible"}, "solution": ["jump()"]}, r"solution 'jump\(\)' is not an action"),
+    ],
+)
+def test_a_broken_task_is_named_with_its_key(config, said):
+    with pytest.raises(TaskFormatError, match=said) as error:
+        read_task(Task("desktop/broken", "", config=config))
+    assert "'desktop/broken'" in str(error.value)
+
+
+def test_metrics_and_results_have_the_names_of_osworld():
+    assert set(METRICS) == {"exact_match", "check_include_exclude"}
+    assert set(RESULTS) == {"vm_command_line", "vm_file"}
+    include = METRICS["check_include_exclude"]
+    assert include("a cat", {"include": ["cat"], "exclude": ["dog"]})
+    assert not include("a cat and a dog", {"include": ["cat"], "exclude": ["dog"]})
+    assert not include("a cow", {"include": ["cat"]})

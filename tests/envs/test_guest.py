@@ -1,0 +1,162 @@
+"""The guest's client against a server that misbehaves, without Docker."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from arpo.envs.guest import Execution, Guest, Window
+from arpo.errors import EnvError
+
+
+class Misbehaving(BaseHTTPRequestHandler):
+    """Does what the path says, and remembers what it was asked."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        self.server.asked.append(
+            (self.command, self.path.partition("?")[0], self.rfile.read(length), dict(self.headers))
+        )
+        self.server.behave(self)
+
+    do_POST = do_GET  # noqa: N815 - the name is http.server's
+
+    def log_message(self, *arguments):
+        pass
+
+    def reply(self, body=b"", status=200):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def hang_up(self):
+        self.close_connection = True
+
+
+@pytest.fixture
+def server():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Misbehaving)
+    server.daemon_threads = True
+    server.asked = []
+    server.behave = lambda request: request.reply(b"{}")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def guest(server):
+    guest = Guest(f"http://127.0.0.1:{server.server_port}", "hush", timeout_s=0.5)
+    yield guest
+    guest.close()
+
+
+def test_every_request_carries_the_secret(server, guest):
+    server.behave = lambda request: request.reply(b"[]")
+    guest.windows()
+    guest.play([("move", 1, 2)])
+    assert [headers["Authorization"] for *_, headers in server.asked] == ["Bearer hush"] * 2
+
+
+def test_a_guest_without_a_secret_is_told_none(server):
+    guest = Guest(f"http://127.0.0.1:{server.server_port}")
+    guest.play([("move", 1, 2)])
+    assert "Authorization" not in server.asked[0][-1]
+
+
+def test_a_connection_that_breaks_is_tried_again_where_nothing_changes(server, guest):
+    server.behave = lambda request: request.reply(b"[]") if len(server.asked) > 1 else request.hang_up()
+    assert guest.windows() == []
+    assert len(server.asked) == 2
+
+
+def test_a_connection_that_keeps_breaking_is_an_error(server, guest):
+    server.behave = Misbehaving.hang_up
+    with pytest.raises(EnvError, match=r"GET /windows of .*RemoteProtocolError"):
+        guest.windows()
+    assert len(server.asked) == 2
+
+
+def test_an_action_is_never_repeated(server, guest):
+    server.behave = Misbehaving.hang_up
+    with pytest.raises(EnvError, match="POST /action"):
+        guest.play([("button_down", 1)])
+    assert len(server.asked) == 1
+
+
+def test_a_guest_that_says_nothing_is_given_up_at_the_deadline_and_not_asked_again(server, guest):
+    server.behave = lambda _: time.sleep(3)
+    began = time.monotonic()
+    with pytest.raises(EnvError, match="ReadTimeout") as error:
+        guest.windows()
+    assert time.monotonic() - began < 2
+    assert error.value.kind == "guest"
+    assert len(server.asked) == 1
+
+
+def test_a_guest_that_drips_is_given_up_at_the_deadline(server, guest):
+    def drip(request):
+        request.send_response(200)
+        request.send_header("Content-Length", "1000000")
+        request.end_headers()
+        for _ in range(50):
+            request.wfile.write(b"x")
+            time.sleep(0.1)
+
+    server.behave = drip
+    began = time.monotonic()
+    with pytest.raises(EnvError, match="was not complete"):
+        guest.screenshot()
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("status", [401, 404, 500, 503])
+def test_an_answer_that_is_no_success_is_an_error_with_what_the_guest_said(server, guest, status):
+    server.behave = lambda request: request.reply(b"so it is", status)
+    with pytest.raises(EnvError, match=f"gave {status}: so it is"):
+        guest.check_health()
+    assert len(server.asked) == 1
+
+
+def test_a_file_that_is_not_there_is_none(server, guest):
+    server.behave = lambda request: request.reply(b"", 404)
+    assert guest.file("~/gone") is None
+    server.behave = lambda request: request.reply(b"text")
+    assert guest.file("~/there") == b"text"
+
+
+def test_what_is_no_json_is_an_error(server, guest):
+    server.behave = lambda request: request.reply(b"<html>")
+    with pytest.raises(EnvError, match="where JSON was due"):
+        guest.windows()
+
+
+def test_answers_become_records(server, guest):
+    window = {"id": 7, "title": "a", "class": "B", "x": 1, "y": 2, "width": 3, "height": 4}
+    server.behave = lambda request: request.reply(json.dumps([window]).encode())
+    assert guest.windows() == [Window("a", "B", 1, 2, 3, 4)]
+    server.behave = lambda request: request.reply(b'{"output": "o", "error": "e", "returncode": 3}')
+    assert guest.execute(["true"]) == Execution("o", "e", 3)
+    assert json.loads(server.asked[-1][2]) == {"command": ["true"], "shell": False}
+
+
+def test_waiting_ends_with_what_was_awaited_and_the_last_error(guest):
+    def never():
+        raise EnvError("guest", "not yet")
+
+    with pytest.raises(EnvError, match=r"the moon did not come within 0\.1 s: not yet"):
+        guest.wait_for(never, "the moon", 0.1)
+
+
+def test_waiting_for_a_guest_that_has_ended_ends_at_once(server, guest):
+    server.behave = lambda request: request.reply(b"", 503)
+    began = time.monotonic()
+    with pytest.raises(EnvError, match="ended while it started"):
+        guest.wait_until_healthy(30, lambda: False)
+    assert time.monotonic() - began < 5

@@ -1,0 +1,96 @@
+"""Actions as events: what a guest plays for each of them."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from arpo.agent.actions import (
+    CallUser,
+    Click,
+    DoubleClick,
+    Drag,
+    Fail,
+    Finished,
+    Hotkey,
+    Hover,
+    KeyDown,
+    KeyUp,
+    Press,
+    RightClick,
+    Scroll,
+    TypeText,
+    Wait,
+)
+from arpo.agent.keys import NAMED_KEYS
+from arpo.envs.guest_input import to_events
+
+LEFT = [("button_down", 1), ("button_up", 1)]
+
+
+def events(action):
+    return to_events(action, wait_s=2.0)
+
+
+def guest_keys() -> dict[str, str]:
+    """The table of the guest, which is no part of the package."""
+    path = Path(__file__).parents[2] / "docker" / "guest" / "keys.py"
+    spec = importlib.util.spec_from_file_location("guest_keys", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.KEYSYMS
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        (Click(3.4, 4.6), [("move", 3, 5), *LEFT]),
+        (DoubleClick(3, 4), [("move", 3, 4), *LEFT, *LEFT]),
+        (RightClick(3, 4), [("move", 3, 4), ("button_down", 3), ("button_up", 3)]),
+        (Hover(3, 4), [("move", 3, 4)]),
+        (Scroll("up"), [("button_down", 4), ("button_up", 4)] * 5),
+        (Scroll("down", 3, 4), [("move", 3, 4), *[("button_down", 5), ("button_up", 5)] * 5]),
+        (Press("enter"), [("key_down", "enter"), ("key_up", "enter")]),
+        (
+            Hotkey(("ctrl", "shift", "s")),
+            [
+                (way, key)
+                for way, keys in (("key_down", "ctrl shift s"), ("key_up", "s shift ctrl"))
+                for key in keys.split()
+            ],
+        ),
+        (KeyDown("shift"), [("key_down", "shift")]),
+        (KeyUp("shift"), [("key_up", "shift")]),
+        (TypeText("a λ\r\nb\x07"), [("text", "a λ\nb")]),
+        (TypeText(""), []),
+        (Wait(), [("sleep", 2.0)]),
+        (Finished("all of it"), []),
+        (CallUser(), []),
+        (Fail(), []),
+    ],
+    ids=repr,
+)
+def test_an_action_is_a_short_list_of_events(action, expected):
+    assert events(action) == expected
+
+
+def test_a_drag_moves_the_pointer_on_its_way():
+    played = events(Drag(0, 0, 100, 50))
+    moves = [event for event in played if event[0] == "move"]
+    assert played[1] == ("button_down", 1)
+    assert played[-1] == ("button_up", 1)
+    assert moves[0] == ("move", 0, 0)
+    assert moves[5] == ("move", 50, 25)  # half of the way after five of ten steps
+    assert moves[-1] == ("move", 100, 50)
+
+
+@pytest.mark.parametrize(
+    "action", [Click(float("nan"), 1), Hover(1, float("inf")), Press("Enter"), Hotkey(("ctrl", "any"))]
+)
+def test_what_no_mouse_and_no_keyboard_can_do_is_refused(action):
+    with pytest.raises(ValueError, match=r"finite|canonical"):
+        events(action)
+
+
+def test_the_guest_knows_every_key_that_an_agent_can_press():
+    assert set(guest_keys()) == set(NAMED_KEYS)

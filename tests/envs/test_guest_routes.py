@@ -1,0 +1,149 @@
+"""The guest server as OSWorld's clients see it: no secret, the routes and forms of arXiv 2404.07972's code."""
+
+import io
+import time
+
+import httpx
+import pytest
+from PIL import Image
+
+from tests.envs.desktops import IMAGE, docker, needs_desktop
+
+pytestmark = needs_desktop
+
+
+@pytest.fixture(scope="module")
+def guest():
+    container = docker("run", "--detach", "--init", "--publish", "127.0.0.1::5000", IMAGE).strip()
+    port = docker("port", container, "5000/tcp").split(":")[1].split()[0]
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if client.get("/health").json()["warm"]:
+                break
+        except httpx.TransportError:
+            time.sleep(0.1)
+    yield client
+    client.close()
+    docker("rm", "--force", container)
+
+
+def execute(guest, command, **more):
+    return guest.post("/execute", json={"command": command, "shell": False, **more}).json()
+
+
+def windows(guest):
+    return [window["title"] for window in guest.get("/windows").json()]
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_screenshot_is_a_png_of_the_screen(guest):
+    answer = guest.get("/screenshot")
+    assert answer.headers["Content-Type"] == "image/png"
+    assert Image.open(io.BytesIO(answer.content)).size == (1280, 720)
+    assert guest.post("/screen_size").json() == {"width": 1280, "height": 720}
+
+
+def test_a_program_gives_output_error_and_status(guest):
+    done = execute(guest, ["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert done == {"status": "success", "output": "out\n", "error": "err\n", "returncode": 3}
+    assert execute(guest, "echo $HOME", shell=True)["output"] == "/home/user\n"
+    assert execute(guest, "echo 'a b'")["output"] == "a b\n"
+    assert execute(guest, ["ls", "~/Desktop"])["returncode"] == 0
+
+
+def test_a_program_that_does_not_exist_is_an_error_of_the_program(guest):
+    assert execute(guest, ["no-such-program"])["returncode"] != 0
+
+
+@pytest.mark.parametrize("python", ["python", "python3"])
+def test_the_warm_interpreter_means_what_a_new_one_means(guest, python):
+    program = (
+        "import pyautogui, sys, time; pyautogui.moveTo(30, 40); print(tuple(pyautogui.position())); "
+        "print('oops', file=sys.stderr); sys.exit(4)"
+    )
+    warm = execute(guest, [python, "-c", program])
+    assert warm == {"status": "success", "output": "(30, 40)\n", "error": "oops\n", "returncode": 4}
+    assert guest.get("/cursor_position").json() == [30, 40]
+    assert execute(guest, [python, "-c", "import pyautogui; 1/0"])["returncode"] == 1
+    assert "ZeroDivisionError" in execute(guest, [python, "-c", "import pyautogui; 1/0"])["error"]
+
+
+def test_files_go_up_and_come_down(guest):
+    content = bytes(range(256))
+    sent = guest.post("/setup/upload", data={"file_path": "~/deep/a.bin"}, files={"file_data": ("a.bin", content)})
+    assert sent.status_code == 200
+    assert guest.post("/file", data={"file_path": "~/deep/a.bin"}).content == content
+    assert guest.post("/file", data={"file_path": "~/none"}).status_code == 404
+    tree = guest.post("/list_directory", json={"path": "~/deep"}).json()["directory_tree"]
+    child = {"type": "file", "name": "a.bin"}
+    assert tree == {"type": "directory", "name": "deep", "children": [child]}
+
+
+def test_windows_open_come_forward_and_close(guest):
+    execute(guest, "echo hello > ~/letter.txt", shell=True)
+    assert guest.post("/setup/open_file", json={"path": "~/letter.txt"}).status_code == 200
+    guest.post("/setup/launch", json={"command": ["xterm", "-title", "Shell"], "shell": False})
+    wait_for(lambda: "Shell" in windows(guest))
+    assert "letter.txt" in guest.get("/accessibility").json()["AT"]
+    assert guest.post("/window_size", data={"app_class_name": "mousepad"}).json()["width"] > 100
+    for name in ("letter.txt", "Shell"):
+        assert guest.post("/setup/activate_window", json={"window_name": name}).status_code == 200
+        assert guest.post("/setup/close_window", json={"window_name": name}).status_code == 200
+    wait_for(lambda: windows(guest) == [])
+    assert guest.post("/setup/activate_window", json={"window_name": "none"}).status_code == 404
+
+
+def test_fast_input_types_what_a_keyboard_has_and_what_it_has_not(guest):
+    text = "Aa1!<>\\ ü λ 漢"
+    guest.post("/setup/launch", json={"command": ["mousepad", "~/typed.txt"]})
+    wait_for(lambda: any("typed.txt" in title for title in windows(guest)))
+    guest.get("/screenshot", params={"quiet_s": "0.3", "limit_s": "10"})
+    guest.post("/action", json={"events": [["text", text], ["key_down", "ctrl"], ["key_down", "s"]]})
+    guest.post("/action", json={"events": [["key_up", "s"], ["key_up", "ctrl"]]})
+    wait_for(lambda: guest.post("/file", data={"file_path": "~/typed.txt"}).content.decode() == text)
+
+
+def test_an_unknown_event_or_key_is_refused_before_anything_is_played(guest):
+    before = guest.get("/cursor_position").json()
+    for event in (["jump"], ["key_down", "no-such-key"]):
+        answer = guest.post("/action", json={"events": [["move", 1, 1], event]})
+        assert answer.status_code == 500
+        assert "unknown" in answer.json()["message"]
+    assert guest.get("/cursor_position").json() == before
+
+
+def test_code_and_scripts_run(guest):
+    done = guest.post("/run_python", json={"code": "print(6 * 7)"}).json()
+    assert (done["status"], done["output"], done["return_code"]) == ("success", "42\n", 0)
+    done = guest.post("/run_bash_script", json={"script": "pwd; exit 2", "timeout": 5, "working_dir": "/usr"}).json()
+    assert (done["status"], done["output"], done["returncode"]) == ("error", "/usr\n", 2)
+
+
+def test_what_a_plain_osworld_client_asks_first(guest):
+    assert guest.get("/terminal").json() == {"output": None, "status": "success"}
+    assert guest.get("/platform").text == "Linux"
+    there = execute(guest, "echo ~/Desktop", shell=True)["output"].strip()
+    assert guest.post("/desktop_path").json() == {"desktop_path": there}
+    assert guest.get("/nothing").status_code == 404
+
+
+def test_a_reset_ends_programs_renews_files_and_lets_go_of_keys(guest):
+    execute(guest, "touch ~/mine /tmp/mine; sleep 100 >/dev/null 2>&1 &", shell=True)
+    guest.post("/setup/launch", json={"command": ["mousepad"]})
+    wait_for(lambda: len(windows(guest)) > 0)
+    guest.post("/action", json={"events": [["key_down", "shift"], ["key_down", "capslock"], ["key_up", "capslock"]]})
+    assert guest.post("/setup/reset").status_code == 200
+    assert windows(guest) == []
+    assert execute(guest, "ls ~ /tmp; pgrep -c 'mousepad|sleep'", shell=True)["output"].split("\n") == [
+        "/home/user:", "Desktop", "Documents", "", "/tmp:", "0", "",
+    ]  # fmt: skip
+    state = execute(guest, ["python3", "-c", "import Xlib.display as d; print(any(d.Display().query_keymap()))"])
+    assert state["output"] == "False\n"

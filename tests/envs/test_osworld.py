@@ -1,0 +1,270 @@
+"""The OSWorld environment on a fake guest: set-up, steps, OSWorld's rules of grading, a machine for each episode."""
+
+import pytest
+
+from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText
+from arpo.envs.base import DesktopEnv
+from arpo.envs.container_spec import ContainerSpec
+from arpo.envs.contract import check_env
+from arpo.envs.osworld import OSWorldEnv
+from arpo.envs.osworld_machine import virtual_machine
+from arpo.errors import ConfigError, EnvError
+from arpo.types import Task
+from tests.envs.osworld_guest import NOTE, FakeGuest
+from tests.envs.test_osworld_grader import PYTHON, needs_graders
+
+SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
+
+
+class FakeMachine:
+    """A container whose guest is a server in this process."""
+
+    def __init__(self):
+        self.guest = FakeGuest()
+        self.running = True
+
+    def port(self, guest_port):
+        return self.guest.port
+
+    def last_words(self):
+        return "container is exited, exit status 1: qemu: no memory"
+
+    def remove(self):
+        if self.running:
+            self.guest.stop()
+        self.running = False
+
+
+class FakeEngine:
+    """Starts fake machines and remembers them."""
+
+    def __init__(self):
+        self.machines = []
+        self.broken = False
+
+    def start(self, spec):
+        machine = FakeMachine()
+        if self.broken:
+            machine.guest.refused.add("/screenshot")
+        self.machines.append(machine)
+        return machine
+
+    def close(self):
+        self.closed = True
+
+    @property
+    def guest(self):
+        return self.machines[-1].guest
+
+
+@pytest.fixture
+def engine():
+    engine = FakeEngine()
+    yield engine
+    for machine in engine.machines:
+        machine.remove()
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Graders that give 0.75 to everything."""
+    path = tmp_path / "python"
+    path.write_text("#!/bin/sh\nwhile read line; do echo '{\"score\": 0.75}'; done\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def make(engine, tmp_path, python):
+    made = []
+
+    def make(**settings):
+        settings = {"cache": tmp_path / "cache", "grader_python": python, "pause_s": 0.0, **settings}
+        made.append(OSWorldEnv(SPEC, containers=lambda: engine, **settings))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def note_task(func="compare_text_file", **config):
+    evaluator = {
+        "func": func,
+        "result": {"type": "vm_file", "path": NOTE, "dest": "note.txt"},
+        "expected": {"type": "cloud_file", "path": "PLACE/web/gold.txt", "dest": "gold.txt"},
+    }
+    return Task("note", "Type hello", "os", {"config": [], "evaluator": evaluator, **config})
+
+
+def infeasible_task():
+    return Task("never", "Fly", "os", {"config": [], "evaluator": {"func": "infeasible"}}, infeasible=True)
+
+
+def said_task(**evaluator):
+    return Task(
+        "said", "Say it", "os", {"evaluator": {"func": "exact_match", "result": {"type": "rule"}, **evaluator}}
+    )
+
+
+def test_it_is_a_desktop_like_any_other(make):
+    env: DesktopEnv = make()
+    check_env(env, said_task())
+
+
+def test_an_episode_begins_with_the_task_s_set_up(make, engine):
+    task = note_task(config=[{"type": "launch", "parameters": {"command": ["gedit", NOTE]}}])
+    observation = make().reset(task)
+    assert engine.guest.windows == ["gedit"]
+    assert (observation.width, observation.height) == (160, 120)
+
+
+def test_a_set_up_that_fails_is_no_episode(make, engine):
+    env = make()
+    with pytest.raises(EnvError, match=r"task note, set-up step 0 \(open\)"):
+        env.reset(note_task(config=[{"type": "open", "parameters": {"path": "/nowhere"}}]))
+    with pytest.raises(EnvError, match="step was called before reset"):
+        env.step(Finished())
+
+
+def test_an_untouched_machine_is_used_and_every_later_episode_gets_a_new_one(make, engine):
+    env = make()
+    assert len(engine.machines) == 1
+    env.reset(said_task())
+    assert len(engine.machines) == 1
+    env.step(TypeText("left over"))
+    assert NOTE in engine.guest.files
+    env.reset(said_task())
+    assert [machine.running for machine in engine.machines] == [False, True]
+    assert NOTE not in engine.guest.files
+
+
+def test_actions_travel_as_pyautogui(make, engine):
+    env = make()
+    env.reset(said_task())
+    env.step(Click(3, 4))
+    env.step(TypeText("hello"))
+    assert "pyautogui.click(3, 4, button='left')" in engine.guest.executed[0][2]
+    assert engine.guest.files[NOTE] == b"hello"
+
+
+def test_an_action_that_the_guest_cannot_perform_is_an_environment_error(make, engine):
+    env = make()
+    env.reset(said_task())
+    engine.guest.refused.add("/setup/execute")
+    with pytest.raises(EnvError):
+        env.step(Click(3, 4))
+    engine.guest.refused.clear()
+    engine.guest._run = lambda words: ("", "Xlib: cannot open display", 1)
+    with pytest.raises(EnvError, match=r"cannot perform .*: Xlib: cannot open display"):
+        env.step(Click(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("task", "last", "reward"),
+    [
+        (infeasible_task(), Fail(), 1.0),
+        (infeasible_task(), CallUser(), 1.0),
+        (infeasible_task(), Finished(), 0.0),
+        (said_task(), Fail(), 0.0),
+        (said_task(), CallUser(), 0.0),
+        (said_task(), Finished(), 0.75),
+    ],
+    ids=lambda value: getattr(value, "id", type(value).__name__),
+)
+def test_giving_up_is_right_exactly_where_a_task_is_infeasible(make, task, last, reward):
+    env = make()
+    env.reset(task)
+    env.step(last)
+    assert env.evaluate() == reward
+
+
+def test_only_the_last_action_counts_as_giving_up(make):
+    env = make()
+    env.reset(infeasible_task())
+    env.step(Fail())
+    env.step(Click(1, 1))
+    assert env.evaluate() == 0.0
+    env.reset(infeasible_task())
+    assert env.evaluate() == 0.0
+
+
+def test_postconfig_runs_before_the_rules_as_in_osworld(make, engine):
+    env = make()
+    env.reset(said_task(postconfig=[{"type": "execute", "parameters": {"command": ["echo", "save"]}}]))
+    env.step(Fail())
+    env.evaluate()
+    assert engine.guest.executed[-1] == ["echo", "save"]
+
+
+def test_a_machine_that_does_not_come_up_says_what_it_wrote_last_and_is_removed(make, engine):
+    engine.broken = True
+    with pytest.raises(EnvError, match=r"the first screenshot did not come within 0\.2 s.*qemu: no memory"):
+        make(boot_timeout_s=0.2)
+    assert [machine.running for machine in engine.machines] == [False]
+
+
+def test_closing_removes_the_machine_and_what_was_fetched_from_it(make, engine):
+    env = make()
+    env.reset(said_task())
+    directory = env._directory
+    env.close()
+    assert not engine.machines[0].running
+    assert not directory.exists()
+
+
+@needs_graders
+@pytest.mark.parametrize(("text", "reward"), [("hello", 1.0), ("goodbye", 0.0)])
+def test_a_whole_episode_is_graded_by_osworld_s_own_code(make, engine, text, reward):
+    env = make(grader_python=PYTHON)
+    web = FakeGuest()
+    web.web["/web/gold.txt"] = b"hello"
+    task = note_task()
+    task.config["evaluator"]["expected"]["path"] = f"{web.address}/web/gold.txt"
+    env.reset(task)
+    env.step(TypeText(text))
+    env.step(Finished())
+    assert env.evaluate() == reward
+    web.stop()
+
+
+def test_the_machine_is_osworld_s_with_a_read_only_disk_and_its_numbers(tmp_path):
+    spec = virtual_machine(tmp_path / "Ubuntu.qcow2", image="happysixd/osworld-docker")
+    assert spec.volumes == (f"{tmp_path}/Ubuntu.qcow2:/System.qcow2:ro",)
+    assert spec.environment == {"DISK_SIZE": "32G", "RAM_SIZE": "4096M", "CPU_CORES": "4"}
+    assert (spec.memory_mb, spec.cpus) == (4096 + 512, 4.0)
+    assert spec.devices == ("/dev/kvm",)
+    assert spec.ports == (5000, 9222, 8006, 8080)
+    assert "NET_ADMIN" in spec.capabilities
+
+
+def test_without_kvm_the_machine_is_emulated(tmp_path):
+    spec = virtual_machine(tmp_path / "Ubuntu.qcow2", image="happysixd/osworld-docker", kvm=False)
+    assert spec.devices == ()
+    assert spec.environment["KVM"] == "N"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"disk": None}, "set ARPO_OSWORLD_DISK"),
+        ({"cores": 0}, "cores of a virtual machine"),
+        ({"memory_mb": -600}, "memory_mb"),
+    ],
+    ids=["disk", "cores", "memory"],
+)
+def test_an_impossible_machine_is_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        virtual_machine(**{"disk": "Ubuntu.qcow2", "image": "osworld", **settings})
+
+
+def test_a_disk_that_is_not_there_is_refused_before_the_engine_makes_a_directory_of_it(tmp_path, python, engine):
+    spec = virtual_machine(tmp_path / "Ubuntu.qcow2", image="osworld")
+    with pytest.raises(ConfigError, match=r"there is no .*Ubuntu\.qcow2 on this node"):
+        OSWorldEnv(spec, cache=tmp_path, grader_python=python, containers=lambda: engine)
+    assert engine.machines == []
+
+
+def test_an_impossible_pause_is_refused(make):
+    with pytest.raises(ConfigError, match="pause_s must not be negative"):
+        make(pause_s=-1)

@@ -1,0 +1,53 @@
+"""Tabs in a real Chromium: what the fake guest promises about DevTools is what browsers do."""
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from arpo.envs.osworld_chrome import ChromeTabs
+from tests.envs.osworld_guest import running_guest
+from tools.setup import find_chromium
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(find_chromium() is None, reason="no Chromium: install it or set ARPO_CHROMIUM"),
+]
+
+
+@pytest.fixture
+def address(tmp_path):
+    """The DevTools of a Chromium with one empty tab."""
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={tmp_path}",
+    ]
+    process = subprocess.Popen([find_chromium(), *options, "about:blank"], stderr=subprocess.DEVNULL)
+    said = Path(tmp_path) / "DevToolsActivePort"
+    deadline = time.monotonic() + 60
+    while not (said.exists() and said.read_text()):
+        assert time.monotonic() < deadline, "Chromium does not listen"
+        time.sleep(0.1)
+    yield f"http://127.0.0.1:{said.read_text().split()[0]}"
+    process.terminate()
+    process.wait()
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def test_a_real_browser_opens_and_closes_tabs(address):
+    with running_guest() as web:
+        for name in ("one", "two"):
+            web.web[f"/web/{name}"] = f"<title>{name}</title>".encode()
+        web.content_type = "text/html"
+        tabs = ChromeTabs(address, start_timeout_s=30, load_timeout_s=30)
+        urls = [f"{web.address}/web/one?q=a&b=c#top", f"{web.address}/web/two"]
+        tabs.open(urls)
+        assert sorted(tab["url"] for tab in tabs._pages()) == urls
+        assert sorted(tab["title"] for tab in tabs._pages()) == ["one", "two"]
+        tabs.close([urls[1]])
+        assert [tab["url"] for tab in tabs._pages()] == [urls[0]]

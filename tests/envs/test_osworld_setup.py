@@ -1,0 +1,220 @@
+"""Set-up steps: each does on the guest what OSWorld's does, and one that fails is never passed over."""
+
+import sqlite3
+import threading
+from contextlib import closing
+from datetime import datetime
+
+import pytest
+
+from arpo.envs.guest import Guest
+from arpo.envs.osworld_chrome import ChromeTabs, same_page
+from arpo.envs.osworld_files import FileCache
+from arpo.envs.osworld_history import add_visits
+from arpo.envs.osworld_setup import Screen, TaskSetup
+from arpo.errors import EnvError
+from tests.envs.osworld_guest import HOME, running_guest
+
+
+@pytest.fixture
+def guest():
+    with running_guest() as guest:
+        yield guest
+
+
+@pytest.fixture
+def setup(guest, tmp_path):
+    (tmp_path / "results").mkdir()
+    return TaskSetup(
+        Guest(guest.address),
+        ChromeTabs(guest.address, start_timeout_s=0.2, load_timeout_s=1.0),
+        FileCache(tmp_path / "cache"),
+        task_id="task-1",
+        directory=tmp_path / "results",
+        screen=Screen(1920, 1080, "secret"),
+    )
+
+
+def step(kind, **parameters):
+    return {"type": kind, "parameters": parameters}
+
+
+def test_a_download_lands_in_the_guest_and_is_made_once(guest, setup):
+    guest.web["/web/table.xlsx"] = b"cells"
+    download = step("download", files=[{"url": f"{guest.address}/web/table.xlsx", "path": f"{HOME}/table.xlsx"}])
+    setup.prepare([download])
+    guest.files.clear()
+    setup.prepare([download])
+    assert guest.files == {f"{HOME}/table.xlsx": b"cells"}
+    assert guest.fetched == ["/web/table.xlsx"]
+
+
+def test_environments_that_want_one_file_at_once_download_it_once(guest, tmp_path):
+    guest.web["/web/gold"] = b"x" * 10**6
+    caches = [FileCache(tmp_path) for _ in range(4)]
+    found = []
+    threads = [
+        threading.Thread(
+            target=lambda cache=cache: found.append(cache.fetch(f"{guest.address}/web/gold", "t", "gold"))
+        )
+        for cache in caches
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+    assert found[0].read_bytes() == guest.web["/web/gold"]
+    assert guest.fetched == ["/web/gold"]
+
+
+def test_a_file_that_cannot_be_downloaded_is_an_environment_error_and_leaves_nothing(guest, setup, tmp_path):
+    with pytest.raises(
+        EnvError, match=r"task task-1, set-up step 0 \(download\): .*/web/none cannot be downloaded.*404"
+    ):
+        setup.prepare([step("download", files=[{"url": f"{guest.address}/web/none", "path": "x"}])])
+    assert [path.name for path in (tmp_path / "cache" / "task-1").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_the_names_in_the_cache_are_those_of_osworld(guest, tmp_path):
+    url = f"{guest.address}/web/a.txt"
+    guest.web["/web/a.txt"] = b"1"
+    path = FileCache(tmp_path).fetch(url, "task-1", f"{HOME}/b.txt")
+    # OSWorld: <cache>/<task id>/<uuid5 of the address>_<base name in the guest>
+    assert path.parent == tmp_path / "task-1"
+    assert path.name[36:] == "_b.txt"
+
+
+def test_gold_files_are_copied_to_where_the_getter_looks(guest, tmp_path):
+    guest.web |= {"/web/1": b"one", "/web/2": b"two", "/web/3": b"three"}
+    cache, directory = FileCache(tmp_path / "cache"), tmp_path / "results"
+    evaluator = {
+        "result": {"type": "vm_file", "path": "p", "dest": "p"},
+        "expected": [
+            {"type": "cloud_file", "path": f"{guest.address}/web/1", "dest": "gold.txt"},
+            None,
+            {
+                "type": "cloud_file",
+                "multi": True,
+                "path": [f"{guest.address}/web/2", f"{guest.address}/web/3"],
+                "dest": ["2.txt", "3.txt"],
+            },
+        ],
+    }
+    cache.place_gold_files(evaluator, "task-1", directory)
+    (directory / "gold.txt").write_text("spoilt by a metric function")
+    other = tmp_path / "other"
+    cache.place_gold_files(evaluator, "task-1", other)
+    assert {path.name: path.read_bytes() for path in other.iterdir()} == {
+        "gold.txt": b"one",
+        "2.txt": b"two",
+        "3.txt": b"three",
+    }
+    assert sorted(guest.fetched) == ["/web/1", "/web/2", "/web/3"]
+
+
+def test_an_upload_brings_a_file_of_this_machine(guest, setup, tmp_path):
+    (tmp_path / "local.txt").write_text("here")
+    setup.prepare([step("upload_file", files=[{"local_path": str(tmp_path / "local.txt"), "path": f"{HOME}/l.txt"}])])
+    assert guest.files == {f"{HOME}/l.txt": b"here"}
+    with pytest.raises(EnvError, match="the file to upload cannot be read"):
+        setup.prepare([step("upload_file", files=[{"local_path": str(tmp_path / "none"), "path": "x"}])])
+
+
+def test_a_command_may_name_screen_and_password_and_what_it_says_is_kept_for_the_grader(guest, setup, tmp_path):
+    words = "{SCREEN_WIDTH} {SCREEN_HEIGHT} {SCREEN_WIDTH_HALF} {SCREEN_HEIGHT_HALF} {CLIENT_PASSWORD}"
+    setup.prepare(
+        [
+            step("execute", command=["echo", words], stdout="out.txt", stderr="err.txt"),
+            step("command", command="echo again", shell=True, stdout="again.txt"),
+        ]
+    )
+    assert (tmp_path / "results" / "out.txt").read_text() == "1920 1080 960 540 secret\n"
+    assert (tmp_path / "results" / "err.txt").read_text() == ""
+    assert (tmp_path / "results" / "again.txt").read_text() == "again\n"
+
+
+def test_programs_are_launched_and_a_line_without_shell_is_split(guest, setup):
+    setup.prepare(
+        [
+            step("launch", command=["google-chrome", "--remote-debugging-port=1337"]),
+            step("launch", command="vlc --loop"),
+            step("launch", command="thunderbird -compose 'a b'", shell=True),
+        ]
+    )
+    assert guest.launched == [
+        (["google-chrome", "--remote-debugging-port=1337"], False),
+        (["vlc", "--loop"], False),
+        ("thunderbird -compose 'a b'", True),
+    ]
+
+
+def test_files_open_and_windows_come_to_the_front_and_close(guest, setup):
+    guest.files[f"{HOME}/a.odt"] = b""
+    guest.windows = ["Chrome", "Terminal"]
+    setup.prepare(
+        [
+            step("open", path=f"{HOME}/a.odt"),
+            step("activate_window", window_name="Chrome", strict=True),
+            step("close_window", window_name="Terminal", by_class=True),
+            step("sleep", seconds=0.01),
+        ]
+    )
+    assert guest.windows == ["a.odt", "Chrome"]
+
+
+def test_tabs_open_in_order_in_place_of_the_first_one_and_close_by_address(guest, setup):
+    setup.prepare([step("chrome_open_tabs", urls_to_open=["https://www.a.org/?q=1&r=#top", "https://b.org"])])
+    assert list(guest.tabs.values()) == ["https://www.a.org/?q=1&r=#top", "https://b.org"]
+    setup.prepare([step("chrome_close_tabs", urls_to_close=["http://b.org/", "https://never.org"])])
+    assert list(guest.tabs.values()) == ["https://www.a.org/?q=1&r=#top"]
+
+
+def test_addresses_are_of_one_page_whatever_scheme_www_and_last_slash():
+    assert same_page("https://www.a.org/x/", "a.org/x")
+    assert not same_page("https://a.org/x", "https://a.org/y")
+    assert not same_page("https://a.org/x?q=1", "https://a.org/x?q=2")
+
+
+def test_a_chrome_that_does_not_listen_is_an_environment_error(setup, guest):
+    guest.refused.add("/json/list")
+    with pytest.raises(EnvError, match=r"set-up step 0 \(chrome_open_tabs\): Chrome in the guest"):
+        setup.prepare([step("chrome_open_tabs", urls_to_open=["https://a.org"])])
+
+
+def test_visits_are_written_as_chrome_counts_time(tmp_path):
+    database = tmp_path / "History"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(
+            "CREATE TABLE urls (id INTEGER PRIMARY KEY, url, title, visit_count, typed_count, last_visit_time, hidden)"
+        )
+        connection.execute(
+            "CREATE TABLE visits "
+            "(id INTEGER PRIMARY KEY, url, visit_time, from_visit, transition, segment_id, visit_duration)"
+        )
+    page = {"url": "https://a.org", "title": "A", "visit_time_from_now_in_seconds": 60}
+    add_visits(database, [page], now=datetime(1601, 1, 2, 0, 1))
+    with closing(sqlite3.connect(database)) as connection:
+        # one day after the epoch: 86400 s in microseconds
+        assert connection.execute("SELECT url, title, last_visit_time FROM urls").fetchall() == [
+            ("https://a.org", "A", 86_400_000_000)
+        ]
+        assert connection.execute("SELECT url, visit_time FROM visits").fetchall() == [(1, 86_400_000_000)]
+
+
+@pytest.mark.parametrize("kind", ["activate_window", "close_window"])
+def test_before_an_episode_a_step_that_fails_is_an_error_after_it_the_agent_may_be_the_cause(
+    setup, guest, kind, caplog
+):
+    gone = step(kind, window_name="Nowhere")
+    with pytest.raises(EnvError, match=rf"task task-1, set-up step 0 \({kind}\)"):
+        setup.prepare([gone])
+    caplog.set_level("INFO")
+    setup.conclude([gone, step("execute", command=["echo", "on"])])
+    assert guest.executed == [["echo", "on"]]
+    assert any(kind in record.getMessage() for record in caplog.records)
+
+
+def test_before_grading_a_download_must_succeed(setup, guest):
+    with pytest.raises(EnvError, match="cannot be downloaded"):
+        setup.conclude([step("download", files=[{"url": f"{guest.address}/web/none", "path": "x"}])])

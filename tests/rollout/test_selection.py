@@ -1,0 +1,175 @@
+"""Choosing tasks: a rule, numbers by hand, episodes that are not run twice, and a list that can be trained on."""
+
+import json
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.errors import ConfigError, EnvError
+from arpo.inference.scripted import ScriptedEngine
+from arpo.instantiate import select
+from arpo.rollout.selection import (
+    Attempts,
+    Selection,
+    SelectionRule,
+    Verdict,
+    chosen_config,
+    listed_only,
+    select_tasks,
+)
+from arpo.types import Task
+from tests.rollout.support import red_clicker
+
+TASK = Task("t", "do")
+IMPOSSIBLE = Task("i", "fly", infeasible=True)
+HOW = {"rollouts_per_task": 4, "temperature": 1.0, "protocol": "hard", "seed": 0, "name": "train"}
+
+
+@pytest.mark.parametrize(
+    ("successes", "episodes", "lost", "verdict"),
+    [
+        (0, 16, 0, Verdict.TOO_HARD),
+        (1, 16, 0, Verdict.KEPT),
+        (15, 16, 0, Verdict.KEPT),
+        (16, 16, 0, Verdict.TOO_EASY),
+        (6, 12, 4, Verdict.KEPT),  # 4 of 16 is a quarter, and not more
+        (6, 11, 5, Verdict.UNSTABLE),
+        (0, 0, 16, Verdict.UNSTABLE),
+        (0, 11, 5, Verdict.UNSTABLE),  # nobody knows whether it is too hard
+    ],
+)
+def test_a_task_is_kept_when_it_is_solved_sometimes_and_its_environment_holds(successes, episodes, lost, verdict):
+    rule = SelectionRule(min_successes=1, max_successes=15, max_lost_share=0.25)
+    assert rule.judge(Attempts(TASK, successes, episodes, lost)) is verdict
+
+
+def test_without_a_limit_nothing_is_too_easy():
+    assert SelectionRule().judge(Attempts(TASK, 16, 16, 0)) is Verdict.KEPT
+
+
+def test_infeasible_tasks_are_dropped_or_judged_like_all_others():
+    solved = Attempts(IMPOSSIBLE, 3, 16, 0)
+    assert SelectionRule(infeasible="drop").judge(solved) is Verdict.INFEASIBLE
+    assert SelectionRule(infeasible="keep").judge(solved) is Verdict.KEPT
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"min_successes": -1}, "min_successes must not be negative"),
+        ({"min_successes": 3, "max_successes": 2}, "max_successes=2 is below min_successes=3"),
+        ({"infeasible": "maybe"}, "infeasible must be one of"),
+        ({"max_lost_share": 1.0}, "max_lost_share must be at least 0 and below 1"),
+    ],
+)
+def test_an_impossible_rule_is_refused(rule, words):
+    with pytest.raises(ConfigError, match=words):
+        SelectionRule(**rule)
+
+
+class HalfBroken(FakeDesktop):
+    """Its checker fails on sequences."""
+
+    def evaluate(self):
+        if self._scene.kind == "sequence":
+            raise EnvError("evaluate", "checker is broken")
+        return super().evaluate()
+
+
+def half_right(chat):
+    """Click right in every second episode, whatever the task."""
+    click = red_clicker(chat)
+    return lambda request: click(request) if request.sampling.seed % 2 else "Action: finished()"
+
+
+def test_tasks_are_tried_and_judged(chat, make_collector):
+    collector = make_collector(engine=ScriptedEngine(chat, half_right(chat)), make_env=HalfBroken, max_attempts=1)
+    tasks = fake_tasks(3, kinds=["click", "sequence", "infeasible"])
+    selection = select_tasks(collector, tasks, SelectionRule(), **HOW)
+    click, sequence, impossible = selection.attempts
+    assert 0 < click.successes < click.episodes == 4
+    assert (sequence.episodes, sequence.lost) == (0, 4)
+    assert (impossible.episodes, impossible.lost) == (0, 0)  # not even tried
+    assert selection.kept == (tasks[0],)
+    assert [row[-1] for row in selection.table()] == ["verdict", "kept", "unstable", "infeasible"]
+    assert [row["verdict"] for row in selection.to_json()] == ["kept", "unstable", "infeasible"]
+
+
+def test_more_tasks_than_fit_at_once_come_in_parts_and_keep_their_order(chat, make_collector):
+    collector = make_collector(engine=ScriptedEngine(chat, red_clicker(chat)), size=1)
+    tasks = fake_tasks(5, kinds=["click"])
+    selection = select_tasks(collector, tasks, SelectionRule(), **HOW)  # 4 episodes at once, 4 of each task
+    assert selection.kept == tuple(tasks)
+    assert [each.successes for each in selection.attempts] == [4] * 5
+
+
+def test_an_interrupted_selection_goes_on_where_it_stopped(chat, make_collector):
+    tasks = fake_tasks(3, kinds=["click"])
+    first = ScriptedEngine(chat, half_right(chat))
+    whole = select_tasks(make_collector(engine=first, size=1), tasks, SelectionRule(), **HOW)
+    other = make_collector(engine=ScriptedEngine(chat, half_right(chat)), size=1, directory="interrupted")
+    select_tasks(other, tasks[:2], SelectionRule(), **HOW)
+    again = ScriptedEngine(chat, half_right(chat))
+    rest = select_tasks(make_collector(engine=again, size=1, directory="interrupted"), tasks, SelectionRule(), **HOW)
+    assert rest == whole
+    assert 0 < len(again.requests) < len(first.requests)
+
+
+def test_what_cannot_be_chosen_is_refused_before_anything_runs(make_collector):
+    collector = make_collector(start=False)
+    with pytest.raises(ConfigError, match="the list is empty"):
+        select_tasks(collector, [], SelectionRule(), **HOW)
+    with pytest.raises(ConfigError, match=r"min_successes=5 of rollouts_per_task=4 episodes is impossible"):
+        select_tasks(collector, [TASK], SelectionRule(min_successes=5), **HOW)
+
+
+def test_the_list_of_any_environment_is_cut_down_and_can_be_loaded():
+    group = {"train": {"_target_": "arpo.envs.fake.fake_tasks", "count": 4, "seed": "${seed}"}, "held_out": []}
+    tasks = fake_tasks(4, seed=3)
+    chosen = chosen_config(group, "train", [tasks[2], tasks[0]])
+    assert chosen["held_out"] == []
+    loaded = instantiate(OmegaConf.create({"seed": 3, "tasks": chosen}).tasks.train)
+    assert loaded == [tasks[2], tasks[0]]
+
+
+def test_a_list_by_domain_stays_one():
+    loader = {"_target_": "osworld_tasks", "root": "${paths.osworld}", "ids": {"os": ["a", "b"], "vlc": ["c"]}}
+    kept = [Task("b", "do", "os"), Task("c", "do", "vlc")]
+    chosen = chosen_config({"train": loader}, "train", kept)
+    assert chosen == {"train": {**loader, "ids": {"os": ["b"], "vlc": ["c"]}}}
+
+
+def test_a_list_that_has_lost_a_chosen_task_is_refused():
+    with pytest.raises(ConfigError, match="not in the list that they are chosen from: gone"):
+        listed_only([TASK], ["t", "gone"])
+
+
+def test_a_selection_without_tasks_has_only_a_header():
+    assert Selection((), SelectionRule()).table() == [("domain", "task", "successes", "lost", "verdict")]
+
+
+def test_the_command_writes_a_group_of_tasks_and_every_number(chat, make_collector, tmp_path, capsys):
+    cfg = OmegaConf.create(
+        {
+            **{key: value for key, value in HOW.items() if key != "name"},
+            "checkpoint": "a/policy",
+            "paths": {"run_dir": str(tmp_path)},
+            "tasks": {
+                "kinds": ["click", "sequence"],
+                "train": {"_target_": "arpo.envs.fake.fake_tasks", "count": 2, "kinds": "${tasks.kinds}"},
+            },
+            "selection": {"_target_": "arpo.rollout.selection.SelectionRule", "min_successes": 1},
+        }
+    )
+    tasks = instantiate(cfg.tasks.train)
+    select(cfg, make_collector(engine=ScriptedEngine(chat, red_clicker(chat))), {"train": tasks})
+    text = (tmp_path / "selected.yaml").read_text()
+    assert text.startswith("# Tasks chosen by 4 attempts of a/policy at each")
+    assert instantiate(OmegaConf.create({"tasks": OmegaConf.create(text)}).tasks.train) == [tasks[0]]
+    assert [row["verdict"] for row in json.loads((tmp_path / "selection.json").read_text())["train"]] == [
+        "kept",
+        "too hard",  # the clicker never does the second click
+    ]
+    assert "1 of 2 tasks are kept" in capsys.readouterr().out
