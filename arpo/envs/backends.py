@@ -1,4 +1,4 @@
-"""Where the environments of a pool run: in Ray actors, or in threads of this process. The one file with Ray in it."""
+"""Where the environments of a pool run: in Ray actors, or in threads of this process."""
 
 import asyncio
 import logging

@@ -1,18 +1,12 @@
-"""The freshness probe: after a weight update, a fixed request shows whether the engine serves the new weights."""
+"""The freshness probe: after a weight update, a fixed request shows whether the engine serves the new weights.
+
+Ask the same one after every update, with a screenshot and a fixed seed: whatever an engine wrongly keeps from before
+(prefix, encoder or multimodal cache) then answers for the old weights, and its log-probabilities show it.
+"""
 
 from collections.abc import Sequence
 
 from arpo.errors import WeightSyncError
-from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
-
-
-async def probe(engine: InferenceEngine, request: GenerateRequest) -> Response:
-    """Return the engine's answer to the probe's request.
-
-    Ask the same one after every update, with a screenshot and a fixed seed: whatever an engine wrongly keeps from
-    before (prefix, encoder or multimodal cache) then answers for the old weights, and its log-probabilities show it.
-    """
-    return await engine.generate(request)
 
 
 def logprob_gap(engine_logprobs: Sequence[float], trainer_logprobs: Sequence[float]) -> float:

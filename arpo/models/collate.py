@@ -32,8 +32,6 @@ class TokenBatch:
     """The patches of each distinct screenshot, once."""
     image_grid: Int64[Tensor, "images 3"]
     """Frames, rows and columns of patches of each distinct screenshot."""
-    sampler_logprobs: Float[Tensor, "batch actions"]
-    """The engine's log-probabilities, packed to the left, 0 on padding."""
     lengths: Int64[Tensor, " batch"]
     """Tokens of each sequence without padding."""
 
@@ -73,7 +71,6 @@ def collate(
         image_index=torch.cat([layout.rows[key] for sequence in tokenized for key in sequence.screenshots]),
         pixel_values=images.normalize(torch.cat([patches.pixels for patches in packed])),
         image_grid=torch.tensor([patches.grid for patches in packed]),
-        sampler_logprobs=_pad([sequence.sampler_logprobs for sequence in tokenized]),
         lengths=torch.tensor([len(sequence) for sequence in tokenized]),
     )
 

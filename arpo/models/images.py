@@ -37,7 +37,7 @@ class ImageProcessor:
     """Gives the patches of a screenshot, equal bit for bit to the checkpoint's own image processor.
 
     Resized screenshots are kept by key, least recently used dropped first, so that every step of an episode, every
-    update of the batch and every engine in this process share one decoding. Safe to call from several threads.
+    update of the batch share one decoding. Safe to call from several threads.
 
     Args:
         path: A directory or hub name that `from_pretrained` loads.

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from arpo.errors import WeightSyncError
-from arpo.inference.probe import check_probe, logprob_gap, probe
+from arpo.inference.probe import check_probe, logprob_gap
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
 from tests.inference.conftest import Questions
@@ -44,10 +44,10 @@ def test_a_cache_from_before_the_update_is_caught(
     request = questions.ask()
 
     async def gap_after_update() -> float:
-        await probe(engine, request)
+        await engine.generate(request)
         for each in (engine, honest):
             await each.update_weights([], 1)
-        return logprob_gap((await probe(engine, request)).logprobs, (await probe(honest, request)).logprobs)
+        return logprob_gap((await engine.generate(request)).logprobs, (await honest.generate(request)).logprobs)
 
     gap = asyncio.run(gap_after_update())
     assert (gap > 1e-4) == sticky_cache

@@ -11,7 +11,7 @@ import torch
 from PIL.PngImagePlugin import PngImageFile
 
 from arpo.errors import ArpoError, ConfigError, EngineError, WeightSyncError
-from arpo.inference.probe import check_probe, logprob_gap, probe
+from arpo.inference.probe import check_probe, logprob_gap
 from tests.inference.conftest import Questions, Trainer, together
 
 pytestmark = pytest.mark.engine
@@ -103,9 +103,9 @@ def test_the_probe_catches_caches_that_an_update_left(
 
     def gap_after_update(engine: Any) -> float:
         async def scene() -> Any:
-            await probe(engine, request)
+            await engine.generate(request)
             await engine.update_weights(weights.items(), 1)
-            return await probe(engine, request)
+            return await engine.generate(request)
 
         response = asyncio.run(scene())
         probabilities = trainer.distributions(request, response)

@@ -49,13 +49,11 @@ def test_rows_keep_their_order_and_are_padded_on_the_right(chat: ChatTokenizer, 
     batch = collate(tokens, screenshots, images)
     assert batch.lengths.tolist() == [len(tokens[0]), len(tokens[1])]
     for row, sequence in enumerate(tokens):
-        length, actions = len(sequence), len(sequence.sampler_logprobs)
+        length = len(sequence)
         assert torch.equal(batch.input_ids[row, :length], sequence.input_ids)
         assert torch.equal(batch.action_mask[row, :length], sequence.action_mask)
-        assert torch.equal(batch.sampler_logprobs[row, :actions], sequence.sampler_logprobs)
         assert not batch.action_mask[row, length:].any()
         assert not batch.image_mask[row, length:].any()
-        assert not batch.sampler_logprobs[row, actions:].any()
 
 
 def test_a_missing_screenshot_is_named(chat: ChatTokenizer, images: ImageProcessor) -> None:
