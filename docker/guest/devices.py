@@ -48,11 +48,17 @@ class Devices:
                 self._keysym(*arguments)
         for name, *arguments in events:
             if name == "sleep":  # without the lock: others may look at the screen meanwhile
+                self._flush()
                 self._sleep(*arguments)
                 continue
+            # Sent together, not one by one: on a busy machine a double click would take longer than it may.
             with self._desktop.lock:
                 self._play_one[name](*arguments)
-                self._display.sync()
+        self._flush()
+
+    def _flush(self) -> None:
+        with self._desktop.lock:
+            self._display.sync()
 
     def park(self) -> None:
         """Put the pointer where every episode begins: at the bottom, out of the way."""
