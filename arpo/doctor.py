@@ -10,13 +10,10 @@ import logging
 import os
 import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
@@ -26,6 +23,7 @@ from rich.table import Table
 from arpo.envs.containers import engine_facts, has_image
 from arpo.envs.desktop import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
+from arpo.machine import SLOW, kvm_trouble
 from arpo.session import Session
 from arpo.types import Task
 
@@ -34,26 +32,6 @@ T = TypeVar("T")
 DESKTOP_MB = 160
 """MiB of a desktop with two applications, measured; LibreOffice and a browser take 500."""
 DISK_GB = 4.0
-KVM_TIMEOUT_S = 20.0
-
-_PROBE = """
-    fa 31c0 8ed8 8ec0                          cli; ds = es = 0
-    66bf00100000 0f22df                        cr3 = 0x1000
-    b9000c 6631c0 fc 66f3ab                    three empty pages
-    c70600100320 c70600200330 c70600308300     a table each, and 2 MiB of memory at its own address
-    0f20e0 0c20 0f22e0                         cr4: physical address extension
-    66b9800000c0 0f32 80cc01 0f30              efer: long mode
-    0f01166c7c 0f20c0 660d01000080 0f22c0      descriptors; cr0: protection and paging
-    ea577c0800                                 jump to 64-bit code
-    b021 e6f4 f4                               out 0xf4, 0x21; halt
-    0000000000000000 00000000009a2000          descriptors: none, 64-bit code
-    0f00 5c7c0000                              their length and place
-"""
-BOOT_SECTOR = bytes.fromhex("".join(line[:47] for line in _PROBE.splitlines())).ljust(510, b"\0") + b"\x55\xaa"
-"""Goes all the way to 64-bit code with paging, as every kernel does, and tells QEMU's debug-exit port from there.
-Less proves nothing: there are KVMs that run firmware, in real mode, and none of today's guests."""
-BOOTED = (0x21 << 1) | 1
-"""The exit status that QEMU makes of what the boot sector writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +58,7 @@ def examine() -> Iterator[Finding]:
         yield image
         if image.good:
             yield from boot_desktop()
-    yield boot_with_kvm()
+    yield look_at_kvm()
 
 
 def look_at_engine() -> Finding:
@@ -159,52 +137,12 @@ def timed(call: Callable[[], T]) -> tuple[float, T]:
     return time.perf_counter() - began, result
 
 
-def boot_with_kvm() -> Finding:
-    """Run a boot sector in a virtual machine: only OSWorld's desktops need KVM."""
-    name, needed = "kvm", False
-    if not Path("/dev/kvm").exists():
-        return Finding(name, False, "there is no /dev/kvm", "enable virtualisation, or pass it in", needed)
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return Finding(name, False, "/dev/kvm is not ours to open", "join the group that owns it", needed)
-    qemu = shutil.which("qemu-system-x86_64")
-    if qemu is None:
-        said = "/dev/kvm is there, but without QEMU nobody can tell whether it boots anything"
-        return Finding(name, False, said, "apt-get install qemu-system-x86", needed)
-    status, trouble = run_boot_sector(qemu)
-    if status == BOOTED:
-        return Finding(name, True, "a virtual machine ran", needed=needed)
-    said = f"/dev/kvm is there and boots nothing: {trouble}"
-    return Finding(
-        name, False, said, "use a machine with VMX or SVM; OSWorld's desktops run slowly with KVM=N", needed
-    )
-
-
-def run_boot_sector(qemu: str, accelerator: str = "kvm") -> tuple[int, str]:
-    """Return QEMU's exit status, and what it said if it failed."""
-    with tempfile.TemporaryDirectory() as directory:
-        disk = Path(directory) / "disk"
-        disk.write_bytes(BOOT_SECTOR)
-        command = [qemu, "-accel", accelerator, "-cpu", "host" if accelerator == "kvm" else "max"]
-        command += [
-            "-m",
-            "16",
-            "-display",
-            "none",
-            "-monitor",
-            "none",
-            "-serial",
-            "none",
-            "-nic",
-            "none",
-            "-no-reboot",
-        ]
-        command += ["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04", "-drive", f"file={disk},format=raw"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=KVM_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired:
-            return -1, f"it hung for {KVM_TIMEOUT_S:.0f} s"
-    lines = done.stderr.strip().splitlines()
-    return done.returncode, lines[-1] if lines else f"QEMU ended with status {done.returncode}"
+def look_at_kvm() -> Finding:
+    """Run a small virtual machine: only OSWorld's desktops need KVM."""
+    trouble = kvm_trouble()
+    if not trouble:
+        return Finding("kvm", True, "a virtual machine ran", needed=False)
+    return Finding("kvm", False, trouble, "for OSWorld use a machine with VMX or SVM, or " + SLOW, needed=False)
 
 
 def main() -> int:
