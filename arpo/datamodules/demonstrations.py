@@ -109,11 +109,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         if not (self.model / "config.json").exists():
             self.make_model(self.model, corpus=corpus(demonstrations, self.prompt, self.max_pixels, self.seed))
         chat = ChatTokenizer(self.model)
-        if chat.image_limits != (self.min_pixels, self.max_pixels):
-            raise ConfigError(
-                f"{self.model} sees pictures of {chat.image_limits} pixels, and the demonstrations are for "
-                f"{(self.min_pixels, self.max_pixels)}: delete that directory, or set datamodule.image_limits"
-            )
+        chat.check_image_limits(self.min_pixels, self.max_pixels)
         self._trajectories = [
             as_trajectory(f"demonstration/{number}", demonstration, chat, self.prompt, self.directory)
             for number, demonstration in enumerate(demonstrations)

@@ -58,7 +58,18 @@ class ChatTokenizer:
         self._factor: int = images.patch_size * images.merge_size
         self._min_pixels: int = images.size["shortest_edge"]
         self._max_pixels: int = images.size["longest_edge"]
-        self.image_limits = self._min_pixels, self._max_pixels
+
+    def check_image_limits(self, min_pixels: int, max_pixels: int) -> None:
+        """Check that the checkpoint sees images of the sizes that something else was made for.
+
+        Raises:
+            ConfigError: If it does not.
+        """
+        if (self._min_pixels, self._max_pixels) != (min_pixels, max_pixels):
+            raise ConfigError(
+                f"the checkpoint sees images of {self._min_pixels} to {self._max_pixels} pixels, and the "
+                f"demonstrations are for {min_pixels} to {max_pixels}: delete it, or set datamodule.image_limits"
+            )
 
     @property
     def pad_id(self) -> int:

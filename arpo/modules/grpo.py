@@ -47,9 +47,7 @@ class GRPOModule(L.LightningModule):
         level: Ratio per `token`, or per `sequence` (GSPO, arXiv 2507.18071).
         aggregation: How token losses become one number.
         dr_grpo_length: The constant length of the aggregation `dr_grpo`, and of no other.
-        sampler_correction: Cap of the weights min(old / sampler, cap) that correct for an engine which was behind the
-            policy or differs from it (truncated importance sampling; 1 in DART, arXiv 2509.23866); None corrects
-            nothing, as in the paper. For runs with `max_policy_lag` > 0.
+        sampler_correction: Cap of the weights old / sampler, for `max_policy_lag` > 0 (1 in DART, arXiv 2509.23866).
         minibatches: Optimizer steps in one pass over a batch.
         epochs: Passes over a batch.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.

@@ -94,7 +94,7 @@ class Objective:
         advantages: Tensor,
         mask: Tensor,
         average: MinibatchAverage,
-        weights: Tensor | None,
+        weights: Tensor | None = None,
     ) -> LossOutput:
         """Give the clipped loss of a micro-batch."""
         return policy_loss(
