@@ -1,6 +1,8 @@
 """Tabs in a real Chromium: what the fake guest promises about DevTools is what browsers do."""
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -27,14 +29,16 @@ def address(tmp_path):
         "--remote-debugging-port=0",
         f"--user-data-dir={tmp_path}",
     ]
-    process = subprocess.Popen([find_chromium(), *options, "about:blank"], stderr=subprocess.DEVNULL)
+    # a group of its own: what Debian installs is a script that starts the browser and does not become it
+    command = [find_chromium(), *options, "about:blank"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     said = Path(tmp_path) / "DevToolsActivePort"
     deadline = time.monotonic() + 60
     while not (said.exists() and said.read_text()):
         assert time.monotonic() < deadline, "Chromium does not listen"
         time.sleep(0.1)
     yield f"http://127.0.0.1:{said.read_text().split()[0]}"
-    process.terminate()
+    os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     shutil.rmtree(tmp_path, ignore_errors=True)
 
