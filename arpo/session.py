@@ -79,7 +79,7 @@ class Session:
         if directory.exists():
             raise ConfigError(f"this process already has an open session at {directory}; close it before the next")
         reap(root)
-        lock = _take_lock(directory)
+        lock = take_lock(_lock_of(directory))
         if lock is None:
             raise ConfigError(f"{directory}.lock is held by a process of another container; give each its own TMPDIR")
         directory.mkdir(mode=0o700)
@@ -131,7 +131,7 @@ def reap(root: Path) -> Reaped:
         directory = lock_path.with_suffix("")
         if owner_lives(directory.name):
             continue
-        lock = _take_lock(directory)
+        lock = take_lock(_lock_of(directory))
         if lock is None:  # the owner lives in another container, or another run is reaping it
             continue
         processes += end_processes(directory.name, directory)
@@ -167,19 +167,23 @@ def _private(root: Path) -> Path:
     return root
 
 
-def _take_lock(directory: Path) -> int | None:
-    """Lock the file beside a directory until its descriptor is closed; None when somebody else holds it.
+def take_lock(path: Path, mode: int = 0o600) -> int | None:
+    """Lock a file until its descriptor is closed; None when somebody else holds it.
 
     The kernel drops the lock when the owner dies, a forked child does not inherit it, and other containers see it.
     """
-    lock_path = directory.with_name(directory.name + ".lock")
-    descriptor = os.open(lock_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _lock_of(directory: Path) -> Path:
+    """Return the lock that lies beside the directory of a session."""
+    return directory.with_name(directory.name + ".lock")
 
 
 def _remove_containers(directory: Path) -> None:
@@ -202,4 +206,4 @@ def _remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     if directory.exists():
         log.warning("could not remove %s entirely", directory)
-    directory.with_name(directory.name + ".lock").unlink(missing_ok=True)
+    _lock_of(directory).unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """Where a run begins: its name, the checkpoint it continues from, and the policy it starts with."""
 
-import fcntl
 import logging
 import os
 import re
@@ -15,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from arpo.callbacks.checkpoint import checkpoints, iteration_of, newest_checkpoint
 from arpo.errors import ConfigError
+from arpo.session import take_lock
 
 log = logging.getLogger(__name__)
 
@@ -88,14 +88,11 @@ def hold(run_dir: Path) -> Iterator[None]:
     if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
         yield  # the other processes of the same run
         return
-    descriptor = os.open(run_dir / ".lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
+    descriptor = take_lock(run_dir / ".lock", mode=0o644)
+    if descriptor is None:
         raise ConfigError(
             f"another process is working in {run_dir}: wait for it, or start elsewhere with paths.output=DIR"
-        ) from error
+        )
     try:
         yield
     finally:

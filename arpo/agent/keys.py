@@ -83,3 +83,14 @@ def canonical_key(name: str) -> str | None:
     if folded in NAMED_KEYS:
         return folded
     return _ALIASES.get(folded)
+
+
+def known_key(key: str) -> str:
+    """Return a key name as it is.
+
+    Raises:
+        ValueError: If it is not a canonical one.
+    """
+    if canonical_key(key) != key:
+        raise ValueError(f"{key!r} is not a canonical key name; `arpo.agent.keys.KEYS` has them all")
+    return key

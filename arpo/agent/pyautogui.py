@@ -32,7 +32,7 @@ from arpo.agent.actions import (
     TypeText,
     Wait,
 )
-from arpo.agent.keys import canonical_key
+from arpo.agent.keys import known_key
 
 SCROLL_CLICKS = 5
 DRAG_S = 1.0
@@ -128,9 +128,7 @@ def _hotkey(keys: tuple[str, ...]) -> str:
 
 def _physical(key: str) -> tuple[str, ...]:
     """Return the keys to hold for a key."""
-    if canonical_key(key) != key:
-        raise ValueError(f"{key!r} is not a canonical key name; `arpo.agent.keys.KEYS` has them all")
-    if key == "<":
+    if known_key(key) == "<":
         return _LESS_THAN
     return ("winleft",) if key == "win" else (key,)  # older releases of pyautogui know only the left one by name
 

@@ -25,7 +25,7 @@ from arpo.agent.actions import (
     TypeText,
     Wait,
 )
-from arpo.agent.keys import canonical_key
+from arpo.agent.keys import known_key
 
 Event = tuple[str | float, ...]
 
@@ -103,23 +103,17 @@ def _keyboard(action: Hotkey | Press | KeyDown | KeyUp) -> list[Event]:
         case Press(key):
             return _together((key,))
         case KeyDown(key):
-            return [("key_down", _known(key))]
+            return [("key_down", known_key(key))]
         case KeyUp(key):
-            return [("key_up", _known(key))]
+            return [("key_up", known_key(key))]
         case _:
             assert_never(action)
 
 
 def _together(keys: tuple[str, ...]) -> list[Event]:
-    names = [_known(key) for key in keys]
+    names = [known_key(key) for key in keys]
     pressed: list[Event] = [("key_down", name) for name in names]
     return pressed + [("key_up", name) for name in reversed(names)]
-
-
-def _known(key: str) -> str:
-    if canonical_key(key) != key:
-        raise ValueError(f"{key!r} is not a canonical key name; `arpo.agent.keys.KEYS` has them all")
-    return key
 
 
 def _typing(text: str) -> list[Event]:
