@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import tenacity
+
 from arpo.envs.container_spec import ContainerSpec, engine_options
 from arpo.errors import ConfigError, EnvError, env_boundary
 from arpo.processes import LABEL_VARIABLE, own_name, owner_lives
@@ -27,6 +29,10 @@ HOST_LABEL = "arpo.host"
 """Machine and process namespace of the owner: only there its process id means something."""
 
 API_TIMEOUT_S = 30.0
+
+ENGINE_PATIENCE_S = 20.0
+"""How long a start waits for an engine that has answered before: a restart of it takes seconds."""
+ENGINE_POLL_S = 0.1
 
 
 class Container:
@@ -112,7 +118,7 @@ class Containers:
     """Containers of this process that an engine without answer has not removed."""
 
     def __init__(self) -> None:
-        self._client = connect()
+        self._client = _wait_for_engine() if Containers._reaped else connect()
         with Containers._lock:
             if not Containers._reaped:
                 reap(self._client)
@@ -176,6 +182,16 @@ def connect() -> "DockerClient":
 
     with env_boundary("guest", "no Docker engine answers"):
         return docker.from_env(timeout=API_TIMEOUT_S)
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(EnvError),
+    stop=tenacity.stop_after_delay(ENGINE_PATIENCE_S),
+    wait=tenacity.wait_fixed(ENGINE_POLL_S),
+    reraise=True,
+)
+def _wait_for_engine() -> "DockerClient":
+    return connect()
 
 
 def engine_facts() -> str:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 FATAL_KINDS = ("timeout", "crash")
 """Faults after which the worker has to go: nothing else ends a call that hangs."""
-RESTART_DELAYS = (0.0, 0.125, 0.25, 0.5, 1.0)
+RESTART_DELAYS = (0.0, 0.03, 0.12, 0.5, 1.0)
 """Waits before the attempts at one restart, in units of the build deadline: it says how slow an environment is.
 When all of them fail, the environment is given up."""
 
@@ -148,12 +148,15 @@ class Fleet:
     async def _restore(self, slot: Slot) -> None:
         """Build an environment again, several times if need be, and give it up when that does not help."""
         success = "recycled" if slot.state is SlotState.RECYCLING else "restarts"
+        began = time.monotonic()
         error: ArpoError | None = None
         for delay in RESTART_DELAYS:
             await asyncio.sleep(delay * self._caller.deadlines["build"])
             error = await self._build(slot)
             if error is None:
-                self._metrics.count(success)
+                seconds = time.monotonic() - began
+                self._metrics.add_restart(success, seconds)
+                log.info("environment %s is back after %.1f s", slot.name, seconds)
                 return
             self._metrics.count("restart_failures")
         self._lose(slot, error)

@@ -94,37 +94,40 @@ class Guest:
         ]
 
     def wait_for(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Poll until `ready`, whose own `EnvError` counts as no.
+        """Poll a healthy guest until `ready`.
 
         Raises:
-            EnvError: If the deadline passes; says what was awaited and the last error.
+            EnvError: If the deadline passes, says what was awaited; or if a poll fails.
         """
         deadline = time.monotonic() + timeout_s
-        trouble = ""
-        while True:
-            try:
-                if ready():
-                    return
-            except EnvError as error:
-                trouble = f": {error}"
+        while not ready():
             if time.monotonic() > deadline:
-                raise EnvError("guest", f"{what} did not come within {timeout_s:g} s{trouble}")
+                raise EnvError("guest", f"{what} did not come within {timeout_s:g} s")
             time.sleep(POLL_S)
 
-    def wait_until_healthy(self, timeout_s: float, is_running: Callable[[], bool]) -> None:
-        """Wait until the guest takes screenshots.
+    def wait_until_healthy(
+        self,
+        timeout_s: float,
+        is_running: Callable[[], bool],
+        probe: Callable[[], object] | None = None,
+        poll_s: float = POLL_S,
+    ) -> None:
+        """Wait until the guest takes screenshots; what fails before counts as not yet.
 
         Args:
             timeout_s: Wait no longer than this.
             is_running: Says whether there is anything to wait for.
+            probe: Fails while the guest is not healthy; by default it asks our own guest server.
+            poll_s: Seconds between two probes.
 
         Raises:
             EnvError: If the deadline passes, or the guest ends.
         """
+        probe = probe or (lambda: self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S))
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S)
+                probe()
             except EnvError as error:
                 if time.monotonic() > deadline:
                     raise EnvError("guest", f"no healthy guest within {timeout_s:g} s: {error}") from error
@@ -132,7 +135,7 @@ class Guest:
                     raise EnvError("guest", "the guest ended while it started") from error
             else:
                 return
-            time.sleep(POLL_S)
+            time.sleep(poll_s)
 
     def play(self, events: Sequence[Event], *, duration_s: float = 0.0) -> None:
         """Play mouse and keyboard events that take `duration_s`."""

@@ -40,6 +40,10 @@ class RunningMachine(Protocol):
         """Return the port of this machine that leads to a port of the guest."""
         ...
 
+    def is_running(self) -> bool:
+        """Say whether it has not ended."""
+        ...
+
     def last_words(self) -> str:
         """Return how it ended and what it wrote last."""
         ...
@@ -175,7 +179,7 @@ class OSWorldEnv:
         self._container = self._containers.start(self._machine)
         self._guest = guest = Guest(f"http://{HOST}:{self._container.port(SERVER_PORT)}", timeout_s=CALL_TIMEOUT_S)
         try:
-            guest.wait_for(lambda: _shows_something(guest), "the first screenshot", self._boot_timeout_s)
+            guest.wait_until_healthy(self._boot_timeout_s, self._container.is_running, guest.screenshot, BOOT_POLL_S)
         except EnvError as error:
             raise EnvError("reset", f"{error}; {self._container.last_words()}") from error
         self._used = False
@@ -222,11 +226,3 @@ class OSWorldEnv:
         if self._task is None:
             raise EnvError(call, f"{call} was called before reset, or after close")
         return self._booted(), self._task
-
-
-def _shows_something(guest: Guest) -> bool:
-    try:
-        return bool(guest.screenshot())
-    except EnvError:
-        time.sleep(BOOT_POLL_S)
-        raise

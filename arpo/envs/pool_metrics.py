@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-FAULT_KINDS = ("reset", "step", "evaluate", "timeout", "crash", "screenshot")
+FAULT_KINDS = ("reset", "step", "evaluate", "timeout", "crash", "screenshot", "guest")
 TIMED_CALLS = ("reset", "step", "evaluate")
 
 
@@ -13,7 +13,7 @@ class PoolMetrics:
         names = [*(f"fault_{kind}" for kind in FAULT_KINDS), *(f"{call}_calls" for call in TIMED_CALLS)]
         names += ["episodes", "restarts", "restart_failures", "recycled", "lost"]
         self._counts = Counter(dict.fromkeys(names, 0))
-        self._seconds = dict.fromkeys(("busy", *TIMED_CALLS), 0.0)
+        self._seconds = dict.fromkeys(("busy", "restart", *TIMED_CALLS), 0.0)
 
     def count(self, name: str) -> None:
         """Count one event."""
@@ -24,6 +24,11 @@ class PoolMetrics:
         if method in TIMED_CALLS:
             self._counts[f"{method}_calls"] += 1
             self._seconds[method] += seconds
+
+    def add_restart(self, name: str, seconds: float) -> None:
+        """Count an environment that is back, and the time since it was taken out."""
+        self._counts[name] += 1
+        self._seconds["restart"] += seconds
 
     def add_lease(self, seconds: float) -> None:
         """Add the time that one lease lasted."""

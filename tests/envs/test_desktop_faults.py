@@ -10,7 +10,8 @@ from arpo.agent.actions import TypeText, Wait
 from arpo.envs.desktop import DockerDesktop
 from arpo.envs.pool import EnvPool
 from arpo.errors import EnvError
-from tests.envs.desktops import QUICK, docker, editor_task, needs_desktop
+from tests.envs.desktops import QUICK, editor_task, needs_desktop
+from tests.envs.faults import FAULTS, freeze_the_x_server, kill, pause, use_up_the_memory
 
 pytestmark = needs_desktop
 
@@ -19,52 +20,6 @@ BOUND_S = 15.0
 
 RECOVERY_S = 20.0
 """5 s are the aim where this machine has nothing else to do."""
-
-
-def kill(container):
-    docker("kill", container)
-
-
-def pause(container):
-    docker("pause", container)
-
-
-def disconnect(container):
-    docker("network", "disconnect", "bridge", container)
-
-
-def freeze_the_x_server(container):
-    docker("exec", "--user", "user", container, "pkill", "-STOP", "Xvfb")
-
-
-def kill_the_x_server(container):
-    docker("exec", "--user", "user", container, "pkill", "-KILL", "Xvfb")
-
-
-def kill_the_server(container):
-    docker("exec", "--user", "user", container, "pkill", "-KILL", "-f", "server.py")
-
-
-def fill_the_disk(container):
-    command = "head -c 500M /dev/zero > ~/big; true"
-    docker("exec", "--user", "user", container, "sh", "-c", command)
-
-
-def use_up_the_memory(container):
-    hog = "choom --adjust 1000 -- python3 -c 'held = bytearray(2 << 30)'; true"
-    docker("exec", "--user", "user", container, "sh", "-c", hog)
-
-
-FAULTS = [
-    kill,
-    pause,
-    disconnect,
-    freeze_the_x_server,
-    kill_the_x_server,
-    kill_the_server,
-    fill_the_disk,
-    use_up_the_memory,
-]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

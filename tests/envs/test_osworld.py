@@ -26,6 +26,9 @@ class FakeMachine:
     def port(self, guest_port):
         return self.guest.port
 
+    def is_running(self):
+        return self.running
+
     def last_words(self):
         return "container is exited, exit status 1: qemu: no memory"
 
@@ -199,7 +202,7 @@ def test_postconfig_runs_before_the_rules_as_in_osworld(make, engine):
 
 def test_a_machine_that_does_not_come_up_says_what_it_wrote_last_and_is_removed(make, engine):
     engine.broken = True
-    with pytest.raises(EnvError, match=r"the first screenshot did not come within 0\.2 s.*qemu: no memory"):
+    with pytest.raises(EnvError, match=r"no healthy guest within 0\.2 s.*qemu: no memory"):
         make(boot_timeout_s=0.2)
     assert [machine.running for machine in engine.machines] == [False]
 

@@ -1,0 +1,164 @@
+"""Training on real desktops while all that can break is broken: nothing of it is scored, all of it comes back."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arpo.rollout.storage import TrajectoryStore
+from tests.envs.desktops import docker, needs_desktop
+from tests.envs.faults import FAULTS
+from tests.integration.runs import ROOT, Run
+
+pytestmark = [*needs_desktop, pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+
+ITERATIONS = 9
+EPISODES = 16
+DESKTOPS = 8
+OVERRIDES = (
+    "tasks.train.ids={mousepad:[append-a-line,delete-the-first-line,double-the-text,show-line-numbers]}",
+    "tasks.held_out.ids={galculator:[add]}",
+)
+STRIKES, NOTICED_S = 3, 20.0
+"""A desktop that broke between two rollouts is found when the next one begins."""
+RECOVERY_S = 20.0
+"""5 s are the aim, and what is reached where this machine has nothing else to do."""
+
+FAILED = re.compile(r"environment (\S+) failed: (\w+): ")
+BACK = re.compile(r"environment (\S+) is back after ([0-9.]+) s")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory, sessions):
+    """What a few demonstrations make: it speaks the grammar, so its episodes reach the desktop."""
+    run = Run(
+        tmp_path_factory.mktemp("warmstart") / "run",
+        sessions,
+        "experiment=warmstart_desktop",
+        "datamodule.per_task=4",
+        "datamodule.steps=60",
+        *OVERRIDES,
+    )
+    try:
+        assert run.go() == 0, run.said
+        yield run.directory / "policy"
+    finally:
+        run.end()
+
+
+@pytest.fixture(scope="module")
+def run(policy, sessions, tmp_path_factory):
+    """`experiment=arpo_desktop32` on a few tasks."""
+    run = Run(
+        tmp_path_factory.mktemp("train") / "run",
+        sessions,
+        "experiment=arpo_desktop32",
+        f"model.path={policy}",
+        "datamodule.sampler.tasks_per_iteration=2",
+        "+callbacks.evaluation.at_start=false",
+        "callbacks.evaluation.rollouts_per_task=1",
+        "rollout.settings.max_attempts=12",
+        *OVERRIDES,
+    )
+    try:
+        yield run
+    finally:
+        run.end()
+        for container in containers_of(run):
+            docker("rm", "--force", container)
+
+
+@pytest.fixture(scope="module")
+def struck(run):
+    """The run at its end, after every fault of a desktop in turn, and one of the engine."""
+    run.start(f"iterations={ITERATIONS}")
+    run.wait_for_rollout(0)
+    broken: set[str] = set()
+    for fault in FAULTS:
+        strike(run, fault, broken)
+    if engine() is not None:
+        restart_the_engine()
+    assert run.wait() == 0, run.said
+    return run
+
+
+def strike(run, fault, broken):
+    """Break a desktop, and wait until the run has noticed; a reset in between may have healed it unseen."""
+    for _ in range(STRIKES):
+        desktop = [name for name in containers_of(run) if name not in broken][-1]
+        broken.add(desktop)
+        address = docker("port", desktop, "5000").strip()
+        fault(desktop)
+        deadline = time.monotonic() + NOTICED_S
+        while time.monotonic() < deadline:
+            assert run.process.poll() is None, run.said
+            if any(address in line and FAILED.search(line) for line in run.said.splitlines()):
+                return
+            time.sleep(0.1)
+    raise AssertionError(f"nobody noticed {fault.__name__} in {STRIKES} times {NOTICED_S:g} s: {run.said}")
+
+
+def test_every_fault_is_noticed_and_every_desktop_comes_back(struck):
+    assert {kind for _, kind in FAILED.findall(struck.said)} == {"guest"}
+    recoveries = [float(seconds) for _, seconds in BACK.findall(struck.said)]
+    assert len(recoveries) >= len(FAULTS)
+    assert max(recoveries) < RECOVERY_S
+    assert total(struck, "env/lost") == 0
+
+
+def test_no_episode_on_a_broken_desktop_is_scored(struck):
+    assert [line["rollout/episodes"] for line in struck.metrics] == [EPISODES] * ITERATIONS
+    assert total(struck, "env/episodes") == EPISODES * ITERATIONS  # those that ended on a desktop without fault
+    assert total(struck, "rollout/retried_episodes") >= len(FAULTS)
+    assert total(struck, "rollout/dropped_episodes") == total(struck, "rollout/dropped_groups") == 0
+    store = TrajectoryStore(struck.directory / "trajectories")
+    for iteration in range(ITERATIONS):
+        names = [trajectory.id for trajectory in store.read("train", iteration)]
+        assert len(names) == len(set(names)) == EPISODES
+
+
+def test_desktops_of_a_killed_run_are_removed_when_it_goes_on(struck):
+    struck.start("resume=auto", f"iterations={ITERATIONS + 1}")
+    struck.wait_for_rollout(ITERATIONS)
+    struck.process.send_signal(signal.SIGKILL)
+    assert struck.wait() == -signal.SIGKILL
+    left = containers_of(struck)
+    assert len(left) == DESKTOPS
+
+    assert struck.go("resume=auto", f"iterations={ITERATIONS + 1}") == 0, struck.said
+    assert not set(left) & set(docker("ps", "--all", "--quiet", "--no-trunc").split())
+    assert containers_of(struck) == []
+    struck.assert_nothing_left()
+
+
+def containers_of(run):
+    """The desktops of the process that the run started last, newest first; its session is named after it."""
+    listed = docker("ps", "--all", "--no-trunc", "--format", '{{.ID}} {{.Label "arpo.session"}}').splitlines()
+    pairs = [line.split() for line in listed]
+    return [name for name, *session in pairs if session and session[0].startswith(f"{run.process.pid}-")]
+
+
+def total(run, name):
+    return sum(line[name] for line in run.metrics if name in line)
+
+
+def engine():
+    """The daemon behind DOCKER_HOST, where it is one that docker/start_engine.sh has started."""
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] == "dockerd" and os.environ.get("DOCKER_HOST") in process.info["cmdline"]:
+            return process
+    return None
+
+
+def restart_the_engine():
+    """End the daemon as `kill -9` does, and start it again; desktops live on, but nobody can reach them meanwhile."""
+    daemon = engine()
+    daemon.kill()
+    psutil.wait_procs([daemon])
+    directory = Path(os.environ["DOCKER_HOST"].removeprefix("unix://")).parent
+    subprocess.run(["bash", ROOT / "docker" / "start_engine.sh", directory], check=True, stdout=subprocess.DEVNULL)
