@@ -69,16 +69,16 @@ class Budget:
     def trouble(self, has: "Resources") -> list[str]:
         """Return a line for each thing that cannot fit, with how many virtual machines would."""
         wanted = {
-            "memory": (self.memory_mb / 1024, has.memory_mb / 1024, "GiB free"),
-            "cores": (
+            "GiB of memory": (self.memory_mb / 1024, has.memory_mb / 1024, "free"),
+            "virtual cores": (
                 self.cores,
                 has.cores * self.cores_shared,
                 f"({has.cores} shared by {self.cores_shared:g} each)",
             ),
-            "disk": (self.disk_mb / 1024, has.disk_mb / 1024, "GiB free"),
+            "GiB of disk": (self.disk_mb / 1024, has.disk_mb / 1024, "free"),
         }
         return [
-            f"{self.desktops} virtual machines need {self.desktops * each:g} of {name}, and there are {there:.0f} "
+            f"{self.desktops} virtual machines need {self.desktops * each:g} {name}, and there are {there:.0f} "
             f"{unit}: {int(there // each)} fit; set env.size, or spread them over nodes (docs/osworld.md)"
             for name, (each, there, unit) in wanted.items()
             if self.desktops * each > there

@@ -2,13 +2,14 @@
 
     python benchmarks/engine_speed.py
 
-Two cases: the first step of an episode (one screenshot), and the eighth (seven that were there before, and a new one),
-where vLLM has the earlier part in its caches and generate starts again. All get the same prompts and pictures, sample
-at temperature 1 and make all their tokens. generate is called for each request when it comes, as a program does whose
-environments ask at different times, and for all of them as one batch: the best case, which rollouts never have. The
-best of five rounds counts; the last screenshot is new in each. Threads are what each side takes by itself: torch one
-for each core, our vLLM engine one. Set OMP_NUM_THREADS=1 to compare at one thread each. On a busy machine only the CPU
-time means something.
+Three cases: the first step of an episode (one small screenshot); the eighth (seven that were there before, and a new
+one), where vLLM has the earlier part in its caches and generate starts again; and the eighth with larger screenshots
+(144 tokens each instead of 20, still an eighth of a desktop's), where the computation outweighs Python. All get the
+same prompts and pictures, sample at temperature 1 and make all their tokens. generate is called for each request when
+it comes, as a program does whose environments ask at different times, and for all of them as one batch: the best case,
+which rollouts never have. The best of three rounds counts; the last screenshot is new in each. Threads are what each
+side takes by itself: torch one for each core, our vLLM engine one. Set OMP_NUM_THREADS=1 to compare at one thread
+each. On a busy machine only the CPU time means something.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,8 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-REQUESTS, TOKENS, ROUNDS = 32, 64, 5
+REQUESTS, TOKENS, ROUNDS = 32, 64, 3
+SMALL, LARGE = (140, 112), (448, 252)
 WORDS = "Click on the Save button."
 CORPUS = (
     "Action: click(start_box='(10,20)')",
@@ -35,18 +38,24 @@ CORPUS = (
     WORDS,
 )
 
+Case = tuple[int, tuple[int, int]]
+"""How many screenshots, and their width and height."""
+Screenshots = list[list[bytes]]
+"""PNG files of each request, oldest first."""
 
-def picture(*seed: int) -> bytes:
+
+def picture(size: tuple[int, int], *seed: int) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 255, (7, 9, 3), dtype=np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray(pixels).resize((140, 112)).save(buffer, "PNG")
+    Image.fromarray(pixels).resize(size).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def screenshots(steps: int, round_number: int) -> list[list[bytes]]:
+def screenshots(case: Case, round_number: int) -> Screenshots:
     """Those of each request: the same as in the round before, except for the last."""
+    steps, size = case
     return [
-        [*(picture(number, step) for step in range(steps - 1)), picture(number, steps, round_number)]
+        [*(picture(size, number, step) for step in range(steps - 1)), picture(size, number, steps, round_number)]
         for number in range(REQUESTS)
     ]
 
@@ -61,32 +70,32 @@ def messages(steps: int) -> list[dict[str, object]]:
     return turns
 
 
-def best_seconds(generate: Callable[[int], int]) -> tuple[float, float]:
-    """Time rounds 1 to 5 after a warm-up, on the clock and in CPU time; every round must really make all tokens."""
+def best_seconds(case: Case, generate: Callable[[Screenshots], int]) -> tuple[float, float]:
+    """Time the rounds after a warm-up, on the clock and in CPU time; every round must really make all tokens."""
     wall, cpu = [], []
     for round_number in range(ROUNDS + 1):
+        requests = screenshots(case, round_number)
         started = time.perf_counter(), time.process_time()
-        tokens = generate(round_number)
+        tokens = generate(requests)
         wall.append(time.perf_counter() - started[0])
         cpu.append(time.process_time() - started[1])
         assert tokens >= 0.9 * REQUESTS * TOKENS, f"only {tokens} tokens"
     return min(wall[1:]), min(cpu[1:])
 
 
-def transformers_seconds(path: Path, steps: int, batch: int) -> tuple[float, float]:
+def transformers_seconds(path: Path, case: Case, batch: int) -> tuple[float, float]:
     """`model.generate` on left-padded batches, as its documentation shows."""
     from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 
     processor = AutoProcessor.from_pretrained(path, padding_side="left")
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
-    text = processor.apply_chat_template(messages(steps), add_generation_prompt=True, tokenize=False)
+    text = processor.apply_chat_template(messages(case[0]), add_generation_prompt=True, tokenize=False)
     image_id = model.config.image_token_id
 
-    def generate(round_number: int) -> int:
-        requests = screenshots(steps, round_number)
+    def generate(requests: Screenshots) -> int:
         return sum(answer(requests[first : first + batch]) for first in range(0, REQUESTS, batch))
 
-    def answer(requests: list[list[bytes]]) -> int:
+    def answer(requests: Screenshots) -> int:
         pictures = [[Image.open(io.BytesIO(png)) for png in pngs] for pngs in requests]
         inputs = processor(text=[text] * len(requests), images=pictures, padding=True, return_tensors="pt")
         ids = model.generate(
@@ -99,26 +108,26 @@ def transformers_seconds(path: Path, steps: int, batch: int) -> tuple[float, flo
         )
         return len(requests) * (ids.shape[1] - inputs["input_ids"].shape[1])
 
-    return best_seconds(generate)
+    return best_seconds(case, generate)
 
 
-def vllm_seconds(path: Path, steps: int) -> tuple[float, float]:
+def vllm_seconds(path: Path, case: Case) -> tuple[float, float]:
     from arpo.inference.engine import GenerateRequest, Sampling
     from arpo.inference.vllm import VllmEngine
     from arpo.models.tokenization import ChatTokenizer
 
-    prompt_ids = ChatTokenizer(path).first_prompt(messages(steps))
-    engine = VllmEngine(path, max_model_len=1024, max_num_seqs=REQUESTS, max_images=steps)
+    prompt_ids = ChatTokenizer(path).first_prompt(messages(case[0]))
+    engine = VllmEngine(path, max_model_len=2048, max_num_seqs=REQUESTS, max_images=case[0])
 
-    async def all_at_once(round_number: int) -> int:
+    async def all_at_once(pictures: Screenshots) -> int:
         requests = [
             GenerateRequest(prompt_ids, tuple(pngs), Sampling(max_tokens=TOKENS, seed=number))
-            for number, pngs in enumerate(screenshots(steps, round_number))
+            for number, pngs in enumerate(pictures)
         ]
         responses = await asyncio.gather(*(engine.generate(request) for request in requests))
         return sum(len(response.token_ids) for response in responses)
 
-    seconds = best_seconds(lambda round_number: asyncio.run(all_at_once(round_number)))
+    seconds = best_seconds(case, lambda pictures: asyncio.run(all_at_once(pictures)))
     asyncio.run(engine.close())
     return seconds
 
@@ -131,13 +140,13 @@ def main() -> None:
         if path is None:
             from arpo.models.tiny import make_tiny
 
-            path = make_tiny(directory, corpus=CORPUS * 4)
-        for steps in (1, 8):
-            ours = vllm_seconds(path, steps)
-            print(f"{steps} screenshots, {REQUESTS} requests, {TOKENS} tokens each")
+            path = make_tiny(directory, corpus=CORPUS * 4, words=900, max_pixels=prod(LARGE))
+        for case in ((1, SMALL), (8, SMALL), (8, LARGE)):
+            ours = vllm_seconds(path, case)
+            print(f"{REQUESTS} requests, {TOKENS} tokens each, screenshots: {case[0]} of {case[1][0]} x {case[1][1]}")
             show("vLLM", ours, ours)
-            show("generate, each request", transformers_seconds(path, steps, batch=1), ours)
-            show("generate, one batch", transformers_seconds(path, steps, batch=REQUESTS), ours)
+            show("generate, each request", transformers_seconds(path, case, batch=1), ours)
+            show("generate, one batch", transformers_seconds(path, case, batch=REQUESTS), ours)
 
 
 def show(name: str, seconds: tuple[float, float], ours: tuple[float, float]) -> None:

@@ -21,9 +21,11 @@ if [ -z "$origin" ]; then
 fi
 arguments=(--tag "arpo/desktop:$variant")
 if [ "$origin" = mmdebstrap ]; then
-    base="arpo/base:$variant"
-    say "making $base"
-    (cd "$here" && bash make_base.sh "$base" "${lists[@]}")
+    base="arpo/base:$variant-$(cd "$here" && cat make_base.sh "${lists[@]}" | sha256sum | cut -c -12)"
+    if ! docker image inspect "$base" >/dev/null 2>&1; then
+        say "making $base"
+        (cd "$here" && bash make_base.sh "$base" "${lists[@]}")
+    fi
     arguments+=(--build-arg "BASE=$base")
 fi
 arguments+=(--build-arg "LISTS=${lists[*]}")
