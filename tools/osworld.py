@@ -80,7 +80,7 @@ def write_lock() -> None:
     environment.pip("install", *(line for line in wanted if line and line not in wheels), total=90)
     environment.pip("install", "--no-deps", *wheels, total=90)
     frozen = subprocess.run(
-        [environment.python, "-m", "pip", "freeze", "--all"], capture_output=True, text=True, check=True
+        [environment.python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
     ).stdout
     LOCK.write_text(lock_text(frozen))
     shutil.rmtree(environment.path)

@@ -85,16 +85,19 @@ class Desktop:
         return True
 
     def windows(self) -> list[dict]:
-        """Return the windows that the window manager shows, oldest first: title, class and place in pixels."""
+        """Return the windows that the window manager shows, oldest first: title, names, and place in pixels."""
         with self.lock:
             self._nudge()
             described = (self._describe(window) for window in self._clients())
             return [description for description in described if description is not None]
 
     def find_window(self, name: str, *, strict: bool, by_class: bool) -> int | None:
-        """Return the id of the newest window with this title or class, or a part of it where `strict` is off."""
+        """Return the id of the newest window with this title, or a part of it where `strict` is off.
+
+        With `by_class`, the text is `instance.class`, such as `Mail.thunderbird`: wmctrl's, and so OSWorld's.
+        """
         for window in reversed(self.windows()):
-            text = window["class"] if by_class else window["title"]
+            text = f"{window['instance']}.{window['class']}" if by_class else window["title"]
             if text == name if strict else name.casefold() in text.casefold():
                 return int(window["id"])
         return None
@@ -148,6 +151,7 @@ class Desktop:
         return {
             "id": window.id,
             "title": title.decode(errors="replace") or str(window.get_wm_name() or ""),
+            "instance": names[0],
             "class": names[1],
             "x": -place.x,
             "y": -place.y,

@@ -118,7 +118,10 @@ def _arguments(command: str | list[str], shell: bool) -> list[str]:
     if shell:
         return ["/bin/sh", "-c", command if isinstance(command, str) else " ".join(command)]
     words = shlex.split(command) if isinstance(command, str) else list(command)
-    return [os.path.expanduser(word) if word.startswith("~/") else word for word in words]
+    words = [os.path.expanduser(word) if word.startswith("~/") else word for word in words]
+    if not words or shutil.which(words[0]) is None:  # `choom` would make it the exit status of a program
+        raise FileNotFoundError(f"there is no program {words[0] if words else ''!r}")
+    return words
 
 
 def _is_pyautogui(arguments: list[str]) -> bool:

@@ -10,23 +10,26 @@ import pytest
 from arpo.types import Task
 
 IMAGE = "arpo/desktop:plain"
+OFFICE = "arpo/desktop:office"
 
 QUICK = {"quiet_s": 0.05, "settle_limit_s": 2.0, "wait_s": 0.05, "screen": (640, 480)}
 """Desktops for tests: small, and looked at soon."""
 
 
 @cache
-def missing() -> str:
-    """Why the Docker tests cannot run here; empty where they can."""
+def missing(image: str = IMAGE) -> str:
+    """Why tests with this image cannot run here; empty where they can."""
     if shutil.which("docker") is None:
         return "no Docker engine: there is no `docker` command; docker/start_engine.sh installs and starts one"
     if subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False).returncode != 0:
         return "no Docker engine answers `docker info`; docker/start_engine.sh starts one"
-    found = subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True, timeout=20, check=False)
-    return "" if found.returncode == 0 else f"no image {IMAGE}; docker/build_image.sh builds it"
+    found = subprocess.run(["docker", "image", "inspect", image], capture_output=True, timeout=20, check=False)
+    variant = image.partition(":")[2]
+    return "" if found.returncode == 0 else f"no image {image}; docker/build_image.sh {variant} builds it"
 
 
 needs_desktop = [pytest.mark.docker, pytest.mark.skipif(bool(missing()), reason=missing())]
+needs_office = [pytest.mark.docker, pytest.mark.skipif(bool(missing(OFFICE)), reason=missing(OFFICE))]
 
 
 def editor_task(**changes: object) -> Task:

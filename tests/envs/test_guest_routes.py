@@ -59,8 +59,11 @@ def test_a_program_gives_output_error_and_status(guest):
     assert execute(guest, ["ls", "~/Desktop"])["returncode"] == 0
 
 
-def test_a_program_that_does_not_exist_is_an_error_of_the_program(guest):
-    assert execute(guest, ["no-such-program"])["returncode"] != 0
+@pytest.mark.parametrize("route", ["/execute", "/setup/launch"])
+def test_a_program_that_does_not_exist_is_an_error(guest, route):
+    answer = guest.post(route, json={"command": ["no-such-program"]})
+    assert (answer.status_code, answer.json()["status"]) == (500, "error")
+    assert "no-such-program" in answer.json()["message"]
 
 
 @pytest.mark.parametrize("python", ["python", "python3"])
