@@ -17,8 +17,10 @@ log = logging.getLogger(__name__)
 PROBE = Path(__file__).parent / "kvm_probe.py"
 KVM_TIMEOUT_S = 6.0
 """The probe needs 0.1 s where KVM is real, and some seconds where it is emulated and slow."""
-SLOW = "without it env.make_env.machine.kvm=false emulates the machines, some ten times slower"
-ENGINE_DIRECTORY = Path("/var/lib/docker")
+SLOW = (
+    "without it env.make_env.machine.kvm=false emulates the machines, some ten times slower: "
+    "raise env.make_env.boot_timeout_s and env.reset_timeout_s with it"
+)
 
 
 def kvm_trouble(device: Path = Path("/dev/kvm"), probe: Path = PROBE, timeout_s: float = KVM_TIMEOUT_S) -> str:
@@ -60,16 +62,25 @@ class Budget:
     """MiB that each may write while an episode lasts."""
     cores_shared: float = 4.0
     """How many virtual cores may share one of this machine: they mostly wait."""
+    overhead_mb: int = 0
+    """MiB beside the memory of each, for the program that runs it."""
 
     def __post_init__(self) -> None:
         for name in ("desktops", "memory_mb", "cores", "disk_mb", "cores_shared"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} of a budget must be greater than 0, got {getattr(self, name)}")
+        if self.overhead_mb < 0:
+            raise ConfigError(f"overhead_mb of a budget must not be negative, got {self.overhead_mb}")
+
+    @property
+    def each_mb(self) -> int:
+        """MiB of memory that one takes."""
+        return self.memory_mb + self.overhead_mb
 
     def trouble(self, has: "Resources") -> list[str]:
         """Return a line for each thing that cannot fit, with how many virtual machines would."""
         wanted = {
-            "GiB of memory": (self.memory_mb / 1024, has.memory_mb / 1024, "free"),
+            "GiB of memory": (self.each_mb / 1024, has.memory_mb / 1024, "free"),
             "virtual cores": (
                 self.cores,
                 has.cores * self.cores_shared,
@@ -87,7 +98,7 @@ class Budget:
     def table(self, has: "Resources") -> str:
         """Return the sum and what there is, in one line."""
         return (
-            f"{self.desktops} virtual machines: {self.desktops * self.memory_mb / 1024:.0f} GiB of memory "
+            f"{self.desktops} virtual machines: {self.desktops * self.each_mb / 1024:.0f} GiB of memory "
             f"({has.memory_mb / 1024:.0f} free), {self.desktops * self.cores} virtual cores ({has.cores} cores), "
             f"{self.desktops * self.disk_mb / 1024:.0f} GiB of disk ({has.disk_mb / 1024:.0f} free)"
         )
@@ -104,8 +115,12 @@ class Resources:
     """MiB free where the engine keeps containers."""
 
     @classmethod
-    def here(cls) -> "Resources":
-        """Look at this machine."""
-        directory = ENGINE_DIRECTORY if ENGINE_DIRECTORY.is_dir() else Path("/")
+    def here(cls, engine_directory: Path) -> "Resources":
+        """Look at this machine.
+
+        Args:
+            engine_directory: Where the engine keeps containers; one that is not to be seen from here counts as `/`.
+        """
+        directory = engine_directory if os.access(engine_directory, os.F_OK) else Path("/")
         free_mb = shutil.disk_usage(directory).free // 2**20
         return cls(psutil.virtual_memory().available // 2**20, len(os.sched_getaffinity(0)), free_mb)

@@ -4,20 +4,20 @@ import inspect
 import logging
 import os
 import pydoc
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
-from arpo.errors import ConfigError
+from arpo.envs.containers import ask_engine
+from arpo.errors import ConfigError, EnvError
 from arpo.machine import SLOW, Budget, Resources, kvm_trouble
 
 log = logging.getLogger(__name__)
 
-DOCKER_TIMEOUT_S = 6
+ENGINE_TIMEOUT_S = 3.0
+"""For each of the three questions that an engine is asked: a refusal comes within ten seconds."""
 LAPTOP = "On a laptop, `python train.py experiment=arpo_miniwob` trains a tiny policy on real web pages."
 
 
@@ -35,7 +35,7 @@ def preflight(requires: Mapping[str, object], model_path: str | Path | None) -> 
         ConfigError: One line for each missing piece, with what to do about it.
     """
     with ThreadPoolExecutor() as threads:  # engine and KVM answer late when they are ill
-        on_nodes = [threads.submit(check, requires) for check in (_missing_docker, _missing_kvm, _missing_budget)]
+        on_nodes = [threads.submit(check, requires) for check in (_missing_desktops, _missing_kvm)]
         missing = [
             *_missing_gpus(requires),
             *(line for lines in on_nodes for line in lines.result()),
@@ -56,27 +56,33 @@ def _missing_gpus(requires: Mapping[str, object]) -> list[str]:
     return [f"it needs {wanted} NVIDIA GPU(s), and torch sees {found}: use a GPU machine and the CUDA requirements"]
 
 
-def _missing_docker(requires: Mapping[str, object]) -> list[str]:
-    if not requires.get("docker") or _desktops_elsewhere():
+def _missing_desktops(requires: Mapping[str, object]) -> list[str]:
+    """Ask the engine, then look for room on the disk that it names."""
+    if _desktops_elsewhere():
         return []
-    executable = shutil.which("docker")
-    if executable is None:
-        return ["it needs Docker, and there is no `docker` command: install Docker Engine"]
-    try:
-        subprocess.run([executable, "info"], capture_output=True, timeout=DOCKER_TIMEOUT_S, check=True)
-    except subprocess.SubprocessError:
-        return ["it needs a Docker engine, and none answers `docker info`: start it, and let this user talk to it"]
-    return _missing_image(executable, str(requires.get("image") or ""))
+    directory, missing = Path("/"), []
+    if requires.get("docker"):
+        image = str(requires.get("image") or "")
+        try:
+            directory, has_image = ask_engine(image, ENGINE_TIMEOUT_S)
+        except EnvError as error:
+            missing.append(f"it needs a Docker engine: {error}; install or start one, and let this user talk to it")
+        else:
+            missing += [] if has_image else [_missing_image(image)]
+    return missing + _missing_room(requires.get("budget"), directory)
 
 
-def _missing_image(executable: str, image: str) -> list[str]:
-    if not image:
-        return []
-    found = subprocess.run([executable, "image", "inspect", image], capture_output=True, timeout=10, check=False)
-    if found.returncode == 0:
-        return []
+def _missing_image(image: str) -> str:
     where = f"docker/build_image.sh builds ours, `docker pull {image}` gets others"
-    return [f"it needs the image {image}, which the Docker engine does not have: {where}"]
+    return f"it needs the image {image}, which the Docker engine does not have: {where}"
+
+
+def _missing_room(numbers: object, engine_directory: Path) -> list[str]:
+    if not isinstance(numbers, Mapping):
+        return []
+    budget, here = Budget(**numbers), Resources.here(engine_directory)
+    log.info("%s", budget.table(here))
+    return budget.trouble(here)
 
 
 def _missing_kvm(requires: Mapping[str, object]) -> list[str]:
@@ -84,15 +90,6 @@ def _missing_kvm(requires: Mapping[str, object]) -> list[str]:
         return []
     trouble = kvm_trouble()
     return [f"it needs KVM, and {trouble}; {SLOW}"] if trouble else []
-
-
-def _missing_budget(requires: Mapping[str, object]) -> list[str]:
-    numbers = requires.get("budget")
-    if not isinstance(numbers, Mapping) or _desktops_elsewhere():
-        return []
-    budget, here = Budget(**numbers), Resources.here()
-    log.info("%s", budget.table(here))
-    return budget.trouble(here)
 
 
 def _desktops_elsewhere() -> bool:

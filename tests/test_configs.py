@@ -106,12 +106,15 @@ def test_tasks_can_be_chosen_as_the_paper_chose_them(experiment):
     assert (rule.min_successes, rule.max_successes, rule.infeasible) == (1, None, "drop")
 
 
+OTHER_MACHINE = ("env.make_env.machine.cores=2", "env.make_env.machine.memory_mb=16384")
+
+
 def test_osworld_s_machines_need_what_the_check_at_the_start_counts():
-    cfg = compose("experiment=arpo_full", "env.size=3", "paths.osworld_disk=disk", "env.make_env.machine.cores=2")
+    cfg = compose("experiment=arpo_full", "env.size=3", "paths.osworld_disk=disk", *OTHER_MACHINE)
     machine = build(cfg.env.make_env.machine)
     budget = Budget(**plain(cfg)["requires"]["budget"])
     assert (budget.desktops, budget.cores) == (3, 2)
-    assert budget.memory_mb == machine.memory_mb
+    assert budget.each_mb == machine.memory_mb == 16384 + 512
     assert cfg.requires.image == machine.image
     assert not compose("experiment=arpo_full", "env.make_env.machine.kvm=false").requires.kvm
 

@@ -1,5 +1,6 @@
 """What virtual machines need of this machine: a KVM that runs one, and room for all of them."""
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from arpo import kvm_probe
 from arpo.errors import ConfigError
-from arpo.machine import Budget, Resources, kvm_trouble
+from arpo.machine import SLOW, Budget, Resources, kvm_trouble
 
 
 def probe(tmp_path, source):
@@ -57,7 +58,7 @@ def test_on_this_machine_the_probe_comes_to_a_verdict():
     assert trouble == "" or trouble.startswith("/dev/kvm is there, but")
 
 
-BUDGET = Budget(desktops=16, memory_mb=4608, cores=4, disk_mb=2048)
+BUDGET = Budget(desktops=16, memory_mb=4096, overhead_mb=512, cores=4, disk_mb=2048)
 ROOMY = Resources(memory_mb=80 * 1024, cores=16, disk_mb=40 * 1024)
 # 16 x 4.5 GiB = 72, 16 x 4 = 64 = 16 x 4 shared, 16 x 2 GiB = 32
 
@@ -73,7 +74,10 @@ def test_what_fits_is_no_trouble_and_is_said_in_one_line():
     ("here", "words"),
     [
         (Resources(71 * 1024, 16, 40 * 1024), "need 72 GiB of memory, and there are 71 free: 15 fit"),
-        (Resources(80 * 1024, 15, 40 * 1024), r"need 64 virtual cores, and there are 60 (15 shared by 4 each): 15 fit"),
+        (
+            Resources(80 * 1024, 15, 40 * 1024),
+            r"need 64 virtual cores, and there are 60 (15 shared by 4 each): 15 fit",
+        ),
         (Resources(80 * 1024, 16, 31 * 1024), "need 32 GiB of disk, and there are 31 free: 15 fit"),
     ],
     ids=["memory", "cores", "disk"],
@@ -85,10 +89,24 @@ def test_what_does_not_fit_is_named_with_what_would(here, words):
 
 
 def test_an_impossible_budget_is_refused():
+    with pytest.raises(ConfigError, match="overhead_mb of a budget must not be negative, got -1"):
+        Budget(desktops=1, memory_mb=1, overhead_mb=-1, cores=1, disk_mb=1)
     with pytest.raises(ConfigError, match=r"memory_mb of a budget must be greater than 0, got 0"):
         Budget(desktops=1, memory_mb=0, cores=1, disk_mb=1)
 
 
 def test_this_machine_has_something():
-    here = Resources.here()
+    here = Resources.here(Path("/"))
     assert min(here.memory_mb, here.cores, here.disk_mb) > 0
+
+
+def test_room_is_looked_for_on_the_disk_of_the_engine():
+    """/dev/shm is a disk of its own on every Linux; a directory of an engine elsewhere is not there."""
+    free_mb = shutil.disk_usage("/dev/shm").free // 2**20
+    assert Resources.here(Path("/dev/shm")).disk_mb == pytest.approx(free_mb, abs=64)
+    root_mb = shutil.disk_usage("/").free // 2**20
+    assert Resources.here(Path("/nowhere")).disk_mb == pytest.approx(root_mb, abs=1024)
+
+
+def test_a_machine_without_kvm_needs_more_time_and_one_is_told_so():
+    assert all(key in SLOW for key in ("machine.kvm=false", "boot_timeout_s", "reset_timeout_s"))

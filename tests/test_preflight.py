@@ -1,6 +1,9 @@
 """What is missing is said, all of it, with what to do about it."""
 
-import stat
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
@@ -15,17 +18,50 @@ def missing(requires, model_path=None):
     return str(error.value)
 
 
+class Engine:
+    """A Docker engine that has one image and a directory, and may hang."""
+
+    def __init__(self, directory):
+        self.hangs = threading.Event()
+        engine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                path, _, query = self.path.partition("?")
+                if engine.hangs.is_set():
+                    time.sleep(30)
+                route = path.rpartition("/")[2]
+                images = [{"Id": "1"}] if "desktop%3Aplain" in query else []
+                answers = {
+                    "version": {"ApiVersion": "1.44"},
+                    "info": {"DockerRootDir": str(directory)},
+                    "json": images,
+                }
+                content = json.dumps(answers[route]).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *arguments):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
 @pytest.fixture
-def docker(tmp_path, monkeypatch):
-    """Puts a `docker` command with this exit code first in the path."""
-
-    def install(code):
-        command = tmp_path / "docker"
-        command.write_text(f"#!/bin/sh\nexit {code}\n")
-        command.chmod(command.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setenv("PATH", str(tmp_path))
-
-    return install
+def engine(tmp_path, monkeypatch):
+    """The engine of this machine; there is no `docker` command."""
+    engine = Engine(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{engine.server.server_port}")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield engine
+    engine.server.shutdown()
+    engine.server.server_close()
 
 
 def test_a_run_that_needs_nothing_may_start_anywhere():
@@ -38,14 +74,19 @@ def test_gpus_are_counted():
     assert f"it needs {found + 1} NVIDIA GPU(s), and torch sees {found}" in missing({"gpus": found + 1})
 
 
-def test_docker_needs_a_command_and_an_engine_that_answers(docker, tmp_path, monkeypatch):
-    docker(0)
-    preflight({"docker": True}, None)
-    docker(1)
-    assert "none answers `docker info`" in missing({"docker": True})
+def test_docker_needs_an_engine_that_answers_and_its_image(engine, monkeypatch):
+    preflight({"docker": True, "image": "arpo/desktop:plain"}, None)
+    assert "it needs the image arpo/desktop:new, which" in missing({"docker": True, "image": "arpo/desktop:new"})
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    assert "it needs a Docker engine: no Docker engine answers" in missing({"docker": True})
     preflight({"docker": False}, None)
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert "there is no `docker` command: install Docker Engine" in missing({"docker": True})
+
+
+def test_an_engine_that_hangs_is_refused_within_ten_seconds(engine):
+    engine.hangs.set()
+    began = time.monotonic()
+    assert "it needs a Docker engine: no Docker engine answers" in missing({"docker": True, "budget": HUGE})
+    assert time.monotonic() - began < 10
 
 
 def test_files_are_named_by_what_they_are(tmp_path):
@@ -104,12 +145,14 @@ def test_the_budget_is_said_where_it_fits(monkeypatch, caplog):
     assert any(record.getMessage().startswith("1 virtual machines: 0 GiB of memory") for record in caplog.records)
 
 
-def test_on_a_cluster_desktops_are_the_business_of_its_nodes(docker, monkeypatch, tmp_path):
-    docker(1)
+def test_on_a_cluster_desktops_are_the_business_of_its_nodes(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
     needs = {"docker": True, "kvm": True, "budget": HUGE, "node_files": {"a disk": str(tmp_path / "gone")}}
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     preflight(needs, None)
     assert "it needs a disk (set DISK)" in missing({"node_files": {"a disk (set DISK)": None}})
     monkeypatch.delenv("RAY_ADDRESS")
     message = missing(needs)
-    assert all(word in message for word in ("docker info", "virtual machines need", "a disk, and there is nothing at"))
+    assert all(
+        word in message for word in ("no Docker engine", "virtual machines need", "a disk, and there is nothing at")
+    )

@@ -11,6 +11,7 @@ pyautogui depends on and OSWorld's image has. A guest with neither fails loudly.
 import math
 import string
 import unicodedata
+from collections.abc import Sequence
 from itertools import groupby
 from typing import assert_never
 
@@ -37,7 +38,13 @@ from arpo.agent.keys import known_key
 SCROLL_CLICKS = 5
 DRAG_S = 1.0
 TYPE_INTERVAL_S = 0.1
+"""After each character; the official code's, `pyautogui.write(text, interval=0.1)`."""
 SETTLE_S = 0.5
+CALL_PAUSE_S = 0.1
+"""What pyautogui itself waits after each call."""
+LONGEST_TYPING_S = 40.0
+"""Of all these pauses in one text: a longer text is typed faster, because OSWorld's server ends every program after
+120 s. At the official pace that would be the end of any text of 1200 characters."""
 
 _HEADER = ("import pyautogui", "import time", "pyautogui.FAILSAFE = False")
 _TYPED = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
@@ -134,19 +141,41 @@ def _physical(key: str) -> tuple[str, ...]:
 
 
 def _typing(text: str) -> list[str]:
-    statements = []
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    for kind, run in groupby(lines, key=_way_of_typing):
-        characters = "".join(run)
+    runs = [(kind, "".join(run)) for kind, run in groupby(lines, key=_way_of_typing)]
+    usual_s = sum(_pauses_s(kind, len(characters)) for kind, characters in runs)
+    if usual_s <= LONGEST_TYPING_S:
+        return _typing_runs(runs, 1.0)
+    pace = LONGEST_TYPING_S / usual_s
+    return [f"pyautogui.PAUSE = {_short(CALL_PAUSE_S * pace)}", *_typing_runs(runs, pace)]
+
+
+def _pauses_s(kind: str, length: int) -> float:
+    match kind:
+        case "write":
+            return length * TYPE_INTERVAL_S + CALL_PAUSE_S
+        case "unicode":
+            return CALL_PAUSE_S + SETTLE_S
+        case "enter":
+            return SETTLE_S + length * CALL_PAUSE_S
+        case _:
+            return length * CALL_PAUSE_S
+
+
+def _typing_runs(runs: Sequence[tuple[str, str]], pace: float) -> list[str]:
+    """Return how to type each run of characters, with pauses of `pace` times their usual length."""
+    interval, settle = _short(TYPE_INTERVAL_S * pace), _short(SETTLE_S * pace)
+    statements = []
+    for kind, characters in runs:
         match kind:
             case "write":
-                statements.append(f"pyautogui.write({characters!r}, interval={TYPE_INTERVAL_S})")
+                statements.append(f"pyautogui.write({characters!r}, interval={interval})")
             case "unicode":
-                statements += _typing_unicode(characters)
+                statements += _typing_unicode(characters, settle)
             case "less_than":
                 statements += [_hotkey(("<",))] * len(characters)
             case "enter":
-                statements += [f"time.sleep({SETTLE_S})"] + ["pyautogui.press('enter')"] * len(characters)
+                statements += [f"time.sleep({settle})"] + ["pyautogui.press('enter')"] * len(characters)
             case "tab":
                 statements += ["pyautogui.press('tab')"] * len(characters)
     return statements
@@ -162,7 +191,11 @@ def _way_of_typing(character: str) -> str:
     return "nothing" if unicodedata.category(character) in ("Cc", "Cs") else "unicode"
 
 
-def _typing_unicode(text: str) -> list[str]:
+def _short(seconds: float) -> float:
+    return round(seconds, 5)
+
+
+def _typing_unicode(text: str, settle_s: float) -> list[str]:
     literal = ascii(text)
     return [
         "import shutil",
@@ -173,5 +206,5 @@ def _typing_unicode(text: str) -> list[str]:
         "    import pyperclip",
         f"    pyperclip.copy({literal})",
         "    pyautogui.hotkey('ctrl', 'v')",
-        f"    time.sleep({SETTLE_S})",
+        f"    time.sleep({settle_s})",
     ]

@@ -18,7 +18,7 @@ from arpo.envs.placement import Placement
 from arpo.envs.slots import Worker
 from arpo.envs.worker import WORKER_VARIABLE, DaemonThread, EnvWorker, Method, new_worker_label
 from arpo.errors import ConfigError, EnvError, env_boundary
-from arpo.processes import end_processes
+from arpo.processes import LABEL_VARIABLE, end_processes
 from arpo.session import MAX_DIRECTORY_LENGTH, session_directory
 
 log = logging.getLogger(__name__)
@@ -265,11 +265,12 @@ RAY = RayRuntime()
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of a worker process: few threads, and the way to this package."""
+    """Return the environment of a worker process: few threads, the way to this package, and whose it is."""
     package_parent = str(Path(arpo.__file__).resolve().parent.parent)
     python_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**threads, "PYTHONPATH": python_path}
+    label = {LABEL_VARIABLE: os.environ[LABEL_VARIABLE]} if LABEL_VARIABLE in os.environ else {}
+    return {**threads, "PYTHONPATH": python_path, **label}
 
 
 def _ray_directory() -> str | None:

@@ -172,7 +172,7 @@ class Containers:
         self._client.close()
 
 
-def connect() -> "DockerClient":
+def connect(timeout_s: float = API_TIMEOUT_S) -> "DockerClient":
     """Return a connection to the engine.
 
     Raises:
@@ -181,7 +181,7 @@ def connect() -> "DockerClient":
     import docker
 
     with env_boundary("guest", "no Docker engine answers"):
-        return docker.from_env(timeout=API_TIMEOUT_S)
+        return docker.from_env(timeout=timeout_s)
 
 
 @tenacity.retry(
@@ -289,3 +289,9 @@ def _mark_session() -> None:
 def _host() -> str:
     namespace = os.readlink("/proc/self/ns/pid") if Path("/proc/self/ns/pid").is_symlink() else "pid"
     return f"{os.uname().nodename} {namespace}"
+
+
+def ask_engine(image: str, timeout_s: float) -> tuple[Path, bool]:
+    """Return where the engine keeps its data, and whether it has an image; `EnvError` where none answers."""
+    with connect(timeout_s).api as engine, env_boundary("guest", "asking the engine what it has"):
+        return Path(engine.info()["DockerRootDir"]), not image or bool(engine.images(image))

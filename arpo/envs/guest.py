@@ -3,6 +3,7 @@
 A thought never travels: what goes to the guest is events of known names, programs that a task file names, and files.
 """
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,11 @@ Command = str | Sequence[str]
 
 CONNECT_TIMEOUT_S = 2.0
 CALL_TIMEOUT_S = 5.0
+PATIENCE_S = 30.0
+PATIENCE_FACTOR = 3
+"""A program or a window gets so many times the deadline of other calls, and never less than PATIENCE_S."""
+LONGEST_EXECUTION_S = 90.0
+"""Less than the 120 s after which OSWorld's server ends a program and calls that an answer."""
 GET_ATTEMPTS = 2
 GET_PAUSE_S = 0.05
 POLL_S = 0.02
@@ -47,7 +53,9 @@ class Execution:
 
 
 class Guest:
-    """One guest server. Every call ends within its deadline, or raises `EnvError` of kind `guest`.
+    """One guest server. A call that is not done at its deadline raises `EnvError` of kind `guest`.
+
+    It does so at the deadline, but where the headers of an answer drip: when they have come.
 
     Only what changes nothing (GET) is tried a second time.
 
@@ -55,6 +63,9 @@ class Guest:
         address: `http://host:port`.
         secret: What the guest demands; empty for a plain OSWorld guest.
         timeout_s: Deadline of a call that does not say its own.
+
+    Attributes:
+        patience_s: Deadline of calls that wait for a program or its window.
     """
 
     def __init__(self, address: str, secret: str = "", timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -63,6 +74,7 @@ class Guest:
         self._client = httpx.Client(base_url=address, headers=headers, trust_env=False)
         self._address = address
         self._timeout_s = timeout_s
+        self.patience_s = max(PATIENCE_S, PATIENCE_FACTOR * timeout_s)
 
     def close(self) -> None:
         """Close the connection."""
@@ -142,8 +154,9 @@ class Guest:
         if events:
             self._post("/action", {"events": events}, timeout_s=self._timeout_s + duration_s)
 
-    def execute(self, command: Command, *, shell: bool = False, timeout_s: float = 90.0) -> Execution:
+    def execute(self, command: Command, *, shell: bool = False, timeout_s: float | None = None) -> Execution:
         """Run a program to its end."""
+        timeout_s = timeout_s or min(self.patience_s, LONGEST_EXECUTION_S)
         body = {"command": command if isinstance(command, str) else list(command), "shell": shell}
         answer = cast(dict[str, Any], _decoded(self._post("/setup/execute", body, timeout_s=timeout_s)))
         return Execution(str(answer["output"]), str(answer.get("error", "")), int(answer.get("returncode", 0)))
@@ -164,7 +177,7 @@ class Guest:
 
     def open_file(self, path: str) -> None:
         """Open a file with the application that it belongs to, and wait for its window."""
-        self._post("/setup/open_file", {"path": path}, timeout_s=30.0)
+        self._post("/setup/open_file", {"path": path}, timeout_s=self.patience_s)
 
     def activate_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
         """Raise a window and give it the keyboard."""
@@ -195,7 +208,7 @@ class Guest:
     def _call(
         self, method: str, path: str, *, timeout_s: float | None = None, missing_ok: bool = False, **request: Any
     ) -> bytes | None:
-        """Make one request; the deadline holds for all of it, however slowly the answer drips."""
+        """Make one request; the deadline holds for all of it, not only for each read."""
         limit_s = timeout_s or self._timeout_s
         deadline = time.monotonic() + limit_s
         timeout = httpx.Timeout(limit_s, connect=CONNECT_TIMEOUT_S)
@@ -214,7 +227,7 @@ class Guest:
 
 def _read(response: httpx.Response, deadline: float) -> bytes:
     chunks, size = [], 0
-    for chunk in response.iter_bytes():
+    for chunk in itertools.chain((b"",), response.iter_bytes()):  # the headers may have taken all the time
         chunks.append(chunk)
         size += len(chunk)
         if size > LARGEST_ANSWER or time.monotonic() > deadline:

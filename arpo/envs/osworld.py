@@ -1,18 +1,17 @@
 """OSWorld's desktops: its machine, its set-up steps, its graders."""
 
 import io
-import logging
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from PIL import Image
 
-from arpo.agent.actions import Action, CallUser, Fail
-from arpo.agent.pyautogui import to_pyautogui
+from arpo.agent.actions import Action, CallUser, Fail, TypeText
+from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
 from arpo.envs.base import StepResult
 from arpo.envs.container_spec import ContainerSpec
 from arpo.envs.containers import Containers
@@ -25,12 +24,11 @@ from arpo.envs.osworld_setup import Screen, TaskSetup
 from arpo.errors import ConfigError, EnvError
 from arpo.types import Observation, Task
 
-log = logging.getLogger(__name__)
-
 HOST = "127.0.0.1"
 BOOT_POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
-"""Of one request to the guest; its applications open and its files travel within it."""
+"""Of one request to the guest; its files travel within it, and its applications open within `Guest.patience_s`."""
+TYPING_TIMEOUT_S = CALL_TIMEOUT_S + LONGEST_TYPING_S
 
 
 class RunningMachine(Protocol):
@@ -48,16 +46,16 @@ class RunningMachine(Protocol):
         """Return how it ended and what it wrote last."""
         ...
 
-    def remove(self) -> None:
-        """End and remove it."""
-        ...
-
 
 class Starter(Protocol):
     """Starts containers."""
 
     def start(self, spec: ContainerSpec) -> RunningMachine:
         """Start a container; it is not ready yet."""
+        ...
+
+    def remove(self, container: Any) -> None:
+        """Remove a container that it has started, now or before the next start; never raises."""
         ...
 
     def close(self) -> None:
@@ -131,7 +129,7 @@ class OSWorldEnv:
         guest = self._booted()
         self._used, self._last = True, None
         shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir()
+        self._directory.mkdir(mode=0o700)
         first = self._observe(guest)
         self._setup = self._task_setup(guest, task, first)
         self._setup.prepare(task.config.get("config", []))
@@ -142,7 +140,8 @@ class OSWorldEnv:
         """Perform an action as pyautogui in the machine, wait, and look."""
         guest, _ = self._playing("step")
         self._last = action
-        done = guest.execute(["python", "-c", to_pyautogui(action)], timeout_s=CALL_TIMEOUT_S)
+        limit_s = TYPING_TIMEOUT_S if isinstance(action, TypeText) else CALL_TIMEOUT_S
+        done = guest.execute(["python", "-c", to_pyautogui(action)], timeout_s=limit_s)
         if done.returncode != 0:
             raise EnvError("step", f"the guest cannot perform {action}: {done.error.strip()[-500:]}")
         time.sleep(self._pause_s)
@@ -190,10 +189,7 @@ class OSWorldEnv:
             self._guest = None
         container, self._container = self._container, None
         if container is not None:
-            try:
-                container.remove()
-            except EnvError as error:  # the next start on this node removes it
-                log.warning("%s", error)
+            self._containers.remove(container)
 
     def _task_setup(self, guest: Guest, task: Task, first: Observation) -> TaskSetup:
         return TaskSetup(

@@ -33,7 +33,8 @@ class ChromeTabs:
     def __init__(
         self, address: str, *, start_timeout_s: float = START_TIMEOUT_S, load_timeout_s: float = LOAD_TIMEOUT_S
     ) -> None:
-        self._client = httpx.Client(base_url=address, timeout=CALL_TIMEOUT_S)
+        # no proxy of this machine's environment: the guest is on the loopback interface
+        self._client = httpx.Client(base_url=address, timeout=CALL_TIMEOUT_S, trust_env=False)
         self._start_timeout_s = start_timeout_s
         self._load_timeout_s = load_timeout_s
 

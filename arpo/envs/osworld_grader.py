@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from arpo.envs.container_spec import LOOPBACK
 from arpo.errors import ConfigError, EnvError
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ class Grader:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                env=_without_proxy(LOOPBACK),
             )
             log.debug("OSWorld's graders run in process %d", self._process.pid)
         return self._process
@@ -152,6 +154,15 @@ class Grader:
             assert process.stderr is not None
             said += os.read(process.stderr.fileno(), 65536).decode(errors="replace").splitlines()
             raise OSError(f"the process ended with code {process.wait()}; {_last(said)}")
+
+
+def _without_proxy(host: str) -> dict[str, str]:
+    """Return our environment, in which a host is asked directly: a proxy cannot reach guests, and its refusal reads
+    like theirs. What graders fetch from the web may still need one."""
+    # both spellings, because libraries differ in which they read first; what either named before stays exempt
+    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    value = exempt if exempt == "*" else ",".join(filter(None, (exempt, host)))
+    return {**os.environ, "no_proxy": value, "NO_PROXY": value}
 
 
 def _last(said: deque[str]) -> str:

@@ -6,8 +6,8 @@ One JSON object a line on standard input, in order, and one a line on standard o
      "directory": "/tmp/…", "evaluator": {…}}                       a task file's evaluator, and where its files go
     {"score": 1.0}   or   {"error": "metric", "message": "…"}
 
-`error` says what failed: `getter` (fetching the result), `metric` (comparing it), `guest` (which did not answer),
-`package` (one that is not installed), `request` (the line).
+`error` says what failed: `getter` (fetching the result), `metric` (comparing it), `guest` (no answer from it, or a
+fault), `package` (one that is not installed), `request` (the line).
 
     {"list": true}
     {"functions": {"exact_match": null, "compare_image_text": "easyocr"}, "getters": {…}}    name: what it lacks
@@ -38,6 +38,10 @@ HTTP_TIMEOUT_S = 60.0
 """Of a request of OSWorld's code that names none; it would wait for ever."""
 RETRY_S = 0.5
 """Between attempts to read from the guest; OSWorld's 5 s add up when a file is simply not there."""
+
+NOT_THERE = ("[Errno 2]", "[Errno 13]", "there is no program")
+"""In a 500 of `/execute`, OSWorld's (what Python says of a missing file, or one that may not be run) or ours, that is
+no fault but no result: a 0. Any other 500, such as that its 120 s are over or its memory is full, judges nobody."""
 
 
 class AbsentPackageError(BaseException):
@@ -146,16 +150,15 @@ class Guest:
 
 
 class Faults:
-    """Requests to the guest that found nobody: OSWorld's code takes them for a missing file, and gives a 0."""
+    """Requests to the guest that nobody, or a broken server, answered: OSWorld takes both for a missing file."""
 
     def __init__(self) -> None:
-        self._ports: set[int | None] = set()
+        self._server_port = self._vlc_port = 0
         self.seen: list[str] = []
 
     def watch(self, guest: Guest) -> None:
         """Begin again, with another guest."""
-        self._ports = {guest.server_port, guest.vlc_port}
-        self.seen = []
+        self._server_port, self._vlc_port, self.seen = guest.server_port, guest.vlc_port, []
 
     def install(self) -> None:
         """Look at every request of this process, and give a deadline to those without."""
@@ -165,22 +168,23 @@ class Faults:
         @functools.wraps(original)
         def request(this: Any, method: str, url: str, **keywords: Any) -> Any:
             keywords["timeout"] = keywords.get("timeout") or HTTP_TIMEOUT_S
+            port = urlsplit(url).port
             try:
-                return original(this, method, url, **keywords)
+                response = original(this, method, url, **keywords)
             except OSError as error:  # of which every exception of requests is one
-                if urlsplit(url).port in self._ports:
+                if port in (self._server_port, self._vlc_port):
                     self.seen.append(f"{method} {url}: {type(error).__name__}: {error}")
                 raise
+            ill = response.status_code >= 500 and not any(words in response.text for words in NOT_THERE)
+            if ill and port == self._server_port:
+                self.seen.append(f"{method} {url} gave {response.status_code}: {response.text[:500]}")
+            return response
 
         session.request = request
 
 
 class GraderError(Exception):
-    """Raised when there is no score.
-
-    Attributes:
-        kind: What the reply calls `error`.
-    """
+    """Raised when there is no score; the reply calls its kind `error`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -264,14 +268,12 @@ def _call(kind: str, name: str, functions: Evaluators, *arguments: Any, **option
 
 def _lacking(functions: Evaluators) -> dict[str, str | None]:
     """Say for each function whether its module can be imported, and what stops it."""
-    found: dict[str, str | None] = {}
-    for name in functions.names():
+    found: dict[str, str | None] = dict.fromkeys(functions.names())
+    for name in found:
         try:
             functions[name]
         except ImportError as error:
             found[name] = str(error)
-        else:
-            found[name] = None
     return found
 
 
@@ -295,5 +297,4 @@ def _private_stream(descriptor: int, mode: str, replacement: int) -> IO[str]:
 
 
 if __name__ == "__main__":
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    serve(_private_stream(0, "r", nothing), _private_stream(1, "w", 2))
+    serve(_private_stream(0, "r", os.open(os.devnull, os.O_RDONLY)), _private_stream(1, "w", 2))

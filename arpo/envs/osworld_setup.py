@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+import httpx
+
 from arpo.envs.osworld_chrome import ChromeTabs
 from arpo.envs.osworld_files import FileCache
 from arpo.envs.osworld_history import GUEST_PATH, TEMPLATE_URL, add_visits
@@ -142,16 +144,17 @@ class TaskSetup:
         """Perform the steps of `postconfig`, in order, before grading.
 
         What a guest refuses here may be the agent's doing, who closed the window that a step wants: it is logged, and
-        the grader judges what there is, as in OSWorld. A guest that is gone shows itself to the grader.
+        the grader judges what there is, as in OSWorld. A step that nobody answered may be the one that saves the
+        agent's work, and a guest that answers the grader again would be judged without it.
 
         Raises:
-            EnvError: If a file cannot be downloaded.
+            EnvError: If the connection breaks or a deadline passes, or a file cannot be downloaded.
         """
         for index, step in enumerate(steps):
             try:
                 self._perform(step)
             except EnvError as error:
-                if step["type"] == "download":
+                if step["type"] == "download" or isinstance(error.__cause__, httpx.TransportError):
                     raise
                 log.info("task %s, step %d before grading (%s): %s", self._task_id, index, step["type"], error)
 

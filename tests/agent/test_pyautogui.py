@@ -25,7 +25,7 @@ from arpo.agent.actions import (
     TypeText,
     Wait,
 )
-from arpo.agent.pyautogui import to_pyautogui
+from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
 from tests.agent import strategies
 
 
@@ -57,6 +57,7 @@ class FakeGuest:
 
     def _install(self, monkeypatch: pytest.MonkeyPatch, module_name: str, functions: tuple[str, ...]) -> None:
         module = ModuleType(module_name)
+        module.PAUSE = 0.1  # type: ignore[attr-defined] # pyautogui's own
         for name in functions:
             setattr(module, name, self._recorder(name))
         monkeypatch.setitem(sys.modules, module_name, module)
@@ -119,6 +120,30 @@ def test_text_is_typed_in_the_way_each_part_of_it_needs(guest):
         ("sleep", 0.5),
         ("press", "enter"),
     ]
+
+
+def pauses_s(calls, between_calls_s):
+    """What a text takes when keys take nothing."""
+    waits = [
+        call[2] * len(call[1]) if call[0] == "write" else call[1] if call[0] == "sleep" else 0.0 for call in calls
+    ]
+    return sum(waits) + between_calls_s * sum(call[0] in ("write", "press", "hotkey") for call in calls)
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 2000, "<b>\n" * 500, "a\n" * 1000, "é" * 2000, "aé" * 1000, "x" * 20000], ids=lambda text: text[:4]
+)
+@pytest.mark.parametrize("xdotool", [True, False])
+def test_a_long_text_is_typed_whole_and_in_time(monkeypatch, text, xdotool):
+    guest = FakeGuest(monkeypatch, xdotool=xdotool)
+    calls = guest.run(TypeText(text))
+    assert pauses_s(calls, sys.modules["pyautogui"].PAUSE) <= LONGEST_TYPING_S + 0.1
+    typed = "".join(call[1] for call in calls if call[0] in ("write", "copy"))
+    assert xdotool or typed == text.replace("<", "").replace("\n", "")
+
+
+def test_a_text_of_usual_length_is_typed_at_the_official_pace(guest):
+    assert guest.run(TypeText("x" * 399)) == [("write", "x" * 399, 0.1)]  # 39.9 s, and 0.1 s after the call
 
 
 def test_a_guest_without_xdotool_pastes(monkeypatch):

@@ -18,7 +18,8 @@ NOTE = f"{HOME}/Desktop/note.txt"
 
 
 class FakeGuest:
-    """One machine. `web` is what the internet holds, by path; `refused` are the routes that answer with an error."""
+    """One machine. `web` is what the internet holds, by path; `refused` are the routes that answer with an error,
+    `silent` those that hang up."""
 
     def __init__(self, screen=(160, 120)):
         self.files = {}
@@ -30,6 +31,7 @@ class FakeGuest:
         self.web = {}
         self.fetched = []
         self.refused = set()
+        self.silent = set()
         self.content_type = "application/octet-stream"
         self.screen = screen
         guest = self
@@ -48,6 +50,9 @@ class FakeGuest:
                 self._answer(fields(self.headers.get("Content-Type", ""), raw))
 
             def _answer(self, body):
+                if urlsplit(self.path).path in guest.silent:
+                    self.close_connection = True
+                    return
                 status, kind, content = guest.answer(self.command, self.path, body)
                 self.send_response(status)
                 self.send_header("Content-Type", kind)

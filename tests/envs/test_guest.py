@@ -116,6 +116,34 @@ def test_a_guest_that_drips_is_given_up_at_the_deadline(server, guest):
     assert time.monotonic() - began < 2
 
 
+def test_an_answer_whose_headers_came_too_late_is_none(server, guest):
+    def drip(request):
+        request.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        for _ in range(8):
+            request.wfile.write(b"X: y\r\n")
+            time.sleep(0.1)
+        request.wfile.write(b"Content-Length: 0\r\n\r\n")
+
+    server.behave = drip
+    with pytest.raises(EnvError, match="was not complete"):
+        guest.check_health()
+
+
+def test_programs_and_windows_get_more_time_than_other_calls_and_more_of_a_slow_guest():
+    quick, slow = Guest("http://desktop"), Guest("http://virtual-machine", timeout_s=60)
+    assert (quick.patience_s, slow.patience_s) == (30, 180)
+
+
+def test_a_window_that_takes_longer_than_other_calls_is_waited_for(server, guest):
+    def behave(request):
+        time.sleep(0.8)  # the guest's calls have 0.5 s
+        request.reply(b'{"output": "", "error": "", "returncode": 0}')
+
+    server.behave = behave
+    guest.open_file("~/note.txt")
+    guest.execute(["true"])
+
+
 @pytest.mark.parametrize("status", [401, 404, 500, 503])
 def test_an_answer_that_is_no_success_is_an_error_with_what_the_guest_said(server, guest, status):
     server.behave = lambda request: request.reply(b"so it is", status)

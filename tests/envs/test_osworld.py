@@ -1,5 +1,7 @@
 """The OSWorld environment on a fake guest: set-up, steps, OSWorld's rules of grading, a machine for each episode."""
 
+import stat
+
 import pytest
 
 from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText
@@ -43,7 +45,12 @@ class FakeEngine:
 
     def __init__(self):
         self.machines = []
+        self.removed = []
         self.broken = False
+
+    def remove(self, machine):
+        self.removed.append(machine)
+        machine.remove()
 
     def start(self, spec):
         machine = FakeMachine()
@@ -138,6 +145,7 @@ def test_an_untouched_machine_is_used_and_every_later_episode_gets_a_new_one(mak
     env.step(TypeText("left over"))
     assert NOTE in engine.guest.files
     env.reset(said_task())
+    assert engine.removed == engine.machines[:1]  # by the engine, which remembers what it could not remove
     assert [machine.running for machine in engine.machines] == [False, True]
     assert NOTE not in engine.guest.files
 
@@ -211,6 +219,7 @@ def test_closing_removes_the_machine_and_what_was_fetched_from_it(make, engine):
     env = make()
     env.reset(said_task())
     directory = env._directory
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     env.close()
     assert not engine.machines[0].running
     assert not directory.exists()

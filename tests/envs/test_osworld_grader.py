@@ -179,16 +179,6 @@ def test_a_grader_that_raises_is_an_environment_error_and_never_a_zero(grader, g
 
 
 @needs_graders
-def test_a_guest_that_is_gone_is_an_environment_error_though_osworld_takes_it_for_a_missing_file(grader, tmp_path):
-    with running_guest() as guest:
-        gone = address(guest)
-    (tmp_path / "gold.txt").write_text("6")
-    task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
-    with pytest.raises(EnvError, match=r"guest: .*Connection"):
-        grader.grade(task, gone, tmp_path)
-
-
-@needs_graders
 def test_a_package_that_is_left_out_is_an_environment_error_though_osworld_catches_every_exception(
     grader, guest, documents, tmp_path
 ):

@@ -215,6 +215,33 @@ def test_before_an_episode_a_step_that_fails_is_an_error_after_it_the_agent_may_
     assert any(kind in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.parametrize(
+    ("route", "last"),
+    [
+        ("/setup/execute", step("execute", command=["save"])),
+        ("/setup/close_window", step("close_window", window_name="Writer")),
+        ("/json/list", step("chrome_close_tabs", urls_to_close=["https://a.org"])),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_before_grading_a_step_that_nobody_answered_is_an_error_and_one_that_was_refused_is_not(
+    setup, guest, route, last
+):
+    guest.refused.add(route)
+    setup.conclude([last])
+    guest.silent.add(route)
+    with pytest.raises(EnvError, match="RemoteProtocolError"):
+        setup.conclude([last])
+
+
+def test_tabs_are_not_asked_for_through_a_proxy(guest, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    ChromeTabs(guest.address, start_timeout_s=0.2).open(["https://a.org"])
+    assert list(guest.tabs.values()) == ["https://a.org"]
+
+
 def test_before_grading_a_download_must_succeed(setup, guest):
     with pytest.raises(EnvError, match="cannot be downloaded"):
         setup.conclude([step("download", files=[{"url": f"{guest.address}/web/none", "path": "x"}])])
