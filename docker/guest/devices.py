@@ -11,8 +11,10 @@ from Xlib.ext import xtest
 
 XK.load_keysym_group("xf86")
 
+FIRST_SPARE = 208
+"""From this key on, a keyboard has nothing but what `_teach` gives it: media keys, most of them twice."""
 NOTICE_S = 0.02
-CATCH_UP_LIMIT_S = 0.1
+CATCH_UP_LIMIT_S = 0.2
 """What programs get to take what was typed, or to notice what a key types now: at least and at most."""
 
 
@@ -94,12 +96,12 @@ class Devices:
         rows = self._display.get_keyboard_mapping(first, last - first + 1)
         self._keys: dict[int, tuple[int, int]] = {}
         """Keysyms that the keyboard has, with the key and whether it needs shift."""
-        for keycode, row in enumerate(rows, start=first):
+        for keycode, row in enumerate(rows[: FIRST_SPARE - first], start=first):
             for level, keysym in enumerate(row[:2]):
                 if keysym:
                     self._keys.setdefault(keysym, (keycode, level))
-        self._spare: dict[int, int] = {keycode: 0 for keycode, row in enumerate(rows, start=first) if not any(row)}
-        """Keys without a character, with the keysym that each was taught, the one taught longest ago first."""
+        self._spare = dict.fromkeys(range(FIRST_SPARE, last + 1), 0)
+        """Keys that type what they were taught, the one taught longest ago first."""
 
     def _keysym(self, name: str) -> int:
         keysym = _character(name) if len(name) == 1 else XK.string_to_keysym(KEYSYMS.get(name, ""))
@@ -159,7 +161,8 @@ class Devices:
                 keycode = next(key for key, known in self._spare.items() if known not in wanted)
                 del self._spare[keycode]
                 self._spare[keycode] = keysym
-                self._display.change_keyboard_mapping(keycode, [[keysym, keysym]])
+            rows = [[self._spare[keycode]] * 2 for keycode in sorted(self._spare)]
+            self._display.change_keyboard_mapping(FIRST_SPARE, rows)  # one message: GTK takes 50 ms for each
         self._catch_up()
 
     def _catch_up(self) -> None:
