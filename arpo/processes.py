@@ -20,19 +20,42 @@ SWEEPS = 3
 
 def own_name() -> str:
     """Return what names this process on this machine for good: its id, and when it began."""
-    process = psutil.Process()
-    return f"{process.pid}-{int(process.create_time())}"
+    return f"{os.getpid()}-{_life(os.getpid())[1]}"
 
 
 def owner_lives(name: str) -> bool:
-    """Say whether the process of a name lives; what is no such name counts as living."""
+    """Say whether the process of a name lives; what is no such name, or may not be looked at, counts as living.
+
+    A zombie does not: where nobody collects the dead, a process that was killed stays one for good.
+    """
     pid, _, started = name.partition("-")
     if not (pid.isdecimal() and started.isdecimal()):
         return True  # not one of ours: leave it alone
     try:
-        return int(psutil.Process(int(pid)).create_time()) == int(started)
-    except psutil.Error:
+        ended, began = _life(int(pid))
+    except psutil.NoSuchProcess:
         return False
+    except psutil.Error:
+        return True
+    return not ended and began == int(started)
+
+
+def _life(pid: int) -> tuple[bool, int]:
+    """Return whether a process has ended, and when it began.
+
+    Linux counts ticks since the machine was booted. The time of day would not do: when somebody sets the clock, it
+    changes for processes that live.
+    """
+    if sys.platform != "linux":
+        process = psutil.Process(pid)
+        return process.status() == psutil.STATUS_ZOMBIE, int(process.create_time())
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(pid) from None
+    except OSError:
+        raise psutil.AccessDenied(pid) from None
+    return fields[0] in "ZX", int(fields[19])  # fields 3 and 22; the second, a name, may hold anything
 
 
 def end_processes(label: str, directory: Path | None = None, variable: str = LABEL_VARIABLE) -> int:

@@ -5,17 +5,24 @@
 set -euo pipefail
 
 directory=${1:-/var/lib/arpo-engine}
-if docker info >/dev/null 2>&1; then
+use_if_it_answers() {
+    docker info >/dev/null 2>&1 || return 0
     echo "export DOCKER_HOST=${DOCKER_HOST:-unix:///var/run/docker.sock}"
     exit 0
-fi
-export DOCKER_HOST=unix://$directory/docker.sock
+}
+use_if_it_answers
+unset DOCKER_HOST # what it names does not answer, perhaps the usual place does
+use_if_it_answers
 
 if ! { command -v dockerd && command -v iptables && command -v ip && command -v mmdebstrap; } >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update >&2
     apt-get -qq install -y --no-install-recommends docker.io iptables iproute2 mmdebstrap >/dev/null
+    use_if_it_answers # with systemd, the package starts an engine
 fi
+
+export DOCKER_HOST=unix://$directory/docker.sock
+use_if_it_answers # an earlier call has started it
 
 # After a kill -9 the daemon waits for processes that its pid files name, though they are gone or were never collected.
 forget_if_dead() {

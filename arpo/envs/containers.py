@@ -6,8 +6,10 @@ The one file that knows the Docker SDK.
 import logging
 import os
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -95,7 +97,7 @@ class Container:
     def remove(self) -> None:
         """End and remove it; a container that is gone already is fine."""
         with env_boundary("guest", f"removing container {self.id[:12]}"):
-            _remove(self._handle)
+            _remove(self._handle.client, self.id)
 
     def _read_ports(self) -> None:
         with env_boundary("guest", "reading the ports of a container"):
@@ -115,7 +117,7 @@ class Containers:
     _lock = threading.Lock()
     _reaped = False
     _left_over: ClassVar[set[str]] = set()
-    """Containers of this process that an engine without answer has not removed."""
+    """Containers of this process that the engine has not removed when it should."""
 
     def __init__(self) -> None:
         self._client = _wait_for_engine() if Containers._reaped else connect()
@@ -137,12 +139,13 @@ class Containers:
         self._remove_left_over()
         try:
             with env_boundary("guest", f"starting a container of {spec.image}"):
+                spec = replace(spec, cpus=min(spec.cpus, self._cores))
                 handle = self._client.containers.create(spec.image, labels=_labels(), **engine_options(spec))
                 try:
                     handle.start()
                     return Container(handle)
                 except BaseException:
-                    _remove(handle)
+                    self._remove(str(handle.id))
                     raise
         except EnvError as error:
             if isinstance(error.__cause__, ImageNotFound):
@@ -150,22 +153,22 @@ class Containers:
             raise
 
     def remove(self, container: Container) -> None:
-        """Remove a container now, or, where the engine does not answer, before the next start; never raises."""
-        try:
-            container.remove()
-        except EnvError as error:
-            log.warning("%s", error)
+        """Remove a container now, or, where the engine does not do it, before a later start; never raises."""
+        self._remove(container.id)
+
+    def _remove(self, name: str) -> None:
+        if not _remove_each(self._client, [name]):
             with Containers._lock:
-                Containers._left_over.add(container.id)
+                Containers._left_over.add(name)
 
     def _remove_left_over(self) -> None:
-        from docker.errors import NotFound
-
         with Containers._lock:
-            for name in tuple(Containers._left_over):
-                with env_boundary("guest", f"removing container {name[:12]}"), suppress(NotFound):
-                    _remove(self._client.containers.get(name))
-                Containers._left_over.discard(name)
+            Containers._left_over.difference_update(_remove_each(self._client, Containers._left_over))
+
+    @cached_property
+    def _cores(self) -> int:
+        """How many cores the engine has; it starts nothing that may use more."""
+        return int(self._client.info()["NCPU"])
 
     def close(self) -> None:
         """Close the connection to the engine; containers stay."""
@@ -200,12 +203,8 @@ def engine_facts() -> str:
     Raises:
         EnvError: If none answers.
     """
-    client = connect()
-    try:
-        with env_boundary("guest", "asking the engine who it is"):
-            facts = client.info()
-    finally:
-        client.close()
+    with closing(connect()) as client, env_boundary("guest", "asking the engine who it is"):
+        facts = client.info()
     return f"Docker {facts['ServerVersion']}, {facts['Driver']}, {facts['NCPU']} cores"
 
 
@@ -217,16 +216,13 @@ def has_image(name: str) -> bool:
     """
     from docker.errors import ImageNotFound
 
-    client = connect()
     try:
-        with env_boundary("guest", f"looking for the image {name}"):
+        with closing(connect()) as client, env_boundary("guest", f"looking for the image {name}"):
             client.images.get(name)
     except EnvError as error:
         if isinstance(error.__cause__, ImageNotFound):
             return False
         raise
-    finally:
-        client.close()
     return True
 
 
@@ -234,12 +230,11 @@ def reap(client: "DockerClient") -> int:
     """Remove the containers that dead processes of this machine left; return how many there were."""
     with env_boundary("guest", "looking for containers of dead runs"):
         listed = client.containers.list(all=True, ignore_removed=True, filters={"label": f"{HOST_LABEL}={_host()}"})
-        orphans = [container for container in listed if not owner_lives(container.labels.get(OWNER_LABEL, ""))]
-        for container in orphans:
-            _remove(container)
-    if orphans:
-        log.info("removed %d containers of dead runs", len(orphans))
-    return len(orphans)
+    orphans = [container.id for container in listed if not owner_lives(container.labels.get(OWNER_LABEL, ""))]
+    removed = len(_remove_each(client, orphans))
+    if removed:
+        log.info("removed %d containers of dead runs", removed)
+    return removed
 
 
 def remove_session(label: str) -> int:
@@ -248,19 +243,11 @@ def remove_session(label: str) -> int:
     Raises:
         EnvError: If no engine answers.
     """
-    client = connect()
-    try:
-        with env_boundary("guest", f"removing the containers of session {label}"):
-            found = client.containers.list(
-                all=True,
-                ignore_removed=True,
-                filters={"label": [f"{SESSION_LABEL}={label}", f"{HOST_LABEL}={_host()}"]},
-            )
-            for container in found:
-                _remove(container)
-    finally:
-        client.close()
-    return len(found)
+    wanted = {"label": [f"{SESSION_LABEL}={label}", f"{HOST_LABEL}={_host()}"]}
+    with closing(connect()) as client:
+        with env_boundary("guest", f"looking for the containers of session {label}"):
+            found = client.containers.list(all=True, ignore_removed=True, filters=wanted)
+        return len(_remove_each(client, [container.id for container in found]))
 
 
 def _labels() -> dict[str, str]:
@@ -268,13 +255,27 @@ def _labels() -> dict[str, str]:
     return {SESSION_LABEL: os.environ.get(LABEL_VARIABLE, owner), OWNER_LABEL: owner, HOST_LABEL: _host()}
 
 
-def _remove(container: Any) -> None:
+def _remove_each(client: "DockerClient", names: Iterable[str]) -> list[str]:
+    """Remove containers, and return those that are gone: one that the engine cannot remove must not stop a run."""
+    gone = []
+    for name in names:
+        try:
+            with env_boundary("guest", f"removing container {name[:12]}"):
+                _remove(client, name)
+        except EnvError as error:
+            log.warning("%s", error)
+        else:
+            gone.append(name)
+    return gone
+
+
+def _remove(client: "DockerClient", name: str) -> None:
     """Remove a container; somebody else may be doing the same."""
     from docker.errors import APIError, NotFound
 
     with suppress(NotFound):
         try:
-            container.remove(force=True, v=True)
+            client.api.remove_container(name, force=True, v=True)
         except APIError as error:
             if error.status_code != 409:  # its removal is in progress
                 raise

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterator
 from typing import Literal, get_args
 
-from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, Wait
+from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, TypeText, Wait
 from arpo.envs.base import StepResult
 from arpo.envs.container_spec import ContainerSpec
 from arpo.envs.containers import Container, Containers
@@ -23,6 +23,8 @@ CAPABILITIES = ("NET_ADMIN", "SETGID", "SETPCAP", "SETUID")
 """For the first process alone, which closes the network and then becomes a user without any."""
 WINDOWS_TIMEOUT_S = 20.0
 DRAG_S = 0.5
+CHARACTER_S = 0.005
+"""For each character of a text: the guest teaches its keyboard what it has not, some of it at a time."""
 
 
 class DockerDesktop:
@@ -103,8 +105,7 @@ class DockerDesktop:
         guest = self._playing("step")
         self._resume()
         self._last = action
-        duration_s = self._wait_s if isinstance(action, Wait) else DRAG_S if isinstance(action, Drag) else 0.0
-        guest.play(to_events(action, wait_s=self._wait_s), duration_s=duration_s)
+        guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
         return StepResult(self._observe(guest))
 
     def evaluate(self) -> float:
@@ -142,6 +143,17 @@ class DockerDesktop:
         yield from self._task.solution
         if not isinstance(self._task.solution[-1], Finished | Fail | CallUser):
             yield Finished()
+
+    def _duration_s(self, action: Action) -> float:
+        match action:
+            case Wait():
+                return self._wait_s
+            case Drag():
+                return DRAG_S
+            case TypeText(text):
+                return len(text) * CHARACTER_S
+            case _:
+                return 0.0
 
     def _renew(self) -> None:
         """Make the desktop as good as new; nothing to do before the first episode."""

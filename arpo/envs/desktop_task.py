@@ -7,14 +7,16 @@ from typing import Any
 
 from arpo.agent.actions import Action
 from arpo.agent.parser import parse_action
-from arpo.envs.guest import Guest
-from arpo.errors import ActionParseError, TaskFormatError
+from arpo.envs.guest import Execution, Guest
+from arpo.errors import ActionParseError, EnvError, TaskFormatError
 from arpo.types import Task
 
 Parameters = Mapping[str, Any]
 
 LONGEST_SLEEP_S = 30.0
 WINDOW_TIMEOUT_S = 20.0
+COMMAND_TIMEOUT_S = 15.0
+"""Much less than a pool gives a reset or an evaluation: what hangs is then one desktop, not its whole worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,12 @@ def run_steps(steps: Sequence[Parameters], guest: Guest) -> None:
     """Run set-up steps in order.
 
     Raises:
-        EnvError: If the guest does not do one of them.
+        EnvError: If the guest does not do one of them, or a command of theirs fails.
     """
     for step in steps:
-        SETUP_STEPS[step["type"]](guest, step.get("parameters", {}))
+        done = SETUP_STEPS[step["type"]](guest, step.get("parameters", {}))
+        if done is not None and done.returncode != 0:
+            raise EnvError("reset", f"set-up step {step} gave {done.returncode}: {done.error or done.output}")
 
 
 def run_checks(task: DesktopTask, guest: Guest) -> float:
@@ -85,15 +89,17 @@ def run_checks(task: DesktopTask, guest: Guest) -> float:
     Raises:
         EnvError: If the guest does not say what they read.
     """
-    run_steps(task.postconfig, guest)
+    for step in task.postconfig:  # a command may fail here: it meets whatever the agent has left
+        SETUP_STEPS[step["type"]](guest, step.get("parameters", {}))
     held = (
         METRICS[check.metric](RESULTS[check.result["type"]](guest, check.result), check.rules) for check in task.checks
     )
     return float(any(held) if task.any_check else all(held))
 
 
-def _execute(guest: Guest, parameters: Parameters) -> None:
-    guest.execute(parameters["command"], shell=bool(parameters.get("shell", False)))
+def _execute(guest: Guest, parameters: Parameters) -> Execution:
+    shell = bool(parameters.get("shell", False))
+    return guest.execute(parameters["command"], shell=shell, timeout_s=COMMAND_TIMEOUT_S)
 
 
 def _launch(guest: Guest, parameters: Parameters) -> None:
@@ -120,7 +126,7 @@ def _window(parameters: Parameters) -> dict[str, Any]:
     return {"name": parameters["window_name"], **flags}
 
 
-SETUP_STEPS: Mapping[str, Callable[[Guest, Parameters], None]] = {
+SETUP_STEPS: Mapping[str, Callable[[Guest, Parameters], Execution | None]] = {
     "execute": _execute,
     "command": _execute,
     "launch": _launch,
@@ -133,7 +139,7 @@ SETUP_STEPS: Mapping[str, Callable[[Guest, Parameters], None]] = {
 
 
 def _command_line(guest: Guest, result: Parameters) -> str:
-    return guest.execute(result["command"], shell=bool(result.get("shell", False))).output
+    return _execute(guest, result).output
 
 
 def _file(guest: Guest, result: Parameters) -> str:

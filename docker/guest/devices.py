@@ -1,17 +1,21 @@
 """Mouse and keyboard through the XTEST extension, without a process for each action."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from desktop import Desktop
 from keys import KEYSYMS
+from programs import anything_runs
 from Xlib import XK, X
 from Xlib.ext import xtest
 
 XK.load_keysym_group("xf86")
 
-REMAP_S = 0.05
-"""How long applications get to notice that a free key types another character now."""
+FIRST_SPARE = 208
+"""From this key on, a keyboard has nothing but what `_teach` gives it: media keys, most of them twice."""
+NOTICE_S = 0.02
+CATCH_UP_LIMIT_S = 0.2
+"""What programs get to take what was typed, or to notice what a key types now: at least and at most."""
 
 
 class Devices:
@@ -47,9 +51,9 @@ class Devices:
             if name in ("key_down", "key_up"):
                 self._keysym(*arguments)
         for name, *arguments in events:
-            if name == "sleep":  # without the lock: others may look at the screen meanwhile
+            if name in ("sleep", "text"):  # these let others look at the screen meanwhile
                 self._flush()
-                self._sleep(*arguments)
+                self._play_one[name](*arguments)
                 continue
             # Sent together, not one by one: on a busy machine a double click would take longer than it may.
             with self._desktop.lock:
@@ -90,12 +94,14 @@ class Devices:
     def _read_keyboard(self) -> None:
         first, last = self._display.display.info.min_keycode, self._display.display.info.max_keycode
         rows = self._display.get_keyboard_mapping(first, last - first + 1)
-        self._keycodes: dict[int, tuple[int, int]] = {}
-        for keycode, row in enumerate(rows, start=first):
+        self._keys: dict[int, tuple[int, int]] = {}
+        """Keysyms that the keyboard has, with the key and whether it needs shift."""
+        for keycode, row in enumerate(rows[: FIRST_SPARE - first], start=first):
             for level, keysym in enumerate(row[:2]):
                 if keysym:
-                    self._keycodes.setdefault(keysym, (keycode, level))
-        self._free = [keycode for keycode, row in enumerate(rows, start=first) if not any(row)]
+                    self._keys.setdefault(keysym, (keycode, level))
+        self._spare = dict.fromkeys(range(FIRST_SPARE, last + 1), 0)
+        """Keys that type what they were taught, the one taught longest ago first."""
 
     def _keysym(self, name: str) -> int:
         keysym = _character(name) if len(name) == 1 else XK.string_to_keysym(KEYSYMS.get(name, ""))
@@ -104,8 +110,10 @@ class Devices:
         return keysym
 
     def _key(self, event: int, name: str) -> None:
-        keycode, shifted = self._keycode(self._keysym(name))
-        shift, _ = self._keycodes[XK.XK_Shift_L]
+        keysym = self._keysym(name)
+        self._teach({keysym} - self._keys.keys())
+        keycode, shifted = self._place(keysym)
+        shift, _ = self._keys[XK.XK_Shift_L]
         if shifted and event == X.KeyPress:
             xtest.fake_input(self._display, X.KeyPress, shift)
         xtest.fake_input(self._display, event, keycode)
@@ -113,27 +121,56 @@ class Devices:
             xtest.fake_input(self._display, X.KeyRelease, shift)
 
     def _text(self, text: str) -> None:
-        shift, _ = self._keycodes[XK.XK_Shift_L]
-        for character in text:
-            keycode, shifted = self._keycode(_character(character))
-            if shifted:
-                xtest.fake_input(self._display, X.KeyPress, shift)
-            xtest.fake_input(self._display, X.KeyPress, keycode)
-            xtest.fake_input(self._display, X.KeyRelease, keycode)
-            if shifted:
-                xtest.fake_input(self._display, X.KeyRelease, shift)
+        """Type in parts: each as long as the spare keys suffice for what the keyboard has not."""
+        keysyms = [_character(character) for character in text]
+        begin = 0
+        while begin < len(keysyms):
+            wanted: set[int] = set()
+            end = begin
+            while end < len(keysyms) and len(wanted | {keysyms[end]} - self._keys.keys()) <= len(self._spare):
+                wanted |= {keysyms[end]} - self._keys.keys()
+                end += 1
+            self._teach(wanted)
+            with self._desktop.lock:  # sent together, as in `play`
+                for keysym in keysyms[begin:end]:
+                    self._type(keysym)
+            begin = end
 
-    def _keycode(self, keysym: int) -> tuple[int, int]:
-        """Return the key that types a keysym and whether with shift; a free key is taught what no key types."""
-        if keysym not in self._keycodes:
-            keycode = self._free.pop(0)
-            self._free.append(keycode)  # round and round: the one taught longest ago forgets
-            self._keycodes = {known: place for known, place in self._keycodes.items() if place[0] != keycode}
-            self._display.change_keyboard_mapping(keycode, [[keysym, keysym]])
-            self._display.sync()
-            time.sleep(REMAP_S)
-            self._keycodes[keysym] = (keycode, 0)
-        return self._keycodes[keysym]
+    def _type(self, keysym: int) -> None:
+        shift, _ = self._keys[XK.XK_Shift_L]
+        keycode, shifted = self._place(keysym)
+        if shifted:
+            xtest.fake_input(self._display, X.KeyPress, shift)
+        xtest.fake_input(self._display, X.KeyPress, keycode)
+        xtest.fake_input(self._display, X.KeyRelease, keycode)
+        if shifted:
+            xtest.fake_input(self._display, X.KeyRelease, shift)
+
+    def _place(self, keysym: int) -> tuple[int, int]:
+        """Return the key that types a keysym and whether with shift."""
+        return self._keys.get(keysym) or (next(key for key, known in self._spare.items() if known == keysym), 0)
+
+    def _teach(self, wanted: Collection[int]) -> None:
+        """Let spare keys type keysyms, no more than there are; others of them forget."""
+        missing = set(wanted) - set(self._spare.values())
+        if not missing:
+            return
+        self._catch_up()  # a program that is behind would read the keys that were typed by their new meaning
+        with self._desktop.lock:
+            for keysym in missing:
+                keycode = next(key for key, known in self._spare.items() if known not in wanted)
+                del self._spare[keycode]
+                self._spare[keycode] = keysym
+            rows = [[self._spare[keycode]] * 2 for keycode in sorted(self._spare)]
+            self._display.change_keyboard_mapping(FIRST_SPARE, rows)  # one message: GTK takes 50 ms for each
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        self._flush()
+        deadline = time.monotonic() + CATCH_UP_LIMIT_S
+        time.sleep(NOTICE_S)
+        while anything_runs() and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
 def _character(character: str) -> int:

@@ -1,4 +1,4 @@
-"""The programs of the desktop: running, launching and ending them, and the files they leave."""
+"""The programs of the desktop: running, launching and ending them, and what they use up."""
 
 import os
 import shlex
@@ -69,22 +69,6 @@ class Programs:
                 process.wait()
             self._launched.clear()
             time.sleep(0.005)
-
-
-def furnish_home() -> None:
-    """Put what every home directory starts with into this one."""
-    shutil.copytree("/etc/skel", Path.home(), dirs_exist_ok=True)
-
-
-def renew_home() -> None:
-    """Make the home directory and /tmp what they were at the start."""
-    for directory, kept in ((Path.home(), ()), (Path("/tmp"), (".X11-unix", ".X1-lock"))):
-        for entry in directory.iterdir():
-            if entry.name in kept:
-                continue
-            with suppress(OSError):  # what we may not remove, the agent could not have made
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-    furnish_home()
 
 
 def troubles(killed_before: int) -> list[str]:

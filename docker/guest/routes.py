@@ -15,6 +15,7 @@ from xml.sax.saxutils import quoteattr
 import programs
 from desktop import Desktop
 from devices import Devices
+from files import Files
 from PIL import Image
 from programs import Programs
 
@@ -53,10 +54,11 @@ class Answer:
 class Guest:
     """The routes of one desktop."""
 
-    def __init__(self, desktop: Desktop, devices: Devices, running: Programs) -> None:
+    def __init__(self, desktop: Desktop, devices: Devices, running: Programs, files: Files) -> None:
         self._desktop = desktop
         self._devices = devices
         self._programs = running
+        self._files = files
         self._killed_before = 0
         self._routes: dict[tuple[str, str], Callable[[Parameters], Answer]] = {
             # OSWorld's
@@ -241,7 +243,7 @@ class Guest:
         """End every program, renew the files, let go of every key: X server and window manager stay."""
         self._programs.end_all()
         self._devices.release_all()
-        programs.renew_home()
+        self._files.renew()
         self._killed_before = programs.killed_for_memory()
         self._devices.park()
         if not _within(RESET_LIMIT_S, lambda: not self._desktop.windows()):

@@ -1,7 +1,7 @@
 """The guest server: OSWorld's HTTP routes on port 5000, and faster ways to do the same.
 
-Without ARPO_SECRET in the environment it is an OSWorld guest that any OSWorld client can drive. With it, every
-request must carry `Authorization: Bearer <secret>`.
+It is an OSWorld guest that any OSWorld client can drive, unless its standard input holds a secret: then every
+request must carry `Authorization: Bearer <secret>`. In the environment, every program of the user could read it.
 """
 
 import hmac
@@ -17,7 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import display
 from devices import Devices
-from programs import Programs, furnish_home
+from files import Files
+from programs import Programs
 from routes import Answer, Guest
 
 PORT = 5000
@@ -46,33 +47,41 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing: the client knows what it asked."""
 
     def _answer(self) -> None:
-        address = urlsplit(self.path)
-        try:
-            body = self._body()
-            if not self._allowed():
-                answer = Answer.error(401, "this desktop wants the secret of its run")
-            else:
-                parameters = {**_first_values(address.query), **body}
-                answer = self.guest.answer(self.command, address.path, parameters)
-        except Exception as error:  # noqa: BLE001 - whatever went wrong is the answer
-            traceback.print_exc()
-            answer = Answer.error(500, f"{type(error).__name__}: {error}")
+        refusal = self._refusal()
+        self.close_connection = self.close_connection or refusal is not None  # a body that nobody reads is in the way
+        answer = refusal or self._answer_of_guest()
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(answer.body)
+
+    def _refusal(self) -> Answer | None:
+        """Look at the head of a request alone: a body takes memory."""
+        if not self._allowed():
+            return Answer.error(401, "this desktop wants the secret of its run")
+        length = self.headers.get("Content-Length", "0")
+        if not (length.isdecimal() and int(length) <= LARGEST_BODY):
+            return Answer.error(413, f"a body must have 0 to {LARGEST_BODY} bytes, not {length!r}")
+        return None
+
+    def _answer_of_guest(self) -> Answer:
+        address = urlsplit(self.path)
+        try:
+            parameters = {**_first_values(address.query), **self._body()}
+            return self.guest.answer(self.command, address.path, parameters)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong is the answer
+            traceback.print_exc()
+            return Answer.error(500, f"{type(error).__name__}: {error}")
 
     def _allowed(self) -> bool:
         given = self.headers.get("Authorization", "")
         return not self.secret or hmac.compare_digest(given.encode(), f"Bearer {self.secret}".encode())
 
     def _body(self) -> Mapping[str, object]:
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > LARGEST_BODY:
-            self.close_connection = True
-            raise ValueError(f"a body of {length} bytes is more than {LARGEST_BODY}")
-        raw = self.rfile.read(length)
+        raw = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         content_type = self.headers.get("Content-Type", "")
         if not raw:
             return {}
@@ -100,9 +109,9 @@ def _parts(content_type: str, raw: bytes) -> dict[str, object]:
 
 def main() -> int:
     """Bring the desktop up, then serve it for ever; the exit status."""
+    Handler.secret = sys.stdin.readline().strip()
     RUNTIME.mkdir(exist_ok=True)
     x_server = display.start_x_server(os.environ.get("ARPO_SCREEN", "1280x720x24"), RUNTIME)
-    Handler.secret = os.environ.pop("ARPO_SECRET", "")
     try:
         desktop = display.wait_for_display(x_server, RUNTIME)
         display.end_with(x_server, "Xvfb")
@@ -110,10 +119,10 @@ def main() -> int:
     except display.StartError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    furnish_home()
+    files = Files()
     devices = Devices(desktop)
     devices.park()
-    Handler.guest = Guest(desktop, devices, Programs())
+    Handler.guest = Guest(desktop, devices, Programs(), files)
     server = ThreadingHTTPServer(("0.0.0.0", PORT), Handler)
     server.daemon_threads = True
     server.serve_forever()

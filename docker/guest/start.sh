@@ -6,5 +6,9 @@ if [ "${ARPO_NETWORK:-open}" = closed ]; then
 fi
 mkdir -p /tmp/.X11-unix
 chmod 1777 /tmp/.X11-unix
+secret=${ARPO_SECRET:-} # over standard input, where only the server finds it; any program can read an environment
+unset ARPO_SECRET
 exec setpriv --reuid user --regid user --init-groups --no-new-privs --inh-caps=-all --bounding-set=-all \
-    python3 /opt/arpo/guest/server.py
+    python3 /opt/arpo/guest/server.py <<END
+$secret
+END

@@ -2,7 +2,7 @@
 
 import pytest
 
-from arpo.agent.actions import CallUser, Fail, Wait
+from arpo.agent.actions import CallUser, Fail, Hotkey, TypeText, Wait
 from arpo.envs.contract import check_env
 from arpo.envs.desktop import DockerDesktop
 from tests.envs.desktops import QUICK, editor_task, needs_desktop, task
@@ -44,3 +44,31 @@ def test_giving_up_is_right_where_the_task_cannot_be_done_and_wrong_elsewhere(de
     assert desktop.evaluate() == 1.0  # there is no such file, and that is what the task wants
     desktop.step(action)
     assert desktop.evaluate() == 0.0
+
+
+def test_an_idle_episode_does_not_inherit_a_locked_solution(desktop):
+    rule = {"type": "rule", "rules": {"expected": "done"}}
+    wanted = task(
+        evaluator={"func": "exact_match", "result": {"type": "vm_file", "path": "~/a"}, "expected": rule},
+    )
+    desktop.reset(wanted)
+    desktop._guest.execute("printf done > ~/a; chmod 555 ~", shell=True)
+    assert desktop.evaluate() == 1.0
+    desktop.reset(wanted)
+    assert desktop.evaluate() == 0.0
+
+
+def test_a_long_text_of_many_scripts_is_typed_whole(desktop):
+    # 2000 characters, no two of the first 1900 the same, and what the keyboard has between them
+    text = "".join(chr(0x4E00 + 7 * i) for i in range(1900)) + "λ a Я ü " * 12 + "end."
+    desktop.reset(
+        task(
+            config=[{"type": "launch", "parameters": {"command": "mousepad ~/typed.txt"}}],
+            windows=["typed.txt"],
+            evaluator={"func": "infeasible"},
+        )
+    )
+    desktop.step(TypeText(text))
+    desktop.step(Hotkey(("ctrl", "s")))
+    desktop.step(Wait())
+    assert desktop._guest.file("~/typed.txt").decode() == text

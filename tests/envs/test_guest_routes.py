@@ -138,6 +138,31 @@ def test_what_a_plain_osworld_client_asks_first(guest):
     assert guest.get("/nothing").status_code == 404
 
 
+def test_a_reset_renews_what_the_user_has_locked_wherever_it_lies(guest):
+    look = "ls -A ~ /tmp /tmp/.X11-unix /dev/shm /run/arpo /var/tmp; stat --format %a ~ ~/Documents"
+    guest.post("/setup/reset")
+    before = execute(guest, look, shell=True)["output"]
+    make = "mkdir -p ~/deep/er; touch ~/deep/er/a ~/b /tmp/.X11-unix/a /dev/shm/a /run/arpo/a /var/tmp/a"
+    execute(guest, f"{make}; chmod 0 ~/deep/er; chmod 555 ~/deep ~/Documents ~", shell=True)
+    assert guest.post("/setup/reset").status_code == 200
+    assert execute(guest, look, shell=True)["output"] == before
+
+
+def test_a_reset_that_cannot_remove_something_says_so(guest):
+    container = execute(guest, "hostname")["output"].strip()
+    docker("exec", "--user", "root", container, "sh", "-c", "mkdir ~user/foreign && touch ~user/foreign/a")
+    answer = guest.post("/setup/reset")
+    assert answer.status_code == 500
+    assert "foreign" in answer.json()["message"]
+    docker("exec", "--user", "root", container, "sh", "-c", "rm -r ~user/foreign")
+    assert guest.post("/setup/reset").status_code == 200
+
+
+def test_a_fifo_is_no_file(guest):
+    execute(guest, "mkfifo ~/pipe", shell=True)
+    assert guest.post("/file", data={"file_path": "~/pipe"}).status_code == 404
+
+
 def test_a_reset_ends_programs_renews_files_and_lets_go_of_keys(guest):
     execute(guest, "touch ~/mine /tmp/mine; sleep 100 >/dev/null 2>&1 &", shell=True)
     guest.post("/setup/launch", json={"command": ["mousepad"]})

@@ -1,0 +1,72 @@
+"""Names of processes: for good, and true of the dead."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arpo.processes import own_name, owner_lives
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+
+
+@pytest.fixture
+def sleeper(tmp_path):
+    """A process whose own name looks like the rest of a line of /proc."""
+    program = tmp_path / "a) Z 1 (b"
+    program.symlink_to(shutil.which("sleep"))
+    process = subprocess.Popen([program, "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def name_of(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return f"{pid}-{fields[19]}"
+
+
+def test_this_process_lives_and_one_that_began_at_another_time_does_not():
+    pid, began = own_name().split("-")
+    assert int(pid) == os.getpid()
+    assert owner_lives(own_name())
+    assert not owner_lives(f"{pid}-{int(began) + 1}")
+    assert not owner_lives("999999999-1")
+
+
+@pytest.mark.parametrize("name", ["", "notes", "12-x", "12"])
+def test_what_is_no_name_counts_as_living(name):
+    assert owner_lives(name)
+
+
+@linux
+def test_a_process_that_was_killed_is_dead_though_nobody_has_waited_for_it(sleeper):
+    assert owner_lives(name_of(sleeper.pid))
+    sleeper.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert psutil.Process(sleeper.pid).status() == psutil.STATUS_ZOMBIE
+    assert not owner_lives(name_of(sleeper.pid))
+
+
+@linux
+def test_a_clock_that_was_set_makes_nobody_look_dead(monkeypatch):
+    name = own_name()
+    create_time = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: create_time(self) + 3600)  # as psutil reckons
+    assert owner_lives(name)
+    assert own_name() == name
+
+
+@linux
+def test_a_process_that_may_not_be_looked_at_counts_as_living(monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: refuse())
+    assert owner_lives("1-1")
