@@ -52,7 +52,6 @@ class Devices:
                 self._keysym(*arguments)
         for name, *arguments in events:
             if name in ("sleep", "text"):  # these let others look at the screen meanwhile
-                self._flush()
                 self._play_one[name](*arguments)
                 continue
             # Sent together, not one by one: on a busy machine a double click would take longer than it may.
@@ -89,6 +88,7 @@ class Devices:
         xtest.fake_input(self._display, X.MotionNotify, x=round(x), y=round(y))
 
     def _sleep(self, seconds: float) -> None:
+        self._flush()
         time.sleep(min(float(seconds), 60.0))
 
     def _read_keyboard(self) -> None:
