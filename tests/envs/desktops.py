@@ -1,6 +1,5 @@
 """What the tests of real desktops share: one reason to skip, tasks, and desktops that are surely removed."""
 
-import os
 import shutil
 import subprocess
 from functools import cache
@@ -57,4 +56,6 @@ def task(**config: object) -> Task:
 
 def docker(*arguments: str) -> str:
     """Run the docker command and return what it says."""
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True, env=os.environ).stdout
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr}"
+    return done.stdout
