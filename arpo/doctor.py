@@ -20,7 +20,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from arpo.envs.containers import engine_facts, has_image
+from arpo.envs.containers import ask_engine
 from arpo.envs.desktop import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
 from arpo.machine import SLOW, kvm_trouble
@@ -64,7 +64,7 @@ def examine() -> Iterator[Finding]:
 def look_at_engine() -> Finding:
     """Ask the Docker engine who it is."""
     try:
-        said = engine_facts()
+        said = ask_engine().summary
     except ArpoError as error:
         remedy = 'start one: eval "$(bash docker/start_engine.sh)" as root on Debian; elsewhere install Docker Engine'
         return Finding("engine", False, str(error), remedy)
@@ -73,7 +73,7 @@ def look_at_engine() -> Finding:
 
 def look_at_image() -> Finding:
     """Look for the desktop image."""
-    if has_image(IMAGE):
+    if ask_engine(IMAGE).has_image:
         return Finding("image", True, IMAGE)
     return Finding("image", False, f"there is no {IMAGE}", "bash docker/build_image.sh")
 

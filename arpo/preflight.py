@@ -64,11 +64,12 @@ def _missing_desktops(requires: Mapping[str, object]) -> list[str]:
     if requires.get("docker"):
         image = str(requires.get("image") or "")
         try:
-            directory, has_image = ask_engine(image, ENGINE_TIMEOUT_S)
+            engine = ask_engine(image, ENGINE_TIMEOUT_S)
         except EnvError as error:
             missing.append(f"it needs a Docker engine: {error}; install or start one, and let this user talk to it")
         else:
-            missing += [] if has_image else [_missing_image(image)]
+            directory = engine.directory
+            missing += [] if engine.has_image or not image else [_missing_image(image)]
     return missing + _missing_room(requires.get("budget"), directory)
 
 

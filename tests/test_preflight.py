@@ -34,7 +34,12 @@ class Engine:
                 images = [{"Id": "1"}] if "desktop%3Aplain" in query else []
                 answers = {
                     "version": {"ApiVersion": "1.44"},
-                    "info": {"DockerRootDir": str(directory)},
+                    "info": {
+                        "ServerVersion": "20.10",
+                        "Driver": "overlay2",
+                        "NCPU": 2,
+                        "DockerRootDir": str(directory),
+                    },
                     "json": images,
                 }
                 content = json.dumps(answers[route]).encode()

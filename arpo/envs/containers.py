@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,6 +35,7 @@ API_TIMEOUT_S = 30.0
 ENGINE_PATIENCE_S = 20.0
 """How long a start waits for an engine that has answered before: a restart of it takes seconds."""
 ENGINE_POLL_S = 0.1
+FREEZE_ATTEMPTS = 10
 
 
 class Container:
@@ -66,6 +67,12 @@ class Container:
         self._paused = False
         self._read_ports()
 
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception_message(match=".*unable to freeze"),  # version 1 of cgroups, a busy desktop
+        stop=tenacity.stop_after_attempt(FREEZE_ATTEMPTS),
+        wait=tenacity.wait_fixed(ENGINE_POLL_S),
+        reraise=True,
+    )
     def pause(self) -> None:
         """Freeze every process in it."""
         if not self._paused:
@@ -197,33 +204,26 @@ def _wait_for_engine() -> "DockerClient":
     return connect()
 
 
-def engine_facts() -> str:
-    """Return what the engine says of itself, in a sentence.
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What an engine says of itself."""
+
+    summary: str
+    directory: Path
+    """Where it keeps its data."""
+    has_image: bool
+
+
+def ask_engine(image: str = "", timeout_s: float = API_TIMEOUT_S) -> EngineFacts:
+    """Return what the engine says of itself, and whether it has an image.
 
     Raises:
         EnvError: If none answers.
     """
-    with closing(connect()) as client, env_boundary("guest", "asking the engine who it is"):
-        facts = client.info()
-    return f"Docker {facts['ServerVersion']}, {facts['Driver']}, {facts['NCPU']} cores"
-
-
-def has_image(name: str) -> bool:
-    """Say whether the engine has an image.
-
-    Raises:
-        EnvError: If none answers.
-    """
-    from docker.errors import ImageNotFound
-
-    try:
-        with closing(connect()) as client, env_boundary("guest", f"looking for the image {name}"):
-            client.images.get(name)
-    except EnvError as error:
-        if isinstance(error.__cause__, ImageNotFound):
-            return False
-        raise
-    return True
+    with connect(timeout_s).api as engine, env_boundary("guest", "asking the engine what it has"):
+        facts, images = engine.info(), engine.images(image) if image else []
+    summary = f"Docker {facts['ServerVersion']}, {facts['Driver']}, {facts['NCPU']} cores"
+    return EngineFacts(summary, Path(facts["DockerRootDir"]), bool(images))
 
 
 def reap(client: "DockerClient") -> int:
@@ -290,9 +290,3 @@ def _mark_session() -> None:
 def _host() -> str:
     namespace = os.readlink("/proc/self/ns/pid") if Path("/proc/self/ns/pid").is_symlink() else "pid"
     return f"{os.uname().nodename} {namespace}"
-
-
-def ask_engine(image: str, timeout_s: float) -> tuple[Path, bool]:
-    """Return where the engine keeps its data, and whether it has an image; `EnvError` where none answers."""
-    with connect(timeout_s).api as engine, env_boundary("guest", "asking the engine what it has"):
-        return Path(engine.info()["DockerRootDir"]), not image or bool(engine.images(image))

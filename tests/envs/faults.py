@@ -1,5 +1,7 @@
 """Everything that can break in a real desktop; each breaks the container of this id."""
 
+import tenacity
+
 from tests.envs.desktops import docker
 
 
@@ -7,8 +9,9 @@ def kill(container):
     docker("kill", container)
 
 
+@tenacity.retry(stop=tenacity.stop_after_attempt(10), wait=tenacity.wait_fixed(0.1), reraise=True)
 def pause(container):
-    docker("pause", container)
+    docker("pause", container)  # with version 1 of cgroups, a busy container cannot be frozen every time
 
 
 def disconnect(container):
