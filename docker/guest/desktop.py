@@ -142,7 +142,8 @@ class Desktop:
 
     def _describe(self, window) -> dict | None:
         try:
-            title = bytes(self._property(window, "_NET_WM_NAME") or b"")
+            title = bytes(self._property(window, "_NET_WM_NAME")).decode(errors="replace")
+            title = title or str(window.get_wm_name() or "")
             names = window.get_wm_class() or ("", "")
             size = window.get_geometry()
             place = window.translate_coords(self.root, 0, 0)
@@ -150,7 +151,7 @@ class Desktop:
             return None
         return {
             "id": window.id,
-            "title": title.decode(errors="replace") or str(window.get_wm_name() or ""),
+            "title": title,
             "instance": names[0],
             "class": names[1],
             "x": -place.x,

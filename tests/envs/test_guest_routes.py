@@ -104,6 +104,15 @@ def test_windows_open_come_forward_and_close(guest):
     assert guest.post("/setup/activate_window", json={"window_name": "none"}).status_code == 404
 
 
+def test_windows_that_go_away_while_they_are_listed_are_left_out(guest):
+    guest.post("/setup/launch", json={"command": "for i in $(seq 60); do xterm -e true; done; touch ~/done", "shell": True})
+    titles = set()
+    while not guest.post("/file", data={"file_path": "~/done"}).is_success:
+        for _ in range(20):
+            titles.update(windows(guest))
+    assert titles == {"true"}
+
+
 def test_fast_input_types_what_a_keyboard_has_and_what_it_has_not(guest):
     text = "Aa1!<>\\ ü λ 漢"
     guest.post("/setup/launch", json={"command": ["mousepad", "~/typed.txt"]})
