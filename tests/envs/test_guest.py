@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from arpo.envs.guest import Execution, Guest, Window
+from arpo.envs.guest import ALIVE_POLL_S, Execution, Guest, Window
 from arpo.errors import EnvError
 
 
@@ -193,3 +193,12 @@ def test_waiting_for_a_guest_that_has_ended_ends_at_once(server, guest):
     with pytest.raises(EnvError, match="ended while it started"):
         guest.wait_until_healthy(30, lambda: False)
     assert time.monotonic() - began < 5
+
+
+def test_the_engine_is_asked_less_often_than_the_guest(server, guest):
+    server.behave = lambda request: request.reply(b"{}", 503 if len(server.asked) < 20 else 200)
+    asked_engine_at = []
+    began = time.monotonic()
+    guest.wait_until_healthy(30, lambda: asked_engine_at.append(time.monotonic()) or True)
+    assert len(server.asked) == 20
+    assert 1 <= len(asked_engine_at) <= 1 + (time.monotonic() - began) / ALIVE_POLL_S

@@ -105,12 +105,18 @@ def test_windows_open_come_forward_and_close(guest):
 
 
 def test_windows_that_go_away_while_they_are_listed_are_left_out(guest):
-    guest.post("/setup/launch", json={"command": "for i in $(seq 60); do xterm -e true; done; touch ~/done", "shell": True})
+    command = "for i in $(seq 60); do xterm -e sleep 0.05; done; touch ~/done"
+    guest.post("/setup/launch", json={"command": command, "shell": True})
     titles = set()
     while not guest.post("/file", data={"file_path": "~/done"}).is_success:
         for _ in range(20):
             titles.update(windows(guest))
-    assert titles == {"true"}
+    assert titles == {"sleep"}
+
+
+def test_no_application_has_to_look_at_every_font(guest):
+    assert "DejaVu" in execute(guest, ["fc-match", "sans"])["output"]
+    assert execute(guest, ["ls", "~/.cache/fontconfig"])["returncode"] != 0
 
 
 def test_fast_input_types_what_a_keyboard_has_and_what_it_has_not(guest):
