@@ -143,24 +143,27 @@ class Containers:
         from docker.errors import ImageNotFound
 
         _mark_session()
-        self._remove_left_over()
         try:
             with env_boundary("guest", f"starting a container of {spec.image}"):
-                spec = replace(spec, cpus=min(spec.cpus, self._cores))
-                handle = self._client.containers.create(spec.image, labels=_labels(), **engine_options(spec))
-                try:
-                    handle.start()
-                    return Container(handle)
-                except BaseException:
-                    self._remove(str(handle.id))
-                    raise
+                return self._start(replace(spec, cpus=min(spec.cpus, self._cores)))
         except EnvError as error:
             if isinstance(error.__cause__, ImageNotFound):
                 raise ConfigError(f"there is no image {spec.image} here; docker/build_image.sh makes ours") from error
             raise
+        finally:
+            self._remove_left_over()  # not before: after a restart of the engine, a run waits for the new ones
+
+    def _start(self, spec: ContainerSpec) -> Container:
+        handle = self._client.containers.create(spec.image, labels=_labels(), **engine_options(spec))
+        try:
+            handle.start()
+            return Container(handle)
+        except BaseException:
+            self._remove(str(handle.id))
+            raise
 
     def remove(self, container: Container) -> None:
-        """Remove a container now, or, where the engine does not do it, before a later start; never raises."""
+        """Remove a container now, or, where the engine does not do it, after a later start; never raises."""
         self._remove(container.id)
 
     def _remove(self, name: str) -> None:

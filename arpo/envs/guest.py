@@ -29,6 +29,9 @@ LONGEST_EXECUTION_S = 90.0
 GET_ATTEMPTS = 2
 GET_PAUSE_S = 0.05
 POLL_S = 0.02
+LONGEST_POLL_S = 0.5
+POLL_SHARE = 0.1
+"""Of the time waited so far: where many guests start at once, those who ask how far they are take cores from them."""
 ALIVE_POLL_S = 0.25
 """The engine takes more time to say whether a guest runs than the guest to say whether it is healthy."""
 LARGEST_ANSWER = 256 * 2**20
@@ -127,7 +130,6 @@ class Guest:
         timeout_s: float,
         is_running: Callable[[], bool],
         probe: Callable[[], object] | None = None,
-        poll_s: float = POLL_S,
     ) -> None:
         """Wait until the guest takes screenshots; what fails before counts as not yet.
 
@@ -135,27 +137,27 @@ class Guest:
             timeout_s: Wait no longer than this.
             is_running: Says whether there is anything to wait for.
             probe: Fails while the guest is not healthy; by default it asks our own guest server.
-            poll_s: Seconds between two probes.
 
         Raises:
             EnvError: If the deadline passes, or the guest ends.
         """
         probe = probe or (lambda: self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S))
-        deadline, ask_engine_at = time.monotonic() + timeout_s, 0.0
+        began = time.monotonic()
+        ask_engine_at = began
         while True:
             try:
                 probe()
             except EnvError as error:
                 now = time.monotonic()
-                if now > deadline:
+                if now > began + timeout_s:
                     raise EnvError("guest", f"no healthy guest within {timeout_s:g} s: {error}") from error
                 if now >= ask_engine_at:
                     if not is_running():
                         raise EnvError("guest", "the guest ended while it started") from error
-                    ask_engine_at = time.monotonic() + ALIVE_POLL_S
+                    ask_engine_at = now + ALIVE_POLL_S
             else:
                 return
-            time.sleep(poll_s)
+            time.sleep(min(max(POLL_S, POLL_SHARE * (now - began)), LONGEST_POLL_S))
 
     def play(self, events: Sequence[Event], *, duration_s: float = 0.0) -> None:
         """Play mouse and keyboard events that take `duration_s`."""

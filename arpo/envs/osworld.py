@@ -25,7 +25,6 @@ from arpo.errors import ConfigError, EnvError
 from arpo.types import Observation, Task
 
 HOST = "127.0.0.1"
-BOOT_POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
 """Of one request to the guest; its files travel within it, and its applications open within `Guest.patience_s`."""
 TYPING_TIMEOUT_S = CALL_TIMEOUT_S + LONGEST_TYPING_S
@@ -178,7 +177,7 @@ class OSWorldEnv:
         self._container = self._containers.start(self._machine)
         self._guest = guest = Guest(f"http://{HOST}:{self._container.port(SERVER_PORT)}", timeout_s=CALL_TIMEOUT_S)
         try:
-            guest.wait_until_healthy(self._boot_timeout_s, self._container.is_running, guest.screenshot, BOOT_POLL_S)
+            guest.wait_until_healthy(self._boot_timeout_s, self._container.is_running, guest.screenshot)
         except EnvError as error:
             raise EnvError("reset", f"{error}; {self._container.last_words()}") from error
         self._used = False

@@ -24,16 +24,16 @@ class Programs:
     """Whatever runs on the desktop besides the X server, the window manager and this server."""
 
     def __init__(self) -> None:
-        self.interpreter = Interpreter()
-        self._base = _processes() | {self.interpreter.pid}
+        self._interpreter: Interpreter | None = None
+        self._base = _processes()
         self._launched: list[subprocess.Popen] = []
 
     def execute(self, command: str | list[str], *, shell: bool, timeout_s: float = EXECUTE_TIMEOUT_S) -> dict:
         """Run a program to its end and return its `output`, `error` and `returncode`."""
         arguments = _arguments(command, shell)
         self._collect()
-        if self.interpreter.ready and _is_pyautogui(arguments):
-            return self.interpreter.run(arguments[2], timeout_s)
+        if _is_pyautogui(arguments) and (interpreter := self._warm_interpreter()):
+            return interpreter.run(arguments[2], timeout_s)
         done = subprocess.run(
             [*FIRST_TO_DIE, *arguments],
             capture_output=True,
@@ -44,6 +44,18 @@ class Programs:
             check=False,
         )
         return {"output": done.stdout, "error": done.stderr, "returncode": done.returncode}
+
+    @property
+    def warm(self) -> bool:
+        """Whether programs that use PyAutoGUI start at once."""
+        return self._interpreter is not None and self._interpreter.ready
+
+    def _warm_interpreter(self) -> Interpreter | None:
+        """Return it, or None while it loads, from the first program on: most desktops never have one."""
+        if self._interpreter is None:
+            self._interpreter = Interpreter()
+            self._base.add(self._interpreter.pid)
+        return self._interpreter if self._interpreter.ready else None
 
     def launch(self, command: str | list[str], *, shell: bool) -> None:
         """Start a program and leave it running."""

@@ -233,7 +233,7 @@ class Guest:
         picture = Image.open(io.BytesIO(self._desktop.screenshot()))
         troubles = programs.troubles(self._killed_before)
         report = {"troubles": troubles, "width": picture.width, "height": picture.height}
-        return Answer.json({**report, "warm": self._programs.interpreter.ready}, 503 if troubles else 200)
+        return Answer.json({**report, "warm": self._programs.warm}, 503 if troubles else 200)
 
     def _action(self, parameters: Parameters) -> Answer:
         self._devices.play(parameters["events"])

@@ -20,7 +20,7 @@ def guest():
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
-            if client.get("/health").json()["warm"]:
+            if client.get("/health").is_success:
                 break
         except httpx.TransportError:
             time.sleep(0.1)
@@ -72,6 +72,8 @@ def test_the_warm_interpreter_means_what_a_new_one_means(guest, python):
         "import pyautogui, sys, time; pyautogui.moveTo(30, 40); print(tuple(pyautogui.position())); "
         "print('oops', file=sys.stderr); sys.exit(4)"
     )
+    execute(guest, [python, "-c", "import pyautogui"])
+    wait_for(lambda: guest.get("/health").json()["warm"])
     warm = execute(guest, [python, "-c", program])
     assert warm == {"status": "success", "output": "(30, 40)\n", "error": "oops\n", "returncode": 4}
     assert guest.get("/cursor_position").json() == [30, 40]

@@ -17,7 +17,7 @@ from tests.integration.runs import ROOT, Run
 
 pytestmark = [*needs_desktop, pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
-ITERATIONS = 6
+ITERATIONS = 14
 EPISODES = 16
 DESKTOPS = 8
 OVERRIDES = (
