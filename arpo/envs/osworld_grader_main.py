@@ -45,10 +45,7 @@ no fault but no result: a 0. Any other 500, such as that its 120 s are over or i
 
 
 class AbsentPackageError(BaseException):
-    """Raised when OSWorld's code uses a package of ABSENT.
-
-    No `Exception`, because its metric functions turn every exception into a score of 0.
-    """
+    """Raised when OSWorld's code uses a package of ABSENT; its metric functions turn every `Exception` into a 0."""
 
 
 class AbsentThing:
@@ -152,13 +149,12 @@ class Guest:
 class Faults:
     """Requests to the guest that nobody, or a broken server, answered: OSWorld takes both for a missing file."""
 
-    def __init__(self) -> None:
-        self._server_port = self._vlc_port = 0
-        self.seen: list[str] = []
+    _guest: Guest
+    seen: list[str]
 
     def watch(self, guest: Guest) -> None:
-        """Begin again, with another guest."""
-        self._server_port, self._vlc_port, self.seen = guest.server_port, guest.vlc_port, []
+        """Begin, or begin again with another guest."""
+        self._guest, self.seen = guest, []
 
     def install(self) -> None:
         """Look at every request of this process, and give a deadline to those without."""
@@ -172,11 +168,13 @@ class Faults:
             try:
                 response = original(this, method, url, **keywords)
             except OSError as error:  # of which every exception of requests is one
-                if port in (self._server_port, self._vlc_port):
+                if self._guest.server_port != port == self._guest.vlc_port and self._guest.controller.get_screenshot():
+                    raise FileNotFoundError(f"VLC was closed: {error}") from error  # by the agent: no result, a 0
+                if port in (self._guest.server_port, self._guest.vlc_port):
                     self.seen.append(f"{method} {url}: {type(error).__name__}: {error}")
                 raise
             ill = response.status_code >= 500 and not any(words in response.text for words in NOT_THERE)
-            if ill and port == self._server_port:
+            if ill and port == self._guest.server_port:
                 self.seen.append(f"{method} {url} gave {response.status_code}: {response.text[:500]}")
             return response
 

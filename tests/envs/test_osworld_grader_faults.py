@@ -1,5 +1,6 @@
 """What a guest answers OSWorld's graders: a file that is not there scores 0, a guest that fails gives no score."""
 
+import dataclasses
 import re
 
 import pytest
@@ -66,6 +67,28 @@ def test_a_program_that_the_agent_did_not_make_scores_zero_as_in_osworld(grader,
     guest._post_execute = lambda body: failure(500, message)
     task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
     assert grader.grade(task, address(guest), tmp_path) == 0.0
+
+
+VLC_PLAYS = {
+    "func": "is_vlc_playing",
+    "result": {"type": "vlc_playing_info", "dest": "status.xml"},
+    "expected": {"type": "rule", "rules": {"type": "file_name", "file_name": "film.mp4"}},
+}
+
+
+@needs_graders
+def test_an_agent_that_closed_vlc_has_not_done_the_task(grader, guest, tmp_path):
+    with running_guest() as vlc:
+        port = vlc.port
+    assert grader.grade(VLC_PLAYS, dataclasses.replace(address(guest), vlc_port=port), tmp_path) == 0.0
+
+
+@needs_graders
+def test_a_guest_that_is_gone_has_not_closed_vlc(grader, tmp_path):
+    with running_guest() as guest, running_guest() as vlc:
+        gone = dataclasses.replace(address(guest), vlc_port=vlc.port)
+    with pytest.raises(EnvError, match=r"guest: .*Connection"):
+        grader.grade(VLC_PLAYS, gone, tmp_path)
 
 
 @needs_graders
