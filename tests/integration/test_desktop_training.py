@@ -21,8 +21,10 @@ ITERATIONS = 14
 EPISODES = 16
 DESKTOPS = 8
 OVERRIDES = (
-    "tasks.train.ids={mousepad:[append-a-line,delete-the-first-line,double-the-text,show-line-numbers]}",
-    "tasks.held_out.ids={galculator:[add]}",
+    "~tasks.train.ids",  # a mapping would be added to the one that is there
+    "~tasks.held_out.ids",
+    "+tasks.train.ids={mousepad:[append-a-line,delete-the-first-line,double-the-text,show-line-numbers]}",
+    "+tasks.held_out.ids={galculator:[add]}",
 )
 STRIKES, NOTICED_S = 3, 20.0
 """A desktop that broke between two rollouts is found when the next one begins."""
