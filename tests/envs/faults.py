@@ -1,7 +1,6 @@
 """Everything that can break in a real desktop; each breaks the container of this id."""
 
 import signal
-import subprocess
 
 import tenacity
 
@@ -45,13 +44,7 @@ def use_up_the_memory(container):
 
 def run_as_user(container, command):
     """Run a command in a desktop; a reset in place ends it, and then nothing has broken."""
-    done = subprocess.run(
-        ["docker", "exec", "--user", "user", container, "sh", "-c", command],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode in (0, KILLED), f"{command}: exit status {done.returncode}: {done.stderr}"
+    docker("exec", "--user", "user", container, "sh", "-c", command, accept=(0, KILLED))
 
 
 FAULTS = [

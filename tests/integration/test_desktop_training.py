@@ -17,7 +17,7 @@ from tests.integration.runs import ROOT, Run
 
 pytestmark = [*needs_desktop, pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
-ITERATIONS = 14
+ITERATIONS = 14  # enough for every strike, also where some must be made again
 EPISODES = 16
 DESKTOPS = 8
 OVERRIDES = (
