@@ -20,11 +20,11 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from arpo.envs.containers import ask_engine
+from arpo.host.containers import ask_engine
 from arpo.envs.desktop import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
-from arpo.machine import SLOW, kvm_trouble
-from arpo.session import Session
+from arpo.host.machine import SLOW, kvm_trouble
+from arpo.host.session import Session
 from arpo.types import Task
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from arpo.preflight import check_arguments, preflight
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.evaluation import EvaluationResult
 from arpo.rollout.selection import chosen_config, select_tasks
-from arpo.session import Session
+from arpo.host.session import Session
 from arpo.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
 from arpo.types import Task
 

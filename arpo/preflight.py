@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from arpo.envs.containers import ask_engine
+from arpo.host.containers import ask_engine
 from arpo.errors import ConfigError, EnvError
-from arpo.machine import SLOW, Budget, Resources, kvm_trouble
+from arpo.host.machine import SLOW, Budget, Resources, kvm_trouble
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def preflight(requires: Mapping[str, object], model_path: str | Path | None) -> 
 
     Args:
         requires: `gpus` (at least so many), `docker` (an engine that answers) with an `image`, `kvm` (that runs a
-            virtual machine), `budget` (of `arpo.machine.Budget`), `files` (paths by what they are), and
+            virtual machine), `budget` (of `arpo.host.machine.Budget`), `files` (paths by what they are), and
             `node_files` (those that desktops need). In a Ray cluster (`RAY_ADDRESS`), what desktops need is the
             business of other nodes.
         model_path: Directory of the checkpoint; empty where nobody said; None where the run writes it itself.

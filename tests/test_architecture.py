@@ -18,7 +18,7 @@ HEAVY = {
     "ray": {"arpo/envs/backends.py", "arpo/inference/remote.py"},
     "vllm": {"arpo/inference/vllm.py"},
     "miniwob": {"arpo/envs/miniwob_tasks.py"},
-    "docker": {"arpo/envs/containers.py"},
+    "docker": {"arpo/host/containers.py"},
     "peft": {"arpo/models/policy.py"},
     "tensorboard": {"arpo/loggers.py"},
     "hydra": {"train.py", "evaluate.py", "arpo/instantiate.py"},

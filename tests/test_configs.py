@@ -20,7 +20,7 @@ from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.errors import ConfigError
 from arpo.instantiate import build, build_trainer, register_resolvers
-from arpo.machine import Budget
+from arpo.host.machine import Budget
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
 from arpo.preflight import check_arguments

@@ -18,8 +18,8 @@ from arpo.envs.placement import Placement
 from arpo.envs.slots import Worker
 from arpo.envs.worker import WORKER_VARIABLE, DaemonThread, EnvWorker, Method, new_worker_label
 from arpo.errors import ConfigError, EnvError, env_boundary
-from arpo.processes import LABEL_VARIABLE, end_processes
-from arpo.session import MAX_DIRECTORY_LENGTH, session_directory
+from arpo.host.processes import LABEL_VARIABLE, end_processes
+from arpo.host.session import MAX_DIRECTORY_LENGTH, session_directory
 
 log = logging.getLogger(__name__)
 

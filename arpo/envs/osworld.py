@@ -13,8 +13,8 @@ from PIL import Image
 from arpo.agent.actions import Action, CallUser, Fail, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
 from arpo.envs.base import StepResult
-from arpo.envs.container_spec import ContainerSpec
-from arpo.envs.containers import Containers
+from arpo.host.container_spec import ContainerSpec
+from arpo.host.containers import Containers
 from arpo.envs.guest import Guest
 from arpo.envs.osworld_chrome import ChromeTabs
 from arpo.envs.osworld_files import FileCache

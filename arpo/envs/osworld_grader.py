@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from arpo.envs.container_spec import LOOPBACK
+from arpo.host.container_spec import LOOPBACK
 from arpo.errors import ConfigError, EnvError
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from arpo.envs.container_spec import ContainerSpec
+from arpo.host.container_spec import ContainerSpec
 from arpo.errors import ConfigError
 
 SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080

@@ -19,8 +19,8 @@ from arpo.envs.backends import RayBackend, worker_environment
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault
 from arpo.errors import ConfigError, EnvError
-from arpo.processes import LABEL_VARIABLE
-from arpo.session import Session
+from arpo.host.processes import LABEL_VARIABLE
+from arpo.host.session import Session
 from tests.envs.pool_support import (
     CRASH,
     HANG,
@@ -166,7 +166,7 @@ import asyncio, sys
 from pathlib import Path
 from arpo.envs.fake import FakeDesktop
 from arpo.envs.pool import EnvPool
-from arpo.session import Session
+from arpo.host.session import Session
 
 async def main():
     pool = EnvPool(FakeDesktop, size=2)
@@ -193,7 +193,7 @@ import ray
 from arpo.envs.backends import RayBackend
 from arpo.envs.fake import FakeDesktop
 from arpo.envs.pool import EnvPool
-from arpo.session import Session
+from arpo.host.session import Session
 
 async def main():
     pool = EnvPool(FakeDesktop, size=3, envs_per_worker=2, backend=RayBackend(placement="docker"))

@@ -5,7 +5,7 @@ from inspect import signature
 import pytest
 
 from arpo.envs import osworld
-from arpo.envs.containers import API_TIMEOUT_S
+from arpo.host.containers import API_TIMEOUT_S
 from arpo.envs.desktop import WINDOWS_TIMEOUT_S, DockerDesktop
 from arpo.envs.guest import CALL_TIMEOUT_S, LONGEST_EXECUTION_S, Guest
 from tests.test_configs import compose

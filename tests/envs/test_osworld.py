@@ -6,7 +6,7 @@ import pytest
 
 from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText
 from arpo.envs.base import DesktopEnv
-from arpo.envs.container_spec import ContainerSpec
+from arpo.host.container_spec import ContainerSpec
 from arpo.envs.contract import check_env
 from arpo.envs.osworld import OSWorldEnv
 from arpo.envs.osworld_machine import virtual_machine

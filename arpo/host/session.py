@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from arpo.errors import ConfigError, EnvError
-from arpo.processes import LABEL_VARIABLE, end_processes, own_name, owner_lives
+from arpo.host.processes import LABEL_VARIABLE, end_processes, own_name, owner_lives
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ def _remove_containers(directory: Path) -> None:
     """Remove the containers of a session, if it has started any."""
     if not (directory / CONTAINERS_MARKER).exists():
         return
-    from arpo.envs.containers import remove_session
+    from arpo.host.containers import remove_session
 
     try:
         removed = remove_session(directory.name)

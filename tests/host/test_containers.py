@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from arpo.envs.container_spec import ContainerSpec
-from arpo.envs.containers import Containers
+from arpo.host.container_spec import ContainerSpec
+from arpo.host.containers import Containers
 from arpo.envs.desktop import DockerDesktop
 from arpo.envs.guest import Guest
 from arpo.errors import ConfigError, EnvError
-from arpo.processes import own_name
-from arpo.session import Session
+from arpo.host.processes import own_name
+from arpo.host.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
 
 pytestmark = needs_desktop
@@ -69,7 +69,7 @@ def test_memory_processes_and_cores_are_limited_and_rights_are_dropped(facts):
 def test_containers_carry_the_session_and_the_owner(facts):
     labels = facts["Config"]["Labels"]
     assert labels["arpo.owner"] == own_name()
-    assert labels["arpo.session"] == os.environ.get("ARPO_SESSION", own_name())
+    assert labels["arpo.host.session"] == os.environ.get("ARPO_SESSION", own_name())
 
 
 def test_a_guest_is_a_user_without_rights_who_cannot_change_the_system(desktop):
@@ -160,7 +160,7 @@ def test_an_impossible_limit_is_refused():
 OWNER = """
 import sys
 from pathlib import Path
-from arpo.session import Session
+from arpo.host.session import Session
 from arpo.envs.desktop import DockerDesktop
 session = Session.start(Path(sys.argv[1]))
 env = DockerDesktop(screen=(320, 240))
@@ -226,11 +226,11 @@ def test_a_container_that_could_not_be_removed_goes_before_the_next_one_starts()
 
 def start_stranger(owner):
     """A container like ours, of another owner."""
-    from arpo.envs.containers import _host
+    from arpo.host.containers import _host
 
     labels = ("--label", f"arpo.owner={owner}", "--label", f"arpo.host={_host()}")
     return docker("run", "--detach", *labels, IMAGE, "sleep", "60").strip()
 
 
 def running(label):
-    return docker("ps", "--all", "--quiet", "--filter", f"label=arpo.session={label}").split()
+    return docker("ps", "--all", "--quiet", "--filter", f"label=arpo.host.session={label}").split()

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arpo.processes import own_name, owner_lives
+from arpo.host.processes import own_name, owner_lives
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 

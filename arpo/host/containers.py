@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import tenacity
 
-from arpo.envs.container_spec import ContainerSpec, engine_options
+from arpo.host.container_spec import ContainerSpec, engine_options
 from arpo.errors import ConfigError, EnvError, env_boundary
-from arpo.processes import LABEL_VARIABLE, own_name, owner_lives
-from arpo.session import CONTAINERS_MARKER, session_directory
+from arpo.host.processes import LABEL_VARIABLE, own_name, owner_lives
+from arpo.host.session import CONTAINERS_MARKER, session_directory
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 log = logging.getLogger(__name__)
 
-SESSION_LABEL = "arpo.session"
+SESSION_LABEL = "arpo.host.session"
 OWNER_LABEL = "arpo.owner"
 HOST_LABEL = "arpo.host"
 """Machine and process namespace of the owner: only there its process id means something."""

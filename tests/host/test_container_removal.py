@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from arpo.envs.container_spec import ContainerSpec
-from arpo.envs.containers import Containers, reap, remove_session
+from arpo.host.container_spec import ContainerSpec
+from arpo.host.containers import Containers, reap, remove_session
 from arpo.errors import EnvError
 
 docker = pytest.importorskip("docker")

@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from arpo.errors import ConfigError
-from arpo.session import Session, reap, session_directory
+from arpo.host.session import Session, reap, session_directory
 
 REPOSITORY = Path(__file__).parent.parent
 
 OWNER = """
 import os, subprocess, sys, time
 from pathlib import Path
-from arpo.session import Session
+from arpo.host.session import Session
 
 session = Session.start(Path(sys.argv[1]))
 children = {body}
@@ -183,7 +183,7 @@ def test_a_root_of_another_user_is_refused(root):
 
 
 def test_a_session_in_a_session_lies_beside_it(session):
-    code = "from arpo.session import Session\nwith Session.start() as inner: print(inner.directory)"
+    code = "from arpo.host.session import Session\nwith Session.start() as inner: print(inner.directory)"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     inner = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment).strip()
     assert Path(inner).parent == session.directory.parent

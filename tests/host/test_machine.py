@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from arpo import kvm_probe
+from arpo.host import kvm_probe
 from arpo.errors import ConfigError
-from arpo.machine import SLOW, Budget, Resources, kvm_trouble
+from arpo.host.machine import SLOW, Budget, Resources, kvm_trouble
 
 
 def probe(tmp_path, source):
