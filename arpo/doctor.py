@@ -20,9 +20,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from arpo.host.containers import ask_engine
 from arpo.envs.desktop import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
+from arpo.host.containers import ask_engine
 from arpo.host.machine import SLOW, kvm_trouble
 from arpo.host.session import Session
 from arpo.types import Task

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from arpo.host.containers import ask_engine
 from arpo.errors import ConfigError, EnvError
+from arpo.host.containers import ask_engine
 from arpo.host.machine import SLOW, Budget, Resources, kvm_trouble
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from arpo.callbacks.replay import ReplayInjection
 from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.errors import ConfigError
-from arpo.instantiate import build, build_trainer, register_resolvers
 from arpo.host.machine import Budget
+from arpo.instantiate import build, build_trainer, register_resolvers
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
 from arpo.preflight import check_arguments

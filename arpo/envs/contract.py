@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from PIL import Image
 
 from arpo.agent.actions import Action, Finished, Hover, Press, Scroll, Wait
-from arpo.envs.base import DesktopEnv, SolvableEnv
+from arpo.envs.protocol import DesktopEnv, SolvableEnv
 from arpo.errors import ConfigError, EnvError
 from arpo.types import Observation, Task
 

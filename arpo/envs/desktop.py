@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, TypeText, Wait
-from arpo.envs.base import StepResult
-from arpo.host.container_spec import ContainerSpec
-from arpo.host.containers import Container, Containers
 from arpo.envs.desktop_task import DesktopTask, read_task, run_checks, run_steps
 from arpo.envs.guest import Guest
 from arpo.envs.guest_input import to_events
+from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
+from arpo.host.container_spec import ContainerSpec
+from arpo.host.containers import Container, Containers
 from arpo.types import Observation, Task
 
 ResetMode = Literal["in_place", "restart", "fresh"]

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 from PIL import Image, ImageDraw, ImageFont
 
 from arpo.agent.actions import Action, Click, Fail, Finished, TypeText
-from arpo.envs.base import StepResult
 from arpo.envs.faults import Call, Faults, FaultScript
+from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Observation, Task
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
-from arpo.envs.base import StepResult
 from arpo.envs.miniwob_browser import ChromiumError, find_chromium
 from arpo.envs.miniwob_input import InputDevices
 from arpo.envs.miniwob_screens import FIRST_SCREENS
 from arpo.envs.miniwob_tab import Geometry, Tab
 from arpo.envs.miniwob_tasks import PAGES, SOLVABLE_PAGES, pages_directory
+from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
 from arpo.types import Observation, Task
 

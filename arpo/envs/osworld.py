@@ -12,16 +12,16 @@ from PIL import Image
 
 from arpo.agent.actions import Action, CallUser, Fail, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
-from arpo.envs.base import StepResult
-from arpo.host.container_spec import ContainerSpec
-from arpo.host.containers import Containers
 from arpo.envs.guest import Guest
 from arpo.envs.osworld_chrome import ChromeTabs
 from arpo.envs.osworld_files import FileCache
 from arpo.envs.osworld_grader import Grader, GuestAddress
 from arpo.envs.osworld_machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
 from arpo.envs.osworld_setup import Screen, TaskSetup
+from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
+from arpo.host.container_spec import ContainerSpec
+from arpo.host.containers import Containers
 from arpo.types import Observation, Task
 
 HOST = "127.0.0.1"

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from arpo.host.container_spec import LOOPBACK
 from arpo.errors import ConfigError, EnvError
+from arpo.host.container_spec import LOOPBACK
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from arpo.host.container_spec import ContainerSpec
 from arpo.errors import ConfigError
+from arpo.host.container_spec import ContainerSpec
 
 SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
 DISK_IN_CONTAINER = "/System.qcow2"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import tenacity
 
-from arpo.host.container_spec import ContainerSpec, engine_options
 from arpo.errors import ConfigError, EnvError, env_boundary
+from arpo.host.container_spec import ContainerSpec, engine_options
 from arpo.host.processes import LABEL_VARIABLE, own_name, owner_lives
 from arpo.host.session import CONTAINERS_MARKER, session_directory
 

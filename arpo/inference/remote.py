@@ -14,7 +14,7 @@ import torch
 from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor
 
-from arpo.envs.backends import MAX_CALLS_IN_FLIGHT, RAY, worker_environment
+from arpo.envs.pool.backends import MAX_CALLS_IN_FLIGHT, RAY, worker_environment
 from arpo.errors import ArpoError, ConfigError, EngineError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 

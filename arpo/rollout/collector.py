@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from arpo.agent.prompt import Prompt
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, RolloutError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.models.tokenization import ChatTokenizer

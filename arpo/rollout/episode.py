@@ -10,7 +10,7 @@ from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.parser import parse_response
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render
-from arpo.envs.base import StepResult
+from arpo.envs.protocol import StepResult
 from arpo.errors import ActionParseError, ConfigError, EngineError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer

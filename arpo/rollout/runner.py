@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from arpo.algorithms.rewards import is_success
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineError, EnvError
 from arpo.rollout.episode import Agent, EpisodeSpec, run_episode
 from arpo.rollout.meter import Meter

@@ -11,7 +11,7 @@ from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault, Faults
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, EnvError
 from arpo.models.policy import Policy
 from arpo.models.tiny import make_tiny

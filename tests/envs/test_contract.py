@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from arpo.agent.actions import Action, Click
-from arpo.envs.base import StepResult
 from arpo.envs.contract import ContractError, check_env, check_episode
+from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
 from arpo.types import Observation, Task
 

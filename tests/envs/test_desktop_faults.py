@@ -8,7 +8,7 @@ import pytest
 
 from arpo.agent.actions import TypeText, Wait
 from arpo.envs.desktop import DockerDesktop
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EnvError
 from tests.envs.desktops import QUICK, editor_task, needs_desktop
 from tests.envs.faults import FAULTS, freeze_the_x_server, kill, pause, use_up_the_memory

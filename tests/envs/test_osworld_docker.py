@@ -4,9 +4,9 @@ pyautogui, and graded by its own code."""
 import pytest
 
 from arpo.agent.actions import Fail, Finished, Hotkey, TypeText
-from arpo.host.container_spec import ContainerSpec
 from arpo.envs.desktop import CAPABILITIES, scratch
 from arpo.envs.osworld import OSWorldEnv
+from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
 from tests.envs.desktops import IMAGE, needs_desktop
 from tests.envs.osworld_guest import HOME, running_guest

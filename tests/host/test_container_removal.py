@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from arpo.errors import EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.host.containers import Containers, reap, remove_session
-from arpo.errors import EnvError
 
 docker = pytest.importorskip("docker")
 

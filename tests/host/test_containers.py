@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from arpo.host.container_spec import ContainerSpec
-from arpo.host.containers import Containers
 from arpo.envs.desktop import DockerDesktop
 from arpo.envs.guest import Guest
 from arpo.errors import ConfigError, EnvError
+from arpo.host.container_spec import ContainerSpec
+from arpo.host.containers import Containers
 from arpo.host.processes import own_name
 from arpo.host.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop

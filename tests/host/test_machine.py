@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from arpo.host import kvm_probe
 from arpo.errors import ConfigError
+from arpo.host import kvm_probe
 from arpo.host.machine import SLOW, Budget, Resources, kvm_trouble
 
 

@@ -13,7 +13,7 @@ from arpo.callbacks.rollout_metrics import RolloutMetrics
 from arpo.callbacks.weight_sync import WeightSync
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.inference.engine import GenerateRequest, InferenceEngine
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.policy import Policy

@@ -7,7 +7,7 @@ import pytest
 
 from arpo.agent.prompt import Prompt
 from arpo.envs.fake import FakeDesktop
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.collector import RolloutCollector

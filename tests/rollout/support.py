@@ -17,8 +17,8 @@ from PIL import Image
 from arpo.agent.actions import Action, Click
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.render import render_response
-from arpo.envs.base import DesktopEnv, StepResult
 from arpo.envs.fake import COLORS
+from arpo.envs.protocol import DesktopEnv, StepResult
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer

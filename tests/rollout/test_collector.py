@@ -8,7 +8,7 @@ import pytest
 
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault, Faults
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, ConfigError, EngineError, EnvError, RolloutError
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.scripted import ScriptedEngine

@@ -7,8 +7,8 @@ import pytest
 from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText, Wait
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render, render_response
-from arpo.envs.base import StepResult
 from arpo.envs.fake import FakeDesktop, fake_tasks, make_scene
+from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.scripted import ScriptedEngine

@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from arpo.agent.actions import Wait
-from arpo.envs.backends import RayBackend, worker_environment
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault
+from arpo.envs.pool.backends import RayBackend, worker_environment
 from arpo.errors import ConfigError, EnvError
 from arpo.host.processes import LABEL_VARIABLE
 from arpo.host.session import Session
-from tests.envs.pool_support import (
+from tests.envs.pool.support import (
     CRASH,
     HANG,
     desktop_with_browser,
@@ -165,7 +165,7 @@ DRIVER = """
 import asyncio, sys
 from pathlib import Path
 from arpo.envs.fake import FakeDesktop
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.host.session import Session
 
 async def main():
@@ -190,9 +190,9 @@ GUEST = """
 import asyncio, sys
 from pathlib import Path
 import ray
-from arpo.envs.backends import RayBackend
+from arpo.envs.pool.backends import RayBackend
 from arpo.envs.fake import FakeDesktop
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.host.session import Session
 
 async def main():

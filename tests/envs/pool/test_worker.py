@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.worker import EnvWorker, check_screenshot
+from arpo.envs.pool.worker import EnvWorker, check_screenshot
 from arpo.errors import EnvError
 from arpo.types import Observation
 
@@ -124,5 +124,5 @@ def test_distractors_are_empty_where_the_environment_knows_none():
 
 
 def test_the_far_side_imports_nothing_heavy():
-    code = "import sys, arpo.envs.worker, arpo.envs.fake; print('torch' in sys.modules, 'ray' in sys.modules)"
+    code = "import sys, arpo.envs.pool.worker, arpo.envs.fake; print('torch' in sys.modules, 'ray' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=REPOSITORY).split() == ["False"] * 2

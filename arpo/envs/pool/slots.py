@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from arpo.envs.worker import Method
+from arpo.envs.pool.worker import Method
 from arpo.errors import ArpoError, EnvError
 
 

@@ -5,11 +5,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from arpo.envs.backends import Backend
-from arpo.envs.base import DesktopEnv
-from arpo.envs.pool_metrics import PoolMetrics
-from arpo.envs.slots import Host, Roster, Slot, SlotState, Worker, make_slots
-from arpo.envs.worker import Method
+from arpo.envs.pool.backends import Backend
+from arpo.envs.pool.metrics import PoolMetrics
+from arpo.envs.pool.slots import Host, Roster, Slot, SlotState, Worker, make_slots
+from arpo.envs.pool.worker import Method
+from arpo.envs.protocol import DesktopEnv
 from arpo.errors import ArpoError, ConfigError, EnvError
 
 log = logging.getLogger(__name__)

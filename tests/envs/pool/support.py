@@ -7,7 +7,7 @@ from functools import partial
 from arpo.agent.actions import Wait
 from arpo.envs.fake import FakeDesktop
 from arpo.envs.faults import Fault, Faults
-from arpo.envs.pool import EnvPool
+from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EnvError
 
 HANG = Fault("hang", "step", attempts=1)

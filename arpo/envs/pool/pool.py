@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Literal, cast
 
 from arpo.agent.actions import Action
-from arpo.envs.backends import Backend, make_backend
-from arpo.envs.base import DesktopEnv, StepResult
-from arpo.envs.fleet import Caller, Fleet
-from arpo.envs.pool_metrics import PoolMetrics
-from arpo.envs.slots import Slot, SlotState
-from arpo.envs.worker import Method
+from arpo.envs.pool.backends import Backend, make_backend
+from arpo.envs.pool.fleet import Caller, Fleet
+from arpo.envs.pool.metrics import PoolMetrics
+from arpo.envs.pool.slots import Slot, SlotState
+from arpo.envs.pool.worker import Method
+from arpo.envs.protocol import DesktopEnv, StepResult
 from arpo.errors import ArpoError, ConfigError, EnvError
 from arpo.types import Observation, Task
 

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, runtime_checkable
 from PIL import Image
 
 from arpo.agent.actions import Action
-from arpo.envs.base import DesktopEnv, SolvableEnv, StepResult
+from arpo.envs.protocol import DesktopEnv, SolvableEnv, StepResult
 from arpo.errors import ArpoError, ConfigError, EnvError, env_boundary
 from arpo.types import Observation, Task
 

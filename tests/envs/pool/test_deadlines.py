@@ -5,9 +5,9 @@ from inspect import signature
 import pytest
 
 from arpo.envs import osworld
-from arpo.host.containers import API_TIMEOUT_S
 from arpo.envs.desktop import WINDOWS_TIMEOUT_S, DockerDesktop
 from arpo.envs.guest import CALL_TIMEOUT_S, LONGEST_EXECUTION_S, Guest
+from arpo.host.containers import API_TIMEOUT_S
 from tests.test_configs import compose
 
 SERVER_LIMIT_S = 120
@@ -41,4 +41,4 @@ def test_our_desktops_deadlines_end_before_the_pool_s(pool):
 
 @pytest.mark.parametrize("pool", ["osworld", "desktop"], indirect=True)
 def test_in_a_cluster_both_kinds_of_desktops_go_where_an_engine_is(pool):
-    assert pool.backend == {"_target_": "arpo.envs.backends.RayBackend", "placement": "docker"}
+    assert pool.backend == {"_target_": "arpo.envs.pool.backends.RayBackend", "placement": "docker"}

@@ -11,7 +11,7 @@ from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
-from tests.envs.pool_support import (
+from tests.envs.pool.support import (
     HANG,
     UnsolvableDesktop,
     desktop_while,

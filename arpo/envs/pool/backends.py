@@ -13,10 +13,10 @@ from pickle import PicklingError
 from typing import Any, Literal, Protocol
 
 import arpo
-from arpo.envs.base import DesktopEnv
-from arpo.envs.placement import Placement
-from arpo.envs.slots import Worker
-from arpo.envs.worker import WORKER_VARIABLE, DaemonThread, EnvWorker, Method, new_worker_label
+from arpo.envs.pool.placement import Placement
+from arpo.envs.pool.slots import Worker
+from arpo.envs.pool.worker import WORKER_VARIABLE, DaemonThread, EnvWorker, Method, new_worker_label
+from arpo.envs.protocol import DesktopEnv
 from arpo.errors import ConfigError, EnvError, env_boundary
 from arpo.host.processes import LABEL_VARIABLE, end_processes
 from arpo.host.session import MAX_DIRECTORY_LENGTH, session_directory
