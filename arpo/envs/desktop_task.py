@@ -7,7 +7,7 @@ from typing import Any
 
 from arpo.agent.actions import Action
 from arpo.agent.parser import parse_action
-from arpo.envs.guest import Execution, Guest
+from arpo.envs.guest.client import Execution, Guest
 from arpo.errors import ActionParseError, EnvError, TaskFormatError
 from arpo.types import Task
 

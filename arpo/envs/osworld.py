@@ -12,7 +12,7 @@ from PIL import Image
 
 from arpo.agent.actions import Action, CallUser, Fail, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
-from arpo.envs.guest import Guest
+from arpo.envs.guest.client import Guest
 from arpo.envs.osworld_chrome import ChromeTabs
 from arpo.envs.osworld_files import FileCache
 from arpo.envs.osworld_grader import Grader, GuestAddress

@@ -5,7 +5,7 @@ import pytest
 from arpo.agent.actions import Click, Fail, Finished, Hotkey
 from arpo.envs.desktop_task import METRICS, RESULTS, read_task, run_checks, run_steps
 from arpo.envs.desktop_tasks import ROOT, desktop_tasks
-from arpo.envs.guest import Execution
+from arpo.envs.guest.client import Execution
 from arpo.errors import EnvError, TaskFormatError
 from arpo.types import Task
 from tests.envs.desktops import editor_task, task

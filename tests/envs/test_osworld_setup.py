@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from arpo.envs.guest import Guest
+from arpo.envs.guest.client import Guest
 from arpo.envs.osworld_chrome import ChromeTabs, same_page
 from arpo.envs.osworld_files import FileCache
 from arpo.envs.osworld_history import add_visits

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from arpo.envs.desktop import DockerDesktop
-from arpo.envs.guest import Guest
+from arpo.envs.guest.client import Guest
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.host.containers import Containers

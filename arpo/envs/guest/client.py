@@ -14,7 +14,7 @@ from typing import Any, cast
 import httpx
 import tenacity
 
-from arpo.envs.guest_input import Event
+from arpo.envs.guest.input import Event
 from arpo.errors import EnvError
 
 Command = str | Sequence[str]

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from arpo.envs.guest import ALIVE_POLL_S, Execution, Guest, Window
+from arpo.envs.guest.client import ALIVE_POLL_S, Execution, Guest, Window
 from arpo.errors import EnvError
 
 

@@ -23,7 +23,7 @@ from arpo.agent.actions import (
     Wait,
 )
 from arpo.agent.keys import NAMED_KEYS
-from arpo.envs.guest_input import to_events
+from arpo.envs.guest.input import to_events
 
 LEFT = [("button_down", 1), ("button_up", 1)]
 
