@@ -20,7 +20,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from arpo.envs.desktop import IMAGE, DockerDesktop
+from arpo.envs.desktop.env import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
 from arpo.host.containers import ask_engine
 from arpo.host.machine import SLOW, kvm_trouble

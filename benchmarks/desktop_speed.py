@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from arpo.agent.actions import Click, TypeText
-from arpo.envs.desktop import DockerDesktop
+from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.pool.pool import EnvPool
 from arpo.host.session import Session
 from arpo.types import Task

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo.envs.desktop import DockerDesktop
+from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.guest.client import Guest
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
@@ -161,7 +161,7 @@ OWNER = """
 import sys
 from pathlib import Path
 from arpo.host.session import Session
-from arpo.envs.desktop import DockerDesktop
+from arpo.envs.desktop.env import DockerDesktop
 session = Session.start(Path(sys.argv[1]))
 env = DockerDesktop(screen=(320, 240))
 print(session.label, env._container.id, flush=True)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from arpo.agent.actions import TypeText, Wait
-from arpo.envs.desktop import DockerDesktop
+from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EnvError
 from tests.envs.desktops import QUICK, editor_task, needs_desktop

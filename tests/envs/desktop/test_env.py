@@ -4,7 +4,7 @@ import pytest
 
 from arpo.agent.actions import CallUser, Fail, Hotkey, TypeText, Wait
 from arpo.envs.contract import check_env
-from arpo.envs.desktop import DockerDesktop
+from arpo.envs.desktop.env import DockerDesktop
 from tests.envs.desktops import QUICK, editor_task, needs_desktop, task
 
 pytestmark = needs_desktop

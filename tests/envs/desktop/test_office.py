@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from arpo.agent.actions import TypeText
-from arpo.envs.desktop import DockerDesktop
+from arpo.envs.desktop.env import DockerDesktop
 from tests.envs.desktops import OFFICE, needs_office, task
 
 pytestmark = [*needs_office, pytest.mark.slow]

@@ -3,8 +3,8 @@
 import pytest
 
 from arpo.agent.actions import Finished
-from arpo.envs.desktop import DockerDesktop
-from arpo.envs.desktop_tasks import ROOT, desktop_tasks
+from arpo.envs.desktop.env import DockerDesktop
+from arpo.envs.desktop.tasks import ROOT, desktop_tasks
 from tests.envs.desktops import needs_desktop
 
 pytestmark = [*needs_desktop, pytest.mark.slow]

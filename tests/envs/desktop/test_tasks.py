@@ -3,8 +3,8 @@
 import pytest
 
 from arpo.agent.actions import Click, Fail, Finished, Hotkey
-from arpo.envs.desktop_task import METRICS, RESULTS, read_task, run_checks, run_steps
-from arpo.envs.desktop_tasks import ROOT, desktop_tasks
+from arpo.envs.desktop.task import METRICS, RESULTS, read_task, run_checks, run_steps
+from arpo.envs.desktop.tasks import ROOT, desktop_tasks
 from arpo.envs.guest.client import Execution
 from arpo.errors import EnvError, TaskFormatError
 from arpo.types import Task

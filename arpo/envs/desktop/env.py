@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, TypeText, Wait
-from arpo.envs.desktop_task import DesktopTask, read_task, run_checks, run_steps
+from arpo.envs.desktop.task import DesktopTask, read_task, run_checks, run_steps
 from arpo.envs.guest.client import Guest
 from arpo.envs.guest.input import to_events
 from arpo.envs.protocol import StepResult

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from arpo.envs.desktop_task import read_task
+from arpo.envs.desktop.task import read_task
 from arpo.envs.osworld_tasks import osworld_tasks
 from arpo.types import Task
 
