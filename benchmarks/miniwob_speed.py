@@ -17,9 +17,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from arpo.agent.actions import Click
-from arpo.envs.miniwob import MiniWobEnv
-from arpo.envs.miniwob_browser import find_chromium
-from arpo.envs.miniwob_tasks import miniwob_task
+from arpo.envs.miniwob.chromium import find_chromium
+from arpo.envs.miniwob.env import MiniWobEnv
+from arpo.envs.miniwob.tasks import miniwob_task
 
 PAGES = (
     "click-test-2",

@@ -17,7 +17,7 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path
 HEAVY = {
     "ray": {"arpo/envs/pool/backends.py", "arpo/inference/remote.py"},
     "vllm": {"arpo/inference/vllm.py"},
-    "miniwob": {"arpo/envs/miniwob_tasks.py"},
+    "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},
     "peft": {"arpo/models/policy.py"},
     "tensorboard": {"arpo/loggers.py"},

@@ -15,9 +15,9 @@ from typing import Any
 from PIL import Image
 
 from arpo.agent.actions import Action, Click, DoubleClick, Drag, Hover, RightClick, Scroll
-from arpo.envs.miniwob_browser import Browser, ChromiumError
-from arpo.envs.miniwob_input import Event
-from arpo.envs.miniwob_tasks import pages_directory
+from arpo.envs.miniwob.chromium import Browser, ChromiumError
+from arpo.envs.miniwob.input import Event
+from arpo.envs.miniwob.tasks import pages_directory
 from arpo.errors import ConfigError, EnvError
 
 PAGE_SIZE = (160, 210)

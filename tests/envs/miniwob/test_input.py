@@ -13,7 +13,7 @@ from arpo.agent.actions import (
     TypeText,
     Wait,
 )
-from arpo.envs.miniwob_input import InputDevices, find_key
+from arpo.envs.miniwob.input import InputDevices, find_key
 
 
 def kinds(events):

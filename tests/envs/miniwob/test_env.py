@@ -27,10 +27,10 @@ from arpo.agent.actions import (
     Wait,
 )
 from arpo.envs.contract import check_env, check_episode
-from arpo.envs.miniwob import MiniWobEnv
-from arpo.envs.miniwob_browser import find_chromium
-from arpo.envs.miniwob_tab import BROWSERS, DESKTOP_COLOUR, Geometry
-from arpo.envs.miniwob_tasks import PAGES, SOLVABLE_PAGES, miniwob_task, miniwob_tasks, pages_directory
+from arpo.envs.miniwob.chromium import find_chromium
+from arpo.envs.miniwob.env import MiniWobEnv
+from arpo.envs.miniwob.tab import BROWSERS, DESKTOP_COLOUR, Geometry
+from arpo.envs.miniwob.tasks import PAGES, SOLVABLE_PAGES, miniwob_task, miniwob_tasks, pages_directory
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 
@@ -393,7 +393,7 @@ def test_every_scripted_page_is_solved_on_ten_seeds(env, page):
 @browser
 @pytest.mark.slow
 def test_all_pages_keep_the_contract_without_network():
-    program = "from tests.envs.test_miniwob import check_all_pages; check_all_pages()"
+    program = "from tests.envs.miniwob.test_env import check_all_pages; check_all_pages()"
     command = [sys.executable, "-c", program]
     if subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True).returncode == 0:
         command = ["unshare", "-n", *command]
@@ -421,7 +421,7 @@ def check_all_pages() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_an_episode_leaves_no_trace_in_the_next_first_screen(page):
-    from arpo.envs.miniwob_screens import FIRST_SCREENS
+    from arpo.envs.miniwob.screens import FIRST_SCREENS
 
     env = MiniWobEnv()
     task = miniwob_task(page, 1)
@@ -525,8 +525,8 @@ def test_the_last_environment_closes_the_browser_and_its_profile(tmp_path, monke
 def test_nothing_runs_on_when_the_process_ends(tmp_path, end):
     program = f"""
         import os, sys
-        from arpo.envs.miniwob import MiniWobEnv
-        from arpo.envs.miniwob_tasks import miniwob_task
+        from arpo.envs.miniwob.env import MiniWobEnv
+        from arpo.envs.miniwob.tasks import miniwob_task
         env = MiniWobEnv()
         env.reset(miniwob_task("click-test", 1))
         sys.stdout.write(str(env.browser_pid))

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
-from arpo.envs.miniwob_browser import ChromiumError, find_chromium
-from arpo.envs.miniwob_input import InputDevices
-from arpo.envs.miniwob_screens import FIRST_SCREENS
-from arpo.envs.miniwob_tab import Geometry, Tab
-from arpo.envs.miniwob_tasks import PAGES, SOLVABLE_PAGES, pages_directory
+from arpo.envs.miniwob.chromium import ChromiumError, find_chromium
+from arpo.envs.miniwob.input import InputDevices
+from arpo.envs.miniwob.screens import FIRST_SCREENS
+from arpo.envs.miniwob.tab import Geometry, Tab
+from arpo.envs.miniwob.tasks import PAGES, SOLVABLE_PAGES, pages_directory
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
 from arpo.types import Observation, Task
