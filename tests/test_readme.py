@@ -202,6 +202,6 @@ STRINGS = emitted()
 
 @pytest.mark.parametrize("message", [m for m in explained() if not m.startswith(FOREIGN)])
 def test_a_message_that_is_explained_is_one_that_the_code_gives(message):
-    message = message.replace("SIGINT: ", "").replace("arpo.envs.osworld", "…")
+    message = message.replace("SIGINT: ", "").replace("arpo.envs.osworld.env", "…")
     pattern = ".*".join(re.escape(part.strip()) for part in message.split("…"))
     assert any(re.search(pattern, string, re.DOTALL) for string in STRINGS)

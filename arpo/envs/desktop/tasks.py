@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arpo.envs.desktop.task import read_task
-from arpo.envs.osworld_tasks import osworld_tasks
+from arpo.envs.osworld.tasks import osworld_tasks
 from arpo.types import Task
 
 ROOT = Path(__file__).parent / "desktop32"

@@ -270,7 +270,7 @@ class MiniWobEnv:
             case "hotkey":
                 return Hotkey(tuple(values))
             case _:
-                raise ConfigError(f"miniwob_solutions.js gave an unknown action {kind!r}")
+                raise ConfigError(f"solutions.js gave an unknown action {kind!r}")
 
 
 def _page_and_seed(task: Task) -> tuple[str, int]:

@@ -202,7 +202,7 @@ class Tab:
         self._session = attached["sessionId"]
         width, height = self._geometry.viewport
         metrics = {"width": width, "height": height, "deviceScaleFactor": self._geometry.scale, "mobile": False}
-        scripts = "\n".join((_script("miniwob_page.js"), _script("miniwob_solutions.js")))
+        scripts = "\n".join((_script("page.js"), _script("solutions.js")))
         commands: list[Event] = [
             ("Page.enable", {}),
             ("Inspector.enable", {}),

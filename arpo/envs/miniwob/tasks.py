@@ -193,7 +193,7 @@ SOLVABLE_PAGES = (
     "use-slider",
     "use-spinner",
 )
-"""The pages that miniwob_solutions.js has a script for."""
+"""The pages that solutions.js has a script for."""
 
 
 @cache

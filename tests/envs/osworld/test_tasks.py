@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from arpo.envs.osworld_tasks import osworld_tasks
+from arpo.envs.osworld.tasks import osworld_tasks
 from arpo.errors import ConfigError, TaskFormatError
 
 ROOT = Path(__file__).parent.parent.parent

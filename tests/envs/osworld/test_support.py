@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from arpo.envs.osworld_support import FUNCTIONS, GETTERS, NOT_SUPPORTED, STEPS, count_names, obstacles
+from arpo.envs.osworld.support import FUNCTIONS, GETTERS, NOT_SUPPORTED, STEPS, count_names, obstacles
 from arpo.errors import TaskFormatError
-from tests.envs.test_osworld_tasks import FILES, needs_files
+from tests.envs.osworld.test_tasks import FILES, needs_files
 
 
 def record(*steps, **evaluator):

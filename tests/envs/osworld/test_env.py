@@ -6,14 +6,14 @@ import pytest
 
 from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText
 from arpo.envs.contract import check_env
-from arpo.envs.osworld import OSWorldEnv
-from arpo.envs.osworld_machine import virtual_machine
+from arpo.envs.osworld.env import OSWorldEnv
+from arpo.envs.osworld.machine import virtual_machine
 from arpo.envs.protocol import DesktopEnv
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
-from tests.envs.osworld_guest import NOTE, FakeGuest
-from tests.envs.test_osworld_grader import PYTHON, needs_graders
+from tests.envs.osworld.guest import NOTE, FakeGuest
+from tests.envs.osworld.test_grader import PYTHON, needs_graders
 
 SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "arpo" / "envs"))
 
-from osworld_grader_main import AbsentPackages
+from grader_main import AbsentPackages
 
 # Of what the set-up client imports, `pydrive` is left out (for Google accounts), and what unused graders want.
 sys.meta_path.append(AbsentPackages())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arpo.envs.osworld_support import Obstacle, obstacles
+from arpo.envs.osworld.support import Obstacle, obstacles
 from arpo.errors import ConfigError, TaskFormatError
 from arpo.types import Task
 

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from tests.envs.desktops import IMAGE, docker, needs_desktop
-from tests.envs.osworld_guest import HOME, running_guest
-from tests.envs.test_osworld_grader import PYTHON, needs_graders
+from tests.envs.osworld.guest import HOME, running_guest
+from tests.envs.osworld.test_grader import PYTHON, needs_graders
 
 pytestmark = [*needs_desktop, needs_graders, pytest.mark.slow]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from arpo.envs.osworld_grader import MAIN, Grader, GuestAddress
-from arpo.envs.osworld_support import FUNCTIONS, GETTERS, NOT_SUPPORTED
+from arpo.envs.osworld.grader import MAIN, Grader, GuestAddress
+from arpo.envs.osworld.support import FUNCTIONS, GETTERS, NOT_SUPPORTED
 from arpo.errors import ConfigError, EnvError
-from tests.envs.osworld_guest import HOME, running_guest
+from tests.envs.osworld.guest import HOME, running_guest
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = Path(os.environ.get("ARPO_OSWORLD_PYTHON", ROOT / ".venv-osworld" / "bin" / "python"))

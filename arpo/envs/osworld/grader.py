@@ -18,7 +18,7 @@ from arpo.host.container_spec import LOOPBACK
 
 log = logging.getLogger(__name__)
 
-MAIN = Path(__file__).parent / "osworld_grader_main.py"
+MAIN = Path(__file__).parent / "grader_main.py"
 STDERR_LINES = 20
 """Of what the process said last, for the message of an error."""
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import httpx
 
-from arpo.envs.osworld_chrome import ChromeTabs
-from arpo.envs.osworld_files import FileCache
-from arpo.envs.osworld_history import GUEST_PATH, TEMPLATE_URL, add_visits
+from arpo.envs.osworld.chrome import ChromeTabs
+from arpo.envs.osworld.files import FileCache
+from arpo.envs.osworld.history import GUEST_PATH, TEMPLATE_URL, add_visits
 from arpo.errors import EnvError
 
 log = logging.getLogger(__name__)

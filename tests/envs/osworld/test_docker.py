@@ -5,12 +5,12 @@ import pytest
 
 from arpo.agent.actions import Fail, Finished, Hotkey, TypeText
 from arpo.envs.desktop.env import CAPABILITIES, scratch
-from arpo.envs.osworld import OSWorldEnv
+from arpo.envs.osworld.env import OSWorldEnv
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
 from tests.envs.desktops import IMAGE, needs_desktop
-from tests.envs.osworld_guest import HOME, running_guest
-from tests.envs.test_osworld_grader import PYTHON, needs_graders
+from tests.envs.osworld.guest import HOME, running_guest
+from tests.envs.osworld.test_grader import PYTHON, needs_graders
 
 pytestmark = [*needs_desktop, needs_graders]
 

@@ -8,12 +8,12 @@ from datetime import datetime
 import pytest
 
 from arpo.envs.guest.client import Guest
-from arpo.envs.osworld_chrome import ChromeTabs, same_page
-from arpo.envs.osworld_files import FileCache
-from arpo.envs.osworld_history import add_visits
-from arpo.envs.osworld_setup import Screen, TaskSetup
+from arpo.envs.osworld.chrome import ChromeTabs, same_page
+from arpo.envs.osworld.files import FileCache
+from arpo.envs.osworld.history import add_visits
+from arpo.envs.osworld.setup import Screen, TaskSetup
 from arpo.errors import EnvError
-from tests.envs.osworld_guest import HOME, running_guest
+from tests.envs.osworld.guest import HOME, running_guest
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from PIL import Image
 from arpo.agent.actions import Action, CallUser, Fail, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
 from arpo.envs.guest.client import Guest
-from arpo.envs.osworld_chrome import ChromeTabs
-from arpo.envs.osworld_files import FileCache
-from arpo.envs.osworld_grader import Grader, GuestAddress
-from arpo.envs.osworld_machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
-from arpo.envs.osworld_setup import Screen, TaskSetup
+from arpo.envs.osworld.chrome import ChromeTabs
+from arpo.envs.osworld.files import FileCache
+from arpo.envs.osworld.grader import Grader, GuestAddress
+from arpo.envs.osworld.machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
+from arpo.envs.osworld.setup import Screen, TaskSetup
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from arpo.envs.osworld_grader import Grader
+from arpo.envs.osworld.grader import Grader
 from arpo.errors import EnvError
-from tests.envs.osworld_guest import HOME, failure, running_guest
-from tests.envs.test_osworld_grader import PYTHON, address, cloud_file, includes, needs_graders, said, vm_file
+from tests.envs.osworld.guest import HOME, failure, running_guest
+from tests.envs.osworld.test_grader import PYTHON, address, cloud_file, includes, needs_graders, said, vm_file
 
 
 @pytest.fixture(scope="module")

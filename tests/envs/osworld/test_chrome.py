@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from arpo.envs.osworld_chrome import ChromeTabs
-from tests.envs.osworld_guest import running_guest
+from arpo.envs.osworld.chrome import ChromeTabs
+from tests.envs.osworld.guest import running_guest
 from tools.setup import find_chromium
 
 pytestmark = [

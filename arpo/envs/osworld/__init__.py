@@ -1,0 +1,1 @@
+"""OSWorld's virtual machines, set-up and graders."""
