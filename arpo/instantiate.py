@@ -20,12 +20,12 @@ from arpo.callbacks.checkpoint import AtomicCheckpointIO, iteration_of
 from arpo.callbacks.export import export_policy
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.errors import ArpoError, ConfigError
+from arpo.evaluation.scores import EvaluationResult
+from arpo.evaluation.selection import chosen_config, select_tasks
 from arpo.host.session import Session
 from arpo.models.policy import Policy
 from arpo.preflight import check_arguments, preflight
 from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.evaluation import EvaluationResult
-from arpo.rollout.selection import chosen_config, select_tasks
 from arpo.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
 from arpo.types import Task
 

@@ -12,6 +12,7 @@ from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.callbacks.graceful_stop import GracefulStop
 from arpo.envs.fake import fake_tasks
 from arpo.errors import ConfigError
+from arpo.evaluation.scores import evaluate as score
 from arpo.instantiate import (
     build,
     build_trainer,
@@ -25,7 +26,6 @@ from arpo.instantiate import (
     show,
 )
 from arpo.models.policy import Policy
-from arpo.rollout.evaluation import evaluate as score
 from tests.rollout.trajectories import make_trajectory
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from arpo.agent.prompt import Prompt
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, RolloutError
+from arpo.evaluation.scores import EvaluationResult, evaluate
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.batch import difference, rollout_metrics, select_groups
 from arpo.rollout.episode import Agent, EpisodeProtocol
-from arpo.rollout.evaluation import EvaluationResult, evaluate
+from arpo.rollout.groups import difference, rollout_metrics, select_groups
 from arpo.rollout.job import Job, SpecRows, evaluation_specs, training_specs
 from arpo.rollout.loop import BackgroundLoop
 from arpo.rollout.meter import Meter, Progress

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from arpo.rollout.evaluation import evaluate, pass_at_k, wilson_interval
+from arpo.evaluation.scores import evaluate, pass_at_k, wilson_interval
 from arpo.types import Outcome, Task
 from tests.rollout.trajectories import make_trajectory
 

@@ -8,9 +8,7 @@ from omegaconf import OmegaConf
 
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.errors import ConfigError, EnvError
-from arpo.inference.scripted import ScriptedEngine
-from arpo.instantiate import select
-from arpo.rollout.selection import (
+from arpo.evaluation.selection import (
     Attempts,
     Selection,
     SelectionRule,
@@ -19,6 +17,8 @@ from arpo.rollout.selection import (
     listed_only,
     select_tasks,
 )
+from arpo.inference.scripted import ScriptedEngine
+from arpo.instantiate import select
 from arpo.types import Task
 from tests.rollout.support import red_clicker
 
@@ -160,7 +160,7 @@ def test_the_command_writes_a_group_of_tasks_and_every_number(chat, make_collect
                 "kinds": ["click", "sequence"],
                 "train": {"_target_": "arpo.envs.fake.fake_tasks", "count": 2, "kinds": "${tasks.kinds}"},
             },
-            "selection": {"_target_": "arpo.rollout.selection.SelectionRule", "min_successes": 1},
+            "selection": {"_target_": "arpo.evaluation.selection.SelectionRule", "min_successes": 1},
         }
     )
     tasks = instantiate(cfg.tasks.train)

@@ -1,0 +1,1 @@
+"""How good a policy is, and which tasks it can learn from."""
