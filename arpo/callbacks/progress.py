@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
 from arpo.callbacks.access import collector_of
-from arpo.callbacks.summary import RunSummary, clock
+from arpo.display.summary import RunSummary, clock
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.meter import Progress as RolloutProgress

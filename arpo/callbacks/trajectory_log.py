@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
 from arpo.callbacks.access import collector_of
-from arpo.callbacks.drawing import ending, film_strip
+from arpo.display.drawing import ending, film_strip
 from arpo.rollout.hooks import RolloutCallback
 from arpo.types import Group, RolloutBatch, Step, Trajectory
 

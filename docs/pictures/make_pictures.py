@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
 from arpo.algorithms.rewards import is_success  # noqa: E402
-from arpo.callbacks.drawing import film_strip  # noqa: E402
+from arpo.display.drawing import film_strip  # noqa: E402
 from arpo.rollout.storage import TrajectoryStore  # noqa: E402
 from arpo.types import Outcome, Trajectory  # noqa: E402
 

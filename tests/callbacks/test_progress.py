@@ -16,7 +16,7 @@ from rich.console import Console
 
 from arpo.callbacks.progress import Heartbeat, Painter, Progress, State, iteration_line, parts, progress_line
 from arpo.callbacks.rollout_metrics import RolloutMetrics
-from arpo.callbacks.summary import RunSummary, clock
+from arpo.display.summary import RunSummary, clock
 from arpo.rollout.meter import Progress as RolloutProgress
 from tests.callbacks.support import IdleModule, fit
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from arpo.agent.actions import Click, DoubleClick, Drag, Finished, Hover, RightClick, Scroll, TypeText, Wait
-from arpo.callbacks.drawing import ACTION, ERROR, draw_action, draw_parse_error, film_strip, step_picture
+from arpo.display.drawing import ACTION, ERROR, draw_action, draw_parse_error, film_strip, step_picture
 from arpo.types import Outcome
 from tests.callbacks.support import make_png, make_step, make_trajectory
 
