@@ -22,7 +22,7 @@ else
 endif
 
 desktop: setup  ## Build the Docker desktop image and see whether this machine can run it; as root it starts an engine.
-	eval "$$(bash docker/start_engine.sh)" && bash docker/build_image.sh && $(RUN) -m arpo.doctor
+	eval "$$(bash docker/start_engine.sh)" && bash docker/build_image.sh && $(RUN) -m arpo.run.doctor
 
 osworld:  ## Make .venv-osworld, where OSWorld's own graders run; see docs/osworld.md.
 	@$(PYTHON) tools/osworld.py

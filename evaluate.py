@@ -12,7 +12,7 @@ import hydra
 from omegaconf import DictConfig
 
 from arpo.errors import ArpoError
-from arpo.instantiate import evaluate, quiet, register_resolvers
+from arpo.run.instantiate import evaluate, quiet, register_resolvers
 
 register_resolvers()
 log = logging.getLogger("arpo")

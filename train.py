@@ -12,7 +12,7 @@ import hydra
 from omegaconf import DictConfig
 
 from arpo.errors import ArpoError
-from arpo.instantiate import quiet, register_resolvers, train
+from arpo.run.instantiate import quiet, register_resolvers, train
 
 register_resolvers()
 log = logging.getLogger("arpo")

@@ -20,9 +20,9 @@ HEAVY = {
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},
     "peft": {"arpo/models/policy.py"},
-    "tensorboard": {"arpo/loggers.py"},
-    "hydra": {"train.py", "evaluate.py", "arpo/instantiate.py"},
-    "omegaconf": {"train.py", "evaluate.py", "arpo/instantiate.py"},
+    "tensorboard": {"arpo/run/loggers.py"},
+    "hydra": {"train.py", "evaluate.py", "arpo/run/instantiate.py"},
+    "omegaconf": {"train.py", "evaluate.py", "arpo/run/instantiate.py"},
 }
 """A library, and the only files that may import it."""
 FILE_LINES = 300
@@ -70,7 +70,7 @@ def test_a_heavy_library_is_known_to_few_files(library):
 
 def test_vllm_and_ray_and_browsers_are_not_imported_to_say_what_a_machine_lacks():
     """A refusal takes seconds: nothing heavy is loaded before a run is known to be possible."""
-    check = "import sys, arpo.instantiate; print(sorted({'vllm', 'ray'} & set(sys.modules)))"
+    check = "import sys, arpo.run.instantiate; print(sorted({'vllm', 'ray'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

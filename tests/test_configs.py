@@ -20,10 +20,10 @@ from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.errors import ConfigError
 from arpo.host.machine import Budget
-from arpo.instantiate import build, build_trainer, register_resolvers
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
-from arpo.preflight import check_arguments
+from arpo.run.instantiate import build, build_trainer, register_resolvers
+from arpo.run.preflight import check_arguments
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"

@@ -11,8 +11,8 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from arpo.instantiate import register_resolvers
-from arpo.preflight import check_arguments
+from arpo.run.instantiate import register_resolvers
+from arpo.run.preflight import check_arguments
 
 ROOT = Path(__file__).parent.parent
 STUDIES = ROOT / "experiments"

@@ -7,7 +7,7 @@ import pytest
 
 from arpo.agent.actions import Click, Wait
 from arpo.callbacks.rollout_metrics import RolloutMetrics, batch_metrics
-from arpo.loggers import JsonLinesLogger
+from arpo.run.loggers import JsonLinesLogger
 from arpo.types import Outcome
 from tests.callbacks.support import fit, make_group, make_trajectory
 

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from arpo.agent.actions import Click, TypeText, Wait
 from arpo.callbacks.trajectory_log import TrajectoryLog, as_markdown, choose
-from arpo.loggers import TensorBoardLogger
+from arpo.run.loggers import TensorBoardLogger
 from arpo.types import Outcome
 from tests.callbacks.support import fit, make_group, make_trajectory
 

@@ -8,7 +8,7 @@ import torch
 
 from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.errors import ConfigError
-from arpo.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
+from arpo.run.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_lies_beyond_the_checkpoint_that_is_resumed_is_removed(tmp_path):
 
 
 def test_a_folder_is_held_by_one_process_at_a_time(tmp_path):
-    code = f"from pathlib import Path; from arpo.start import hold; hold(Path({str(tmp_path)!r})).__enter__()"
+    code = f"from pathlib import Path; from arpo.run.start import hold; hold(Path({str(tmp_path)!r})).__enter__()"
 
     def try_in_another_process() -> "subprocess.CompletedProcess[str]":
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

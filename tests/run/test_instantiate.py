@@ -13,7 +13,8 @@ from arpo.callbacks.graceful_stop import GracefulStop
 from arpo.envs.fake import fake_tasks
 from arpo.errors import ConfigError
 from arpo.evaluation.scores import evaluate as score
-from arpo.instantiate import (
+from arpo.models.policy import Policy
+from arpo.run.instantiate import (
     build,
     build_trainer,
     check_export,
@@ -25,7 +26,6 @@ from arpo.instantiate import (
     required_model,
     show,
 )
-from arpo.models.policy import Policy
 from tests.rollout.trajectories import make_trajectory
 
 

@@ -10,7 +10,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from arpo.errors import ConfigError
-from arpo.loggers import LAYOUT, JsonLinesLogger, TensorBoardLogger, cut_lines
+from arpo.run.loggers import LAYOUT, JsonLinesLogger, TensorBoardLogger, cut_lines
 
 
 def read(directory: Path) -> EventAccumulator:

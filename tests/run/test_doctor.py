@@ -2,7 +2,7 @@
 
 import pytest
 
-from arpo import doctor
+from arpo.run import doctor
 from tests.envs.desktops import needs_desktop
 
 

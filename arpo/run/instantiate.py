@@ -24,9 +24,9 @@ from arpo.evaluation.scores import EvaluationResult
 from arpo.evaluation.selection import chosen_config, select_tasks
 from arpo.host.session import Session
 from arpo.models.policy import Policy
-from arpo.preflight import check_arguments, preflight
 from arpo.rollout.collector import RolloutCollector
-from arpo.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
+from arpo.run.preflight import check_arguments, preflight
+from arpo.run.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
 from arpo.types import Task
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arpo.errors import ConfigError
-from arpo.preflight import check_arguments, preflight
+from arpo.run.preflight import check_arguments, preflight
 
 
 def missing(requires, model_path=None):
@@ -126,7 +126,7 @@ def test_a_key_that_no_constructor_reads_is_named_with_its_place_and_those_that_
 
 def test_a_key_is_free_where_nothing_is_built_or_anything_is_taken():
     check_arguments(
-        {"name": "x", "nested": {"free": 1}, "task": {"_target_": "arpo.instantiate.build", "anything": 1}}
+        {"name": "x", "nested": {"free": 1}, "task": {"_target_": "arpo.run.instantiate.build", "anything": 1}}
     )
 
 

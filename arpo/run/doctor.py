@@ -1,6 +1,6 @@
 """Say whether this machine can run real desktops, how fast they are, and how to mend what is missing.
 
-    python -m arpo.doctor
+    python -m arpo.run.doctor
 
 Looks at the Docker engine, the image, disk, memory and loopback ports, boots one desktop and times it, and boots a
 small virtual machine, because /dev/kvm may be there and yet not boot any kernel.
