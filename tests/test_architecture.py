@@ -15,7 +15,7 @@ SOURCES = [*PACKAGE, ROOT / "train.py", ROOT / "evaluate.py"]
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
 
 HEAVY = {
-    "ray": {"arpo/envs/pool/backends.py", "arpo/inference/remote.py"},
+    "ray": {"arpo/host/ray.py", "arpo/envs/pool/backends.py", "arpo/inference/remote.py"},
     "vllm": {"arpo/inference/vllm.py"},
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},

@@ -15,7 +15,7 @@ import pytest
 from arpo.errors import ConfigError
 from arpo.host.session import Session, reap, session_directory
 
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).parents[2]
 
 OWNER = """
 import os, subprocess, sys, time

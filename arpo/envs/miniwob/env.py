@@ -122,7 +122,7 @@ class MiniWobEnv:
             tab = self._tab_for(page)
             deadline = time.monotonic() + self._reset_timeout_s
             tab.dispatch(self._devices.release(*self._parking_place()), deadline)
-            instruction = tab.evaluate(f"arpo.run.start({json.dumps(seed)})", deadline)
+            instruction = tab.evaluate(f"arpo.start({json.dumps(seed)})", deadline)
             key = (page, seed, self._geometry)
             png = FIRST_SCREENS.get(key)
             if png is None:

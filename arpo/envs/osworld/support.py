@@ -26,7 +26,7 @@ STEPS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         ("upload_file", "files", ""),
     )
 }
-"""Steps of `config` and `postconfig` with the parameters they must and may have; `osworld_setup.py` performs them."""
+"""Steps of `config` and `postconfig` with the parameters they must and may have; `setup.py` performs them."""
 
 _FUNCTIONS = """
     check_accessibility_tree check_auto_saving_time check_brightness_decrease_and_structure_sim check_config_status

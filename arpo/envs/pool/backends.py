@@ -2,29 +2,22 @@
 
 import asyncio
 import logging
-import os
-import secrets
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from pickle import PicklingError
 from typing import Any, Literal, Protocol
 
-import arpo
 from arpo.envs.pool.placement import Placement
 from arpo.envs.pool.slots import Worker
-from arpo.envs.pool.worker import WORKER_VARIABLE, DaemonThread, EnvWorker, Method, new_worker_label
+from arpo.envs.pool.worker import WORKER_VARIABLE, EnvWorker, Method, new_worker_label
 from arpo.envs.protocol import DesktopEnv
 from arpo.errors import ConfigError, EnvError, env_boundary
-from arpo.host.processes import LABEL_VARIABLE, end_processes
-from arpo.host.session import MAX_DIRECTORY_LENGTH, session_directory
+from arpo.host.processes import end_processes
+from arpo.host.ray import RAY, worker_environment
 
 log = logging.getLogger(__name__)
 
-OBJECT_STORE_BYTES = 200 * 2**20
-"""Room for some hundred 1080p screenshots on their way; small ones never enter the store."""
 WORKER_START_TIMEOUT_S = 120.0
 MAX_CALLS_IN_FLIGHT = 1000
 
@@ -199,91 +192,6 @@ def make_backend(backend: Literal["ray", "thread"] | Backend) -> Backend:
             raise ConfigError(f"backend must be 'ray', 'thread' or an object that starts workers, got {backend!r}")
         case _:
             return backend
-
-
-class RayRuntime:
-    """The Ray of this process, started for the first pool and stopped after the last.
-
-    Ray is started in a thread of its own, for two reasons: the kernel kills Ray's processes when the thread that
-    started them ends, which must not be the thread of an event loop; and outside the main thread Ray leaves the
-    signal handlers of the program alone.
-    """
-
-    def __init__(self) -> None:
-        self.owned = False
-        self._users = 0
-        self._thread: DaemonThread | None = None
-
-    def acquire(self) -> "Future[object]":
-        """Start or join Ray; the future is done when it runs."""
-        self._thread = self._thread or DaemonThread("ray")
-        return self._thread.submit(self._acquire)
-
-    def release(self) -> "Future[object]":
-        """Undo one `acquire`."""
-        self._thread = self._thread or DaemonThread("ray")
-        return self._thread.submit(self._release)
-
-    def _acquire(self) -> None:
-        import ray
-
-        if not ray.is_initialized():
-            with env_boundary("crash", "starting Ray"):
-                self._start()
-        self._users += 1
-
-    def _start(self) -> None:
-        import ray
-
-        if os.environ.get("RAY_ADDRESS"):
-            ray.init(log_to_driver=False, logging_level=logging.ERROR)
-        else:
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one into the home directory
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Ray's workers are as nice as can be by default: on a busy machine a browser would starve.
-            os.environ.setdefault("RAY_worker_niceness", "0")
-            ray.init(
-                num_cpus=0,  # no worker processes in advance
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=_ray_directory(),
-            )
-        self.owned = not os.environ.get("RAY_ADDRESS")
-
-    def _release(self) -> None:
-        import ray
-
-        self._users -= 1
-        if self._users == 0 and self.owned:
-            self.owned = False
-            ray.shutdown()
-
-
-RAY = RayRuntime()
-
-
-def worker_environment() -> dict[str, str]:
-    """Return the environment of a worker process: few threads, the way to this package, and whose it is."""
-    package_parent = str(Path(arpo.__file__).resolve().parent.parent)
-    python_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    label = {LABEL_VARIABLE: os.environ[LABEL_VARIABLE]} if LABEL_VARIABLE in os.environ else {}
-    return {**threads, "PYTHONPATH": python_path, **label}
-
-
-def _ray_directory() -> str | None:
-    """Return where Ray may put its files: in the session, or, without one, where it likes."""
-    session = session_directory()
-    if session is None:
-        return None
-    if len(str(session)) > MAX_DIRECTORY_LENGTH:
-        raise ConfigError(
-            f"the session directory {session} is longer than {MAX_DIRECTORY_LENGTH} characters, too long for the "
-            "sockets of Ray; start the session under a shorter root"
-        )
-    return str(session / "ray")
 
 
 async def _answer(reference: Any) -> Any:

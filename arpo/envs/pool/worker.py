@@ -7,11 +7,8 @@ import asyncio
 import logging
 import math
 import os
-import queue
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from functools import partial
 from io import BytesIO
 from typing import Literal, Protocol, runtime_checkable
@@ -21,6 +18,7 @@ from PIL import Image
 from arpo.agent.actions import Action
 from arpo.envs.protocol import DesktopEnv, SolvableEnv, StepResult
 from arpo.errors import ArpoError, ConfigError, EnvError, env_boundary
+from arpo.host.threads import DaemonThread
 from arpo.types import Observation, Task
 
 log = logging.getLogger(__name__)
@@ -38,38 +36,6 @@ class DistractingEnv(Protocol):
     def distractors(self) -> Sequence[Action]:
         """Return actions like the right ones that are wrong now."""
         ...
-
-
-class DaemonThread:
-    """Runs functions one after the other, always in the same thread, as browser drivers demand.
-
-    Unlike a thread of an executor it never holds up the end of the process, even when a function does not return.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name=name, daemon=True).start()
-
-    def submit(self, function: Callable[[], object]) -> "Future[object]":
-        """Queue a function; the future gives what it returns, or the `ArpoError` that it raises."""
-        future: Future[object] = Future()
-        self._jobs.put((future, function))
-        return future
-
-    def stop(self) -> None:
-        """End the thread after what is queued."""
-        self._jobs.put(None)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            future, function = job
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                with env_boundary("crash", "environment thread"):
-                    future.set_result(function())
-            except ArpoError as error:
-                future.set_exception(error)
 
 
 class HostedEnv:

@@ -34,7 +34,7 @@ def events(action):
 
 def guest_keys() -> dict[str, str]:
     """The table of the guest, which is no part of the package."""
-    path = Path(__file__).parents[2] / "docker" / "guest" / "keys.py"
+    path = Path(__file__).parents[3] / "docker" / "guest" / "keys.py"
     spec = importlib.util.spec_from_file_location("guest_keys", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,6 +1,6 @@
-"""OSWorld's own clients for `test_osworld_clients.py`; runs in the second environment, where `desktop-env` is.
+"""OSWorld's own clients for `test_clients.py`; runs in the second environment, where `desktop-env` is.
 
-    python osworld_clients.py PORT DIRECTORY      of the guest, and for what the set-up client downloads
+    python clients.py PORT DIRECTORY      of the guest, and for what the set-up client downloads
 
 Each line of standard input is a call, such as `["python", "get_file", "~/a.txt"]`; each line of standard output says
 what came of it: `{"result": …, "errors": [what the client logged or raised, …]}`, bytes as `{"base64": …}`.
@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "arpo" / "envs"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "arpo" / "envs" / "osworld"))
 
 from grader_main import AbsentPackages
 

@@ -17,7 +17,7 @@ from tests.envs.osworld.test_grader import PYTHON, needs_graders
 
 pytestmark = [*needs_desktop, needs_graders, pytest.mark.slow]
 
-MAIN = Path(__file__).parent / "osworld_clients.py"
+MAIN = Path(__file__).parent / "clients.py"
 NOTE = f"{HOME}/Desktop/note.txt"
 
 

@@ -14,7 +14,7 @@ from arpo.envs.osworld.support import FUNCTIONS, GETTERS, NOT_SUPPORTED
 from arpo.errors import ConfigError, EnvError
 from tests.envs.osworld.guest import HOME, running_guest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("ARPO_OSWORLD_PYTHON", ROOT / ".venv-osworld" / "bin" / "python"))
 needs_graders = pytest.mark.skipif(
     not PYTHON.exists(), reason=f"OSWorld's graders are not installed at {PYTHON}: run `make osworld`"

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from arpo.envs.osworld.tasks import osworld_tasks
 from arpo.errors import ConfigError, TaskFormatError
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 FILES = Path(os.environ.get("ARPO_OSWORLD_TASKS", ROOT.parent / "shared" / "osworld"))
 needs_files = pytest.mark.skipif(
     not (FILES / "examples").is_dir(),

@@ -17,9 +17,10 @@ import pytest
 from arpo.agent.actions import Wait
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault
-from arpo.envs.pool.backends import RayBackend, worker_environment
+from arpo.envs.pool.backends import RayBackend
 from arpo.errors import ConfigError, EnvError
 from arpo.host.processes import LABEL_VARIABLE
+from arpo.host.ray import worker_environment
 from arpo.host.session import Session
 from tests.envs.pool.support import (
     CRASH,
@@ -33,7 +34,7 @@ from tests.envs.pool.support import (
     with_pool,
 )
 
-REPOSITORY = Path(__file__).parent.parent.parent
+REPOSITORY = Path(__file__).parents[3]
 
 
 def short_root():

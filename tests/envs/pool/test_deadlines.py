@@ -6,7 +6,7 @@ import pytest
 
 from arpo.envs.desktop.env import WINDOWS_TIMEOUT_S, DockerDesktop
 from arpo.envs.guest.client import CALL_TIMEOUT_S, LONGEST_EXECUTION_S, Guest
-from arpo.envs.osworld.env import env as osworld
+from arpo.envs.osworld import env as osworld
 from arpo.host.containers import API_TIMEOUT_S
 from tests.test_configs import compose
 

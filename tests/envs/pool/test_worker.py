@@ -15,7 +15,7 @@ from arpo.envs.pool.worker import EnvWorker, check_screenshot
 from arpo.errors import EnvError
 from arpo.types import Observation
 
-REPOSITORY = Path(__file__).parent.parent.parent
+REPOSITORY = Path(__file__).parents[3]
 
 
 def picture(form="PNG", size=(32, 16)):

@@ -1,0 +1,109 @@
+"""The Ray of this process: started for its first user, stopped after its last."""
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import arpo
+from arpo.errors import ConfigError, env_boundary
+from arpo.host.processes import LABEL_VARIABLE
+from arpo.host.session import MAX_DIRECTORY_LENGTH, session_directory
+from arpo.host.threads import DaemonThread
+
+OBJECT_STORE_BYTES = 200 * 2**20
+"""Room for some hundred 1080p screenshots on their way; small ones never enter the store."""
+
+
+class RayRuntime:
+    """The Ray of this process, started for the first pool and stopped after the last.
+
+    Ray is started in a thread of its own, for two reasons: the kernel kills Ray's processes when the thread that
+    started them ends, which must not be the thread of an event loop; and outside the main thread Ray leaves the
+    signal handlers of the program alone.
+    """
+
+    def __init__(self) -> None:
+        self.owned = False
+        self._users = 0
+        self._thread: DaemonThread | None = None
+        self._lock = threading.Lock()
+
+    def acquire(self) -> "Future[object]":
+        """Start or join Ray; the future is done when it runs. Any thread may call it."""
+        return self._submit(self._acquire)
+
+    def release(self) -> "Future[object]":
+        """Undo one `acquire`."""
+        return self._submit(self._release)
+
+    def _submit(self, function: Callable[[], None]) -> "Future[object]":
+        # An engine and a pool of actors start side by side: two threads of Ray would both call `ray.init`.
+        with self._lock:
+            if self._thread is None:
+                self._thread = DaemonThread("ray")
+            return self._thread.submit(function)
+
+    def _acquire(self) -> None:
+        import ray
+
+        if not ray.is_initialized():
+            with env_boundary("crash", "starting Ray"):
+                self._start()
+        self._users += 1
+
+    def _start(self) -> None:
+        import ray
+
+        if os.environ.get("RAY_ADDRESS"):
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one into the home directory
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Ray's workers are as nice as can be by default: on a busy machine a browser would starve.
+            os.environ.setdefault("RAY_worker_niceness", "0")
+            ray.init(
+                num_cpus=0,  # no worker processes in advance
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=_ray_directory(),
+            )
+        self.owned = not os.environ.get("RAY_ADDRESS")
+
+    def _release(self) -> None:
+        import ray
+
+        self._users -= 1
+        if self._users == 0 and self.owned:
+            self.owned = False
+            ray.shutdown()
+
+
+RAY = RayRuntime()
+
+
+def worker_environment() -> dict[str, str]:
+    """Return the environment of a worker process: few threads, the way to this package, and whose it is."""
+    package_parent = str(Path(arpo.__file__).resolve().parent.parent)
+    python_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    label = {LABEL_VARIABLE: os.environ[LABEL_VARIABLE]} if LABEL_VARIABLE in os.environ else {}
+    return {**threads, "PYTHONPATH": python_path, **label}
+
+
+def _ray_directory() -> str | None:
+    """Return where Ray may put its files: in the session, or, without one, where it likes."""
+    session = session_directory()
+    if session is None:
+        return None
+    if len(str(session)) > MAX_DIRECTORY_LENGTH:
+        raise ConfigError(
+            f"the session directory {session} is longer than {MAX_DIRECTORY_LENGTH} characters, too long for the "
+            "sockets of Ray; start the session under a shorter root"
+        )
+    return str(session / "ray")

@@ -1,0 +1,3 @@
+from tests.rollout.conftest import chat, make_collector
+
+__all__ = ["chat", "make_collector"]
