@@ -18,7 +18,7 @@ from arpo.evaluation.selection import (
     select_tasks,
 )
 from arpo.inference.scripted import ScriptedEngine
-from arpo.run.instantiate import select
+from arpo.run.select import select
 from arpo.types import Task
 from tests.rollout.support import red_clicker
 
