@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from arpo.errors import ConfigError, EngineError
+from arpo.host.trial import before_start
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.pump import PumpedEngine
 from arpo.inference.weights import checked
@@ -62,6 +63,7 @@ class HfEngine(PumpedEngine):
             raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got '{dtype}'")
         if min(max_batch, max_model_len) < 1:
             raise ConfigError(f"max_batch and max_model_len must be at least 1, got {max_batch} and {max_model_len}")
+        before_start()
         super().__init__(max_in_flight=max_batch)
         self._path, self._dtype, self._device = path, DTYPES[dtype], torch.device(device)
         self._max_model_len = max_model_len

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError
+from arpo.host.trial import before_start
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.pump import PumpedEngine
 from arpo.inference.weights import EMBEDDING, HEAD, checked, checkpoint_shapes
@@ -81,6 +82,7 @@ class VllmEngine(PumpedEngine):
                 "torch.distributed is already initialised in this process and vLLM needs its own; "
                 "host the engine in arpo.inference.remote.RemoteEngine"
             )
+        before_start()
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs)
         self._path = Path(path)
         self._max_images = max_images

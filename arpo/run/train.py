@@ -10,34 +10,31 @@ from omegaconf import DictConfig, OmegaConf
 from arpo.callbacks.checkpoint import AtomicCheckpointIO, iteration_of
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.host.session import Session
-from arpo.run.build import build, flatten, required_model
-from arpo.run.preflight import check_arguments, preflight
-from arpo.run.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite
+from arpo.run.build import build, flatten
+from arpo.run.folder import hold
+from arpo.run.resume import find_checkpoint, forget_later
+from arpo.run.warmstart import ensure_model
 
 log = logging.getLogger(__name__)
 
 
 def train(cfg: DictConfig) -> int:
-    """Run a training from its configuration and return the exit code.
+    """Run a training that `check_training` has accepted, and return the exit code.
 
     Raises:
-        ConfigError: When the run cannot start; the message says what to do.
+        ConfigError: When another process holds the run's folder, or the warm start fails.
     """
     run_dir = Path(cfg.paths.run_dir)
-    preflight(OmegaConf.to_container(cfg.requires, resolve=True), required_model(cfg))  # type: ignore[arg-type]
-    check_arguments(OmegaConf.to_container(cfg, resolve=True))
     with hold(run_dir):
         return _train(cfg, run_dir)
 
 
 def _train(cfg: DictConfig, run_dir: Path) -> int:
     checkpoint = find_checkpoint(cfg.resume, cfg.paths.checkpoints)
-    if checkpoint is None:
-        refuse_to_overwrite(run_dir, cfg.resume)
-    elif iteration_of(checkpoint) >= cfg.iterations:
+    if checkpoint is not None and iteration_of(checkpoint) >= cfg.iterations:
         log.info("the run is finished: %s is of its last iteration, %d", checkpoint, cfg.iterations)
         return 0
-    else:
+    if checkpoint is not None:
         forget_later(run_dir, checkpoint)
     end_on_sigterm()
     if cfg.warmstart is not None:

@@ -12,6 +12,7 @@ from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.host.containers import Container, Containers
+from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
 ResetMode = Literal["in_place", "restart", "fresh"]
@@ -83,6 +84,7 @@ class DockerDesktop:
         self._task: DesktopTask | None = None
         self._last: Action | None = None
         self._used = False
+        before_start()
         self._containers = Containers()
         try:
             self._boot()

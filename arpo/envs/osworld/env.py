@@ -22,6 +22,7 @@ from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.host.containers import Containers
+from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
 HOST = "127.0.0.1"
@@ -99,6 +100,7 @@ class OSWorldEnv:
                 raise ConfigError(
                     f"there is no {volume.partition(':')[0]} on this node: put OSWorld's disk image there"
                 )
+        before_start()
         self._machine = machine
         self._files = FileCache(cache)
         self._grader = Grader(grader_python, timeout_s=grading_timeout_s)
