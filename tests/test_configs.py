@@ -222,6 +222,7 @@ def test_the_official_preset_is_what_the_published_code_does():
     assert (cfg.module.std, cfg.module.format_weight, cfg.module.dual_clip) == ("sample", 0.5, 3.0)
     assert (cfg.replay.buffer.trigger, cfg.replay.buffer.replaced) == ("official", "first")
     assert cfg.replay.buffer.success_threshold == 0.1
+    assert cfg.replay.buffer.format_weight == 0.5  # replay weighs a reward as the update does
     assert cfg.module.optimizer.lr == 1e-6  # what both agree on stays
 
 
