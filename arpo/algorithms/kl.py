@@ -11,8 +11,8 @@ from arpo.algorithms.losses import MAX_LOG_RATIO
 KLEstimator = Literal["k1", "abs", "k2", "k3"]
 
 MAX_K3 = 10.0
-"""Bound of k3, as in verl 0.9.1: where the reference is e^20 times likelier, it would be 4.9e8 and drown the minibatch.
-A bounded token has no gradient; the bound is reached at d = -2.6, where π is a thirteenth of π_ref, and d = 11."""
+"""Bound of k3, as in verl 0.9.1: one token that the reference finds e^20 times likelier would add 4.9e8 to the loss.
+A bounded token has no gradient; the bound is reached at d = -2.6, where π is a thirteenth of π_ref, and at d = 11."""
 
 
 def kl_divergence(

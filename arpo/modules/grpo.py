@@ -135,6 +135,7 @@ class GRPOModule(L.LightningModule):
             work.advantages = [sample.advantage for samples in groups for sample in samples]
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
+        work.minibatches = len(minibatches)
         old_logprobs = [None, *(self.old_logprobs(minibatch, work) for minibatch in minibatches[1:])]
         for minibatch, old in zip(minibatches, old_logprobs, strict=False):
             self.update(minibatch, old, work)
@@ -208,7 +209,7 @@ class GRPOModule(L.LightningModule):
         result = self.objective.loss(output, before, advantages, mask, average, weights)
         loss = result.loss + self._kl_penalty(samples, output, mask, average, work)
         self.manual_backward(loss)
-        work.averages.total("train/loss", loss.item() / self.minibatches / self.epochs)
+        work.averages.total("train/loss", loss.item() / work.minibatches)
         work.add(result.metrics, output, before, mask)
 
     def _kl_penalty(
@@ -219,7 +220,7 @@ class GRPOModule(L.LightningModule):
         with torch.no_grad():
             reference = self._forward(samples, policy=self._reference[0])
         penalty = self.objective.kl_penalty(output, reference, mask, average)
-        work.averages.total("train/kl_reference", penalty.item() / self.minibatches / self.epochs)
+        work.averages.total("train/kl_reference", penalty.item() / work.minibatches)
         return self.objective.kl_coefficient * penalty
 
     # --- the policy -------------------------------------------------------------------------------------------------
