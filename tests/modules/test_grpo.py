@@ -1,4 +1,4 @@
-"""The update, option by option: every test flips one option of `GRPOModule` and sees what it is said to do."""
+"""The update, option by option: every test flips one option of `GRPOModule` or of its objective, and sees its work."""
 
 import math
 from dataclasses import replace
@@ -432,16 +432,17 @@ def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_end
         ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be above 0"),
         ({"temperature": float("nan")}, "temperature must be above 0"),
-        ({"sampler_correction": 0.0}, "sampler_correction must be positive"),
+        ({"sampler_correction": 0.0}, "sampler_correction must be above 0, got 0.0"),
         ({"kl_coefficient": 0.1}, "needs a reference policy"),
-        ({"kl_coefficient": -0.1}, "must not be negative"),
-        ({"format_weight": -1.0}, "must not be negative"),
+        ({"kl_coefficient": -0.1}, "kl_coefficient must be at least 0, got -0.1"),
+        ({"format_weight": -1.0}, "format_weight must be at least 0, got -1.0"),
         ({"replayed_old_logprobs": "guess"}, "recompute or stored, got 'guess'"),
         ({"std": "biased"}, "std must be one of sample, population, got 'biased'"),
         ({"estimator": "ppo"}, "estimator must be one of grpo"),
         ({"level": "word"}, "level must be one of token, sequence"),
         ({"aggregation": "mean"}, "aggregation must be one of sequence"),
         ({"aggregation": "dr_grpo"}, "belongs to aggregation=dr_grpo"),
+        ({"aggregation": "dr_grpo", "dr_grpo_length": 0}, "dr_grpo_length must be at least 1, got 0"),
         ({"dr_grpo_length": 5}, "belongs to aggregation=dr_grpo"),
         ({"kl": "k9"}, "kl must be one of k1"),
     ],
