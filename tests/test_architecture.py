@@ -15,7 +15,7 @@ SOURCES = [*PACKAGE, ROOT / "train.py", ROOT / "evaluate.py"]
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
 
 HEAVY = {
-    "ray": {"arpo/host/ray.py", "arpo/envs/pool/backends.py", "arpo/inference/remote.py"},
+    "ray": {"arpo/host/ray.py", "arpo/envs/pool/ray.py", "arpo/inference/remote.py"},
     "vllm": {"arpo/inference/vllm.py"},
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},
@@ -25,7 +25,7 @@ HEAVY = {
     "omegaconf": {"train.py", "evaluate.py", "arpo/run/instantiate.py"},
 }
 """A library, and the only files that may import it."""
-FILE_LINES = 300
+FILE_LINES = 400
 FUNCTION_LINES = 40
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
