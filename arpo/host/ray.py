@@ -10,8 +10,8 @@ from pathlib import Path
 
 import arpo
 from arpo.errors import ConfigError, env_boundary
-from arpo.host.processes import LABEL_VARIABLE
-from arpo.host.session import MAX_DIRECTORY_LENGTH, session_directory
+from arpo.host.labels import LABEL_VARIABLE, session_directory
+from arpo.host.session import MAX_DIRECTORY_LENGTH
 from arpo.host.threads import DaemonThread
 
 MAX_CALLS_IN_FLIGHT = 1000

@@ -19,7 +19,7 @@ from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault
 from arpo.envs.pool.ray import RayBackend
 from arpo.errors import ConfigError, EnvError
-from arpo.host.processes import LABEL_VARIABLE
+from arpo.host.labels import LABEL_VARIABLE
 from arpo.host.ray import worker_environment
 from arpo.host.session import Session
 from tests.envs.pool.support import (
