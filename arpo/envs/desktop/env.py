@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, TypeText, Wait
-from arpo.envs.desktop.task import DesktopTask, read_task, run_checks, run_steps
+from arpo.envs.desktop.tasks import COMMAND_TIMEOUT_S, DesktopTask, read_task, run_checks
 from arpo.envs.guest.client import Guest
 from arpo.envs.guest.input import to_events
+from arpo.envs.guest.setup import Screen, TaskSetup
+from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
@@ -81,6 +83,7 @@ class DockerDesktop:
         self._container: Container | None = None
         self._guest: Guest | None = None
         self._task: DesktopTask | None = None
+        self._setup: TaskSetup | None = None
         self._last: Action | None = None
         self._used = False
         self._containers = Containers()
@@ -95,8 +98,16 @@ class DockerDesktop:
         wanted = read_task(task)
         self._renew()
         guest = self._running()
-        self._used, self._task, self._last = True, wanted, None
-        run_steps(wanted.config, guest)
+        self._used, self._last = True, None
+        self._setup = TaskSetup(
+            guest,
+            task.id,
+            Screen(*self._screen),
+            command_timeout_s=COMMAND_TIMEOUT_S,
+            window_timeout_s=WINDOWS_TIMEOUT_S,
+        )
+        self._setup.prepare(wanted.config)
+        self._task = wanted
         guest.wait_for(lambda: _has_windows(guest, wanted), f"the windows {wanted.windows}", WINDOWS_TIMEOUT_S)
         return self._observe(guest)
 
@@ -112,12 +123,12 @@ class DockerDesktop:
         """Return 1.0 when the task is done, else 0.0; a desktop that was broken meanwhile is not judged."""
         guest, task = self._playing("evaluate"), self._task
         assert task is not None
+        assert self._setup is not None
         self._resume()
         guest.check_health()
-        gave_up = isinstance(self._last, Fail | CallUser)  # as the official code, which has no word of its own for it
-        if task.infeasible or gave_up:
-            return float(task.infeasible and gave_up)
-        return run_checks(task, guest)
+        self._setup.conclude(task.postconfig)
+        score = score_of_giving_up(self._last, infeasible=task.infeasible)
+        return run_checks(task, guest) if score is None else score
 
     def close(self) -> None:
         """Remove the container."""

@@ -10,14 +10,16 @@ from typing import Any, Protocol
 
 from PIL import Image
 
-from arpo.agent.actions import Action, CallUser, Fail, TypeText
+from arpo.agent.actions import Action, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
 from arpo.envs.guest.client import Guest
+from arpo.envs.guest.setup import Screen
+from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.osworld.chrome import ChromeTabs
 from arpo.envs.osworld.files import FileCache
 from arpo.envs.osworld.grader import Grader, GuestAddress
 from arpo.envs.osworld.machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
-from arpo.envs.osworld.setup import Screen, TaskSetup
+from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
@@ -108,7 +110,7 @@ class OSWorldEnv:
         self._container: RunningMachine | None = None
         self._guest: Guest | None = None
         self._task: Task | None = None
-        self._setup: TaskSetup | None = None
+        self._setup: OSWorldSetup | None = None
         self._last: Action | None = None
         self._used = self._closed = False
         self._containers = containers()
@@ -147,18 +149,14 @@ class OSWorldEnv:
         return StepResult(self._observe(guest))
 
     def evaluate(self) -> float:
-        """Return OSWorld's score.
-
-        An infeasible task is solved by giving up, and any other is not; all else is up to OSWorld's own code.
-        `CallUser` gives up too, as in the official code, which knows no other word for it.
-        """
+        """Return OSWorld's score: giving up is judged here, everything else by OSWorld's own code."""
         _, task = self._playing("evaluate")
         assert self._setup is not None
         evaluator = task.config["evaluator"]
         self._setup.conclude(evaluator.get("postconfig", []))
-        gave_up = isinstance(self._last, Fail | CallUser)
-        if evaluator["func"] == "infeasible" or gave_up:
-            return float(evaluator["func"] == "infeasible" and gave_up)
+        score = score_of_giving_up(self._last, infeasible=evaluator["func"] == "infeasible")
+        if score is not None:
+            return score
         self._files.place_gold_files(evaluator, task.id, self._directory)
         return self._grader.grade(evaluator, self._address(), self._directory)
 
@@ -190,14 +188,14 @@ class OSWorldEnv:
         if container is not None:
             self._containers.remove(container)
 
-    def _task_setup(self, guest: Guest, task: Task, first: Observation) -> TaskSetup:
-        return TaskSetup(
+    def _task_setup(self, guest: Guest, task: Task, first: Observation) -> OSWorldSetup:
+        return OSWorldSetup(
             guest,
-            ChromeTabs(f"http://{HOST}:{self._port(CHROMIUM_PORT)}"),
-            self._files,
-            task_id=task.id,
+            task.id,
+            Screen(first.width, first.height, self._password),
+            chrome=ChromeTabs(f"http://{HOST}:{self._port(CHROMIUM_PORT)}"),
+            files=self._files,
             directory=self._directory,
-            screen=Screen(first.width, first.height, self._password),
         )
 
     def _address(self) -> GuestAddress:
