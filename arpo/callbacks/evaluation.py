@@ -10,7 +10,9 @@ from typing import Literal
 import lightning as L
 from typing_extensions import override
 
-from arpo.callbacks.access import collector_of
+from arpo.evaluation.evaluate import evaluate_tasks
+from arpo.evaluation.settings import EvaluationSettings
+from arpo.rollout.hooks import runtime_of
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
@@ -79,15 +81,8 @@ class Evaluation(L.Callback):
         metrics: dict[str, float] = {}
         results = {}
         for name, tasks in self.tasks.items():
-            result = collector_of(trainer).evaluate_tasks(
-                tasks,
-                rollouts_per_task=self.rollouts_per_task,
-                temperature=self.temperature,
-                protocol=self.protocol,
-                seed=self.seed,
-                iteration=iteration,
-                name=name,
-            )
+            settings = EvaluationSettings(self.rollouts_per_task, self.temperature, self.protocol, self.seed)
+            result = evaluate_tasks(runtime_of(trainer), tasks, settings, iteration=iteration, name=name)
             results[name] = result.to_json()
             metrics[f"val/{name}/success_rate"] = result.success_rate
             log.info("iteration %d, %s: success %.1f %%", iteration, name, 100 * result.success_rate)

@@ -69,7 +69,7 @@ def see(trainer):
     def roll_out(callback, given):
         for each in given.groups:
             for trajectory in each.trajectories:
-                trainer.datamodule.collector.store.write(trajectory)
+                trainer.datamodule.runtime.store.write(trajectory)
         module = Module()
         callback.on_rollout_end(trainer, module, given)
         return module.logged
@@ -150,7 +150,7 @@ def test_the_buffer_comes_back_from_the_checkpoint_and_the_store(start, see):
 def test_a_checkpoint_whose_trajectories_are_gone_is_refused(start, see, trainer):
     callback = start()
     see(callback, batch(0, group(0, 1.0)))
-    trainer.datamodule.collector.store.truncate(after_iteration=-1)
+    trainer.datamodule.runtime.store.truncate(after_iteration=-1)
     with pytest.raises(ArpoError, match="0/0/0 is not in"):
         start(callback.state_dict())
 
@@ -164,5 +164,5 @@ def test_other_ranks_have_no_store_and_restore_nothing(start, see, trainer):
 
 def test_it_needs_rollouts():
     trainer = SimpleNamespace(datamodule=SimpleNamespace(), is_global_zero=True)
-    with pytest.raises(ConfigError, match=r"needs a data module with a rollout collector, got SimpleNamespace"):
+    with pytest.raises(ConfigError, match=r"needs a data module that rolls out, got SimpleNamespace"):
         ReplayInjection(ReplayBuffer()).setup(trainer, None, "fit")
