@@ -131,9 +131,8 @@ def evaluate(cfg: DictConfig) -> int:
 
 def report(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequence[Task]]) -> None:
     """Evaluate on each list, write `results.json`, and print a table a list."""
-    results = {
-        name: evaluate_tasks(runtime, listed, _how_to_try(cfg), name=name) for name, listed in tasks.items() if listed
-    }
+    settings: EvaluationSettings = build(cfg.evaluation)
+    results = {name: evaluate_tasks(runtime, listed, settings, name=name) for name, listed in tasks.items() if listed}
     path = Path(cfg.paths.run_dir) / "results.json"
     path.write_text(json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
     for result in results.values():
@@ -145,21 +144,19 @@ def select(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequenc
     """Choose from each list, write the tasks that stay as a group of `conf/tasks`, and print a table a list."""
     run_dir = Path(cfg.paths.run_dir)
     groups: Any = OmegaConf.to_container(cfg.tasks, resolve=False)
+    settings: EvaluationSettings = build(cfg.evaluation)
     judged = {}
     for name, listed in tasks.items():
-        selection = select_tasks(runtime, listed, build(cfg.selection), _how_to_try(cfg), name=name)
+        selection = select_tasks(runtime, listed, build(cfg.selection), settings, name=name)
         groups = chosen_config(groups, name, selection.kept)
         judged[name] = selection.to_json()
         print_table(selection.table(), title=name, caption=f"{len(selection.kept)} of {len(listed)} tasks are kept")
     (run_dir / "selection.json").write_text(json.dumps(judged, indent=1))
-    header = f"# Tasks chosen by {cfg.rollouts_per_task} attempts of {cfg.checkpoint} at each; see selection.json.\n"
+    header = (
+        f"# Tasks chosen by {settings.rollouts_per_task} attempts of {cfg.checkpoint} at each; see selection.json.\n"
+    )
     (run_dir / "selected.yaml").write_text(header + OmegaConf.to_yaml(groups))
     log.info("copy %s to conf/tasks/NAME.yaml and train with tasks=NAME", run_dir / "selected.yaml")
-
-
-def _how_to_try(cfg: DictConfig) -> EvaluationSettings:
-    """Return what evaluations and selections have in common."""
-    return EvaluationSettings(cfg.rollouts_per_task, cfg.temperature, cfg.protocol, cfg.seed)
 
 
 def show(result: EvaluationResult) -> None:

@@ -156,7 +156,7 @@ def test_a_selection_without_tasks_has_only_a_header():
 def test_the_command_writes_a_group_of_tasks_and_every_number(chat, make_runtime, tmp_path, capsys):
     cfg = OmegaConf.create(
         {
-            **asdict(HOW),
+            "evaluation": {"_target_": "arpo.evaluation.settings.EvaluationSettings", **asdict(HOW)},
             "checkpoint": "a/policy",
             "paths": {"run_dir": str(tmp_path)},
             "tasks": {
