@@ -11,11 +11,11 @@ from PIL import Image
 from typing_extensions import override
 
 from arpo.agent.prompt import Prompt
-from arpo.callbacks.access import collector_of
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.probe import check_probe, logprob_gap
 from arpo.models.policy import Policy
-from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.hooks import runtime_of
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import Outcome, Step, Trajectory
 
 log = logging.getLogger(__name__)
@@ -79,21 +79,21 @@ class WeightSync(L.Callback):
             for _ in tensors:
                 pass
             return None
-        collector = collector_of(trainer)
-        collector.update_weights(tensors, module.policy_version)
+        runtime = runtime_of(trainer)
+        runtime.update_weights(tensors, module.policy_version)
         if self.probe_every == 0 or module.policy_version % self.probe_every:
             return None
-        gap = self._probe(collector, module)
+        gap = self._probe(runtime, module)
         check_probe(gap, self.tolerance)
         return gap
 
-    def _probe(self, collector: RolloutCollector, module: SyncedModule) -> float:
+    def _probe(self, runtime: RolloutRuntime, module: SyncedModule) -> float:
         prompt_ids = module.policy.chat.first_prompt(PROBE_PROMPT.messages("Press OK."))
         png = probe_picture()
         request = GenerateRequest(
             prompt_ids, (png,), Sampling(max_tokens=self.probe_tokens, temperature=module.temperature)
         )
-        response = collector.generate(request)
+        response = runtime.generate(request)
         return logprob_gap(response.logprobs, module.sampled_logprobs(as_trajectory(request, response)))
 
 

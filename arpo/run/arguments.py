@@ -61,7 +61,7 @@ def check_arguments(cfg: DictConfig, rooms: tuple[str, ...] = ("",)) -> None:
 
 
 def try_constructors(cfg: DictConfig, rooms: tuple[str, ...] = ("",), parts: tuple[str, ...] = ()) -> None:
-    """Try every constructor whose arguments are all known: it checks their values, and stops before it starts anything.
+    """Try every constructor whose arguments are all known: it checks values, and stops before it starts anything.
 
     Args:
         cfg: The configuration.
@@ -151,13 +151,13 @@ def _needed(parameters: Mapping[str, inspect.Parameter]) -> set[str]:
     return {key for key, value in parameters.items() if value.default is value.empty and value.kind not in kinds}
 
 
-def _type_lines(place: str, value: object, annotation: object) -> Iterator[str]:
+def _type_lines(place: str, value: object, annotation: Any) -> Iterator[str]:
     """Yield what is wrong with a plain value by its annotation; a nested node is the business of its own signature."""
     if annotation is inspect.Parameter.empty or isinstance(annotation, str) or any(_targets(value)):
         return
     try:
         # As JSON, because YAML has the same types: a list may become a tuple, a text a path, and 1 a float.
-        kind = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+        kind: TypeAdapter[Any] = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
         kind.validate_json(json.dumps(value), strict=True)
     except (PydanticUserError, SchemaError):  # an annotation that pydantic cannot read
         return

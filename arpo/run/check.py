@@ -12,9 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 from arpo.errors import ConfigError
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.build import required_model
+from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import preflight
-from arpo.run.quiet import quiet
 from arpo.run.warmstart import check_warmstart
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}

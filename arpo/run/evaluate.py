@@ -11,12 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 from arpo.callbacks.export import export_policy
 from arpo.callbacks.graceful_stop import end_on_sigterm
 from arpo.display.tables import print_result
+from arpo.evaluation.evaluate import evaluate_tasks
+from arpo.evaluation.settings import EvaluationSettings
 from arpo.host.session import Session
 from arpo.models.policy import Policy
-from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.run.build import build
 from arpo.run.folder import logging_to
-from arpo.run.select import how_to_try, select
+from arpo.run.select import select
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
@@ -35,25 +37,22 @@ def evaluate(cfg: DictConfig) -> int:
             return 0
         cfg.model.path = str(directory)
         tasks = {name: build(cfg.tasks[name]) for name in cfg.lists}
-        collector: RolloutCollector = build(cfg.rollout)
+        runtime: RolloutRuntime = build(cfg.rollout)
         try:
-            collector.start()
+            runtime.start()
             if "selection" in cfg:
-                select(cfg, collector, tasks)
+                select(cfg, runtime, tasks)
             else:
-                report(cfg, collector, tasks)
+                report(cfg, runtime, tasks)
         finally:
-            collector.close()
+            runtime.close()
     return 0
 
 
-def report(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Sequence[Task]]) -> None:
+def report(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequence[Task]]) -> None:
     """Evaluate on each list, write `results.json`, and print a table a list."""
-    results = {
-        name: collector.evaluate_tasks(listed, name=name, **how_to_try(cfg))
-        for name, listed in tasks.items()
-        if listed
-    }
+    settings: EvaluationSettings = build(cfg.evaluation)
+    results = {name: evaluate_tasks(runtime, listed, settings, name=name) for name, listed in tasks.items() if listed}
     path = Path(cfg.paths.run_dir) / "results.json"
     path.write_text(json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
     for result in results.values():

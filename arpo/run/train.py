@@ -7,12 +7,12 @@ import lightning as L
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from arpo.callbacks.checkpoint import AtomicCheckpointIO, iteration_of
+from arpo.callbacks.checkpoint import AtomicCheckpointIO, checkpoints, iteration_of, newest_checkpoint
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
+from arpo.errors import ConfigError
 from arpo.host.session import Session
 from arpo.run.build import build, flatten
 from arpo.run.folder import hold
-from arpo.run.resume import find_checkpoint, forget_later
 from arpo.run.warmstart import ensure_model
 
 log = logging.getLogger(__name__)
@@ -80,3 +80,36 @@ def exit_code(trainer: L.Trainer) -> int:
         if isinstance(callback, GracefulStop) and callback.received is not None:
             return 128 + callback.received
     return 0
+
+
+def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
+    """Return the checkpoint that the run continues from, or None for a new run.
+
+    Args:
+        resume: None for a new run, `auto` for the newest valid checkpoint of the run's own, or a file
+                that `check_resume` has accepted.
+        directory: The run's own checkpoints.
+
+    Raises:
+        ConfigError: When all checkpoints of the run are damaged.
+    """
+    if resume is None:
+        return None
+    if resume == "auto":
+        found = newest_checkpoint(directory)
+        if found is None and checkpoints(Path(directory)):
+            raise ConfigError(
+                f"every checkpoint in {directory} is damaged. Put one back from a copy, or delete the run's folder to "
+                "start again"
+            )
+        log.info("resume=auto: %s", found or "no checkpoint yet, starting from the beginning")
+        return found
+    return Path(resume)
+
+
+def forget_later(run_dir: Path, checkpoint: Path) -> None:
+    """Remove checkpoints and evaluations of later iterations: the run takes another way from here."""
+    for path in [*checkpoints(checkpoint.parent), *(run_dir / "eval").glob("iteration_*.json")]:
+        if iteration_of(path) > iteration_of(checkpoint):
+            log.info("%s lies beyond the checkpoint that the run continues from: removed", path)
+            path.unlink()
