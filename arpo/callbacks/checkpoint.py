@@ -35,9 +35,7 @@ class IterationCheckpoint(Checkpoint):
 
     def __init__(self, directory: str | Path, *, every_n_iterations: int = 5, keep: int = 3) -> None:
         if every_n_iterations < 1 or keep < 1:
-            raise ConfigError(
-                f"checkpoint.every_n_iterations and keep must be at least 1, got {every_n_iterations} and {keep}"
-            )
+            raise ConfigError(f"every_n_iterations and keep must be at least 1, got {every_n_iterations} and {keep}")
         self.directory = Path(directory)
         self.every_n_iterations, self.keep = every_n_iterations, keep
         self._saved: int | None = None

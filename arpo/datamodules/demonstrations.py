@@ -72,6 +72,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         steps: Optimizer steps of the run.
         batch_size: Demonstrations a step.
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
+        success_threshold: A demonstration counts as a success above this task reward.
         seed: Seeds mistakes and the order of batches.
 
     Raises:
@@ -93,6 +94,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         steps: int,
         batch_size: int,
         image_limits: tuple[int, int],
+        success_threshold: float = 0.5,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -101,6 +103,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         self.demonstrator, self.per_task, self.max_steps = demonstrator, per_task, max_steps
         self.steps, self.batch_size = steps, batch_size
         self.min_pixels, self.max_pixels = image_limits
+        self.success_threshold = success_threshold
         self.seed = seed
         self._trajectories: list[Trajectory] = []
 
@@ -179,7 +182,7 @@ class DemonstrationDataModule(L.LightningDataModule):
                     return length + 1
         raise ConfigError(
             f"the scripted solution of task {task.id} takes more than max_steps={self.max_steps} steps; "
-            "raise demonstrations.max_steps or choose another seed of the page"
+            "raise max_steps or choose another seed of the page"
         )
 
     async def _demonstrate(self, task: Task, number: int, length: int, screens: dict[str, bytes]) -> Demonstration:
@@ -195,7 +198,7 @@ class DemonstrationDataModule(L.LightningDataModule):
                 if result.terminated or isinstance(action, Terminal):
                     break
                 observation = result.observation
-            success = await env.evaluate() > 0.5
+            success = await env.evaluate() > self.success_threshold
         return Demonstration(task.id, task.domain, instruction, tuple(steps), success)
 
     async def _next_action(self, env: LeasedEnv, task: Task, length: int, rng: random.Random) -> Action:

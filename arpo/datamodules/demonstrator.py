@@ -24,8 +24,7 @@ class Demonstrator:
     def __post_init__(self) -> None:
         if not 0 < self.success_rate <= 1 or not 0 <= self.habit <= 1:
             raise ConfigError(
-                "demonstrations.success_rate must be in (0, 1] and habit in [0, 1], "
-                f"got {self.success_rate} and {self.habit}"
+                f"success_rate must be in (0, 1] and habit in [0, 1], got {self.success_rate} and {self.habit}"
             )
 
     def act(

@@ -43,7 +43,7 @@ class SFTModule(L.LightningModule):
         check_at_least(1, micro_batch_tokens=micro_batch_tokens)
         check_positive(max_grad_norm=max_grad_norm)
         if not 0 <= warmup_fraction <= 1:
-            raise ConfigError(f"module.warmup_fraction must lie in [0, 1], got {warmup_fraction}")
+            raise ConfigError(f"warmup_fraction must lie in [0, 1], got {warmup_fraction}")
         self.automatic_optimization = False
         self.make_policy, self.make_optimizer = policy, optimizer
         self.steps, self.warmup_fraction = steps, warmup_fraction
