@@ -11,6 +11,7 @@ import lightning as L
 from typing_extensions import override
 
 from arpo.callbacks.access import collector_of
+from arpo.host.files import write_atomically
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,5 @@ class Evaluation(L.Callback):
             metrics[f"val/{name}/success_rate"] = result.success_rate
             log.info("iteration %d, %s: success %.1f %%", iteration, name, 100 * result.success_rate)
         metrics["time/evaluation"] = time.monotonic() - started
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"iteration_{iteration:06d}.json"
-        path.write_text(json.dumps(results, indent=1))
+        write_atomically(self.directory / f"iteration_{iteration:06d}.json", json.dumps(results, indent=1))
         return metrics
