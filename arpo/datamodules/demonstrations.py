@@ -25,7 +25,7 @@ from arpo.errors import ConfigError, EnvError
 from arpo.host.files import write_atomically
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.seeds import derive_seed
-from arpo.types import Observation, Outcome, Step, Task, Trajectory
+from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         return CoordinateFrame(observation.width, observation.height, width, height)
 
     def _step(self, observation: Observation, action: Action, screens: dict[str, bytes]) -> DemonstrationStep:
-        key = hashlib.sha256(observation.screenshot).hexdigest()
+        key = screenshot_key(observation.screenshot)
         screens[key] = observation.screenshot
         response = render_response(self._frame(observation).to_model(action))
         return DemonstrationStep(key, observation.width, observation.height, response)

@@ -1,6 +1,5 @@
 """One episode: a task, a desktop and a policy make a trajectory."""
 
-import hashlib
 import time
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -16,7 +15,7 @@ from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sa
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.meter import Meter
 from arpo.rollout.seeds import derive_seed
-from arpo.types import Observation, Outcome, Step, Task, Trajectory
+from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
 EpisodeProtocol = Literal["hard", "standard"]
 """What happens at the step limit. `hard`: the desktop is judged as it is. `standard`, OSWorld's own: a last response
@@ -157,7 +156,7 @@ class _Conversation:
     def show(self, observation: Observation) -> None:
         """Take what is on the screen now."""
         self._observation = observation
-        self.screen = hashlib.sha256(observation.screenshot).hexdigest()
+        self.screen = screenshot_key(observation.screenshot)
         self.screenshots[self.screen] = observation.screenshot
 
     def ask(self, prompt_ids: tuple[int, ...]) -> None:
