@@ -10,6 +10,7 @@ from arpo.agent.prompt import Prompt
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, RolloutError
 from arpo.evaluation.scores import EvaluationResult, evaluate
+from arpo.host.heartbeat import still
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Agent, EpisodeProtocol
@@ -78,8 +79,9 @@ class RolloutCollector:
         self._loop.start()
         pool = self._loop.submit(self.pool.start())
         try:
-            self._engine = self._make_engine()
-            pool.result()
+            with still("starting the engine and the environments"):
+                self._engine = self._make_engine()
+                pool.result()
         except BaseException:  # a Ctrl-C too must leave no process behind
             pool.cancel()
             self.close()

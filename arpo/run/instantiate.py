@@ -19,9 +19,12 @@ from rich.table import Table
 from arpo.callbacks.checkpoint import AtomicCheckpointIO, iteration_of
 from arpo.callbacks.export import export_policy
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
+from arpo.display.live import showing
+from arpo.display.progress_line import evaluation_line
 from arpo.errors import ArpoError, ConfigError
 from arpo.evaluation.scores import EvaluationResult
 from arpo.evaluation.selection import chosen_config, select_tasks
+from arpo.host.files import write_atomically
 from arpo.host.session import Session
 from arpo.models.policy import Policy
 from arpo.rollout.collector import RolloutCollector
@@ -84,7 +87,7 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
     session = Session.start()
     datamodule = None
     try:
-        (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+        write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         datamodule = build(cfg.datamodule)
         module = build(cfg.module)
         trainer = build_trainer(cfg, checkpoint)
@@ -129,13 +132,14 @@ def evaluate(cfg: DictConfig) -> int:
 
 def report(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Sequence[Task]]) -> None:
     """Evaluate on each list, write `results.json`, and print a table a list."""
-    results = {
-        name: collector.evaluate_tasks(listed, name=name, **_how_to_try(cfg))
-        for name, listed in tasks.items()
-        if listed
-    }
+    with showing(lambda: evaluation_line(collector.progress())):
+        results = {
+            name: collector.evaluate_tasks(listed, name=name, **_how_to_try(cfg))
+            for name, listed in tasks.items()
+            if listed
+        }
     path = Path(cfg.paths.run_dir) / "results.json"
-    path.write_text(json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
+    write_atomically(path, json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
     for result in results.values():
         show(result)
     log.info("every task's result is in %s", path)
@@ -147,13 +151,14 @@ def select(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Seq
     groups: Any = OmegaConf.to_container(cfg.tasks, resolve=False)
     judged = {}
     for name, listed in tasks.items():
-        selection = select_tasks(collector, listed, build(cfg.selection), name=name, **_how_to_try(cfg))
+        with showing(lambda: evaluation_line(collector.progress())):
+            selection = select_tasks(collector, listed, build(cfg.selection), name=name, **_how_to_try(cfg))
         groups = chosen_config(groups, name, selection.kept)
         judged[name] = selection.to_json()
         print_table(selection.table(), title=name, caption=f"{len(selection.kept)} of {len(listed)} tasks are kept")
-    (run_dir / "selection.json").write_text(json.dumps(judged, indent=1))
+    write_atomically(run_dir / "selection.json", json.dumps(judged, indent=1))
     header = f"# Tasks chosen by {cfg.rollouts_per_task} attempts of {cfg.checkpoint} at each; see selection.json.\n"
-    (run_dir / "selected.yaml").write_text(header + OmegaConf.to_yaml(groups))
+    write_atomically(run_dir / "selected.yaml", header + OmegaConf.to_yaml(groups))
     log.info("copy %s to conf/tasks/NAME.yaml and train with tasks=NAME", run_dir / "selected.yaml")
 
 
