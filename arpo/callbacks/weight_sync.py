@@ -1,6 +1,5 @@
 """Weight sync: the engine gets every new policy, and proves that it serves it."""
 
-import hashlib
 import io
 import logging
 import time
@@ -16,7 +15,7 @@ from arpo.inference.probe import check_probe, logprob_gap
 from arpo.models.policy import Policy
 from arpo.rollout.hooks import runtime_of
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.types import Outcome, Step, Trajectory
+from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +110,7 @@ def probe_picture() -> bytes:
 def as_trajectory(request: GenerateRequest, response: Response) -> Trajectory:
     """Give a request with one picture and its response the form that the trainer reads."""
     png = request.images[0]
-    key = hashlib.sha256(png).hexdigest()
+    key = screenshot_key(png)
     width, height = Image.open(io.BytesIO(png)).size
     step = Step(
         screenshot=key,
