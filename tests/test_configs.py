@@ -22,8 +22,9 @@ from arpo.errors import ConfigError
 from arpo.host.machine import Budget
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
-from arpo.run.instantiate import build, build_trainer, register_resolvers
+from arpo.run.build import build, register_resolvers
 from arpo.run.preflight import check_arguments
+from arpo.run.train import build_trainer
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
@@ -92,7 +93,8 @@ def test_every_experiment_can_be_evaluated(experiment):
     cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="evaluate")
     check_targets(cfg)
     check_arguments(plain(cfg))
-    assert (cfg.temperature, cfg.protocol, cfg.rollouts_per_task) == (0.6, "hard", 1)
+    training = compose(f"experiment={experiment}")
+    assert "evaluation" not in training.callbacks or training.callbacks.evaluation.settings == cfg.evaluation
     assert all(name in cfg.tasks for name in cfg.lists)
 
 
@@ -101,7 +103,8 @@ def test_tasks_can_be_chosen_as_the_paper_chose_them(experiment):
     cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="select")
     check_targets(cfg)
     check_arguments(plain(cfg))
-    assert (cfg.rollouts_per_task, cfg.temperature, cfg.lists) == (16, 1.0, ["train"])
+    how = cfg.evaluation
+    assert (how.rollouts_per_task, how.temperature, how.protocol, cfg.lists) == (16, 1.0, "hard", ["train"])
     rule = build(cfg.selection)
     assert (rule.min_successes, rule.max_successes, rule.infeasible) == (1, None, "drop")
 
@@ -192,8 +195,8 @@ def test_the_paper_s_runs_have_the_paper_s_numbers(experiment):
     assert (settings.max_context, settings.max_tokens) == (65536, 8192)
     assert (settings.temperature, module.temperature) == (1.0, 1.0)
     assert settings.max_policy_lag == 0
-    assert cfg.callbacks.evaluation.temperature == 0.6
-    assert cfg.callbacks.evaluation.protocol == "standard"
+    judged = cfg.callbacks.evaluation.settings
+    assert (judged.rollouts_per_task, judged.temperature, judged.protocol) == (1, 0.6, "standard")
     assert cfg.replay.buffer.capacity_per_task == 8
     assert (cfg.replay.buffer.trigger, cfg.replay.buffer.replaced) == ("all_failed", "random")
     assert (cfg.model.policy.dtype, cfg.model.policy.train_vision) == ("bfloat16", True)

@@ -1,6 +1,5 @@
 """Weight sync: the engine gets every new policy, and proves that it serves it."""
 
-import hashlib
 import io
 import logging
 import time
@@ -11,12 +10,12 @@ from PIL import Image
 from typing_extensions import override
 
 from arpo.agent.prompt import Prompt
-from arpo.callbacks.access import collector_of
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.probe import check_probe, logprob_gap
 from arpo.models.policy import Policy
-from arpo.rollout.collector import RolloutCollector
-from arpo.types import Outcome, Step, Trajectory
+from arpo.rollout.hooks import runtime_of
+from arpo.rollout.runtime import RolloutRuntime
+from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
 
@@ -79,21 +78,21 @@ class WeightSync(L.Callback):
             for _ in tensors:
                 pass
             return None
-        collector = collector_of(trainer)
-        collector.update_weights(tensors, module.policy_version)
+        runtime = runtime_of(trainer)
+        runtime.update_weights(tensors, module.policy_version)
         if self.probe_every == 0 or module.policy_version % self.probe_every:
             return None
-        gap = self._probe(collector, module)
+        gap = self._probe(runtime, module)
         check_probe(gap, self.tolerance)
         return gap
 
-    def _probe(self, collector: RolloutCollector, module: SyncedModule) -> float:
+    def _probe(self, runtime: RolloutRuntime, module: SyncedModule) -> float:
         prompt_ids = module.policy.chat.first_prompt(PROBE_PROMPT.messages("Press OK."))
         png = probe_picture()
         request = GenerateRequest(
             prompt_ids, (png,), Sampling(max_tokens=self.probe_tokens, temperature=module.temperature)
         )
-        response = collector.generate(request)
+        response = runtime.generate(request)
         return logprob_gap(response.logprobs, module.sampled_logprobs(as_trajectory(request, response)))
 
 
@@ -111,7 +110,7 @@ def probe_picture() -> bytes:
 def as_trajectory(request: GenerateRequest, response: Response) -> Trajectory:
     """Give a request with one picture and its response the form that the trainer reads."""
     png = request.images[0]
-    key = hashlib.sha256(png).hexdigest()
+    key = screenshot_key(png)
     width, height = Image.open(io.BytesIO(png)).size
     step = Step(
         screenshot=key,

@@ -71,7 +71,7 @@ def see(trainer):
     def roll_out(callback, given):
         for each in given.groups:
             for trajectory in each.trajectories:
-                trainer.datamodule.collector.store.write(trajectory)
+                trainer.datamodule.runtime.store.write(trajectory)
         module = Module()
         callback.on_rollout_end(trainer, module, given)
         # Once an iteration, and from rank 0 alone: the other ranks wait for nothing that they would have to reduce.
@@ -164,7 +164,7 @@ def test_the_buffer_comes_back_from_the_checkpoint_and_the_store(start, see):
 def test_a_checkpoint_whose_trajectories_are_gone_is_refused(start, see, trainer):
     callback = start()
     see(callback, batch(0, group(0, 1.0)))
-    trainer.datamodule.collector.store.truncate(after_iteration=-1)
+    trainer.datamodule.runtime.store.truncate(after_iteration=-1)
     with pytest.raises(ArpoError, match="0/0/0 is not in"):
         start(callback.state_dict())
 
@@ -178,5 +178,5 @@ def test_other_ranks_have_no_store_and_restore_nothing(start, see, trainer):
 
 def test_it_needs_rollouts():
     trainer = SimpleNamespace(datamodule=SimpleNamespace(), is_global_zero=True)
-    with pytest.raises(ConfigError, match=r"needs a data module with a rollout collector, got SimpleNamespace"):
+    with pytest.raises(ConfigError, match=r"needs a data module that rolls out, got SimpleNamespace"):
         ReplayInjection(ReplayBuffer()).setup(trainer, None, "fit")

@@ -23,6 +23,7 @@ from arpo.modules.objective import Objective
 from arpo.modules.optimizer import MasterWeightAdamW
 from arpo.replay import ReplayBuffer
 from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
@@ -88,7 +89,7 @@ def train(
     """Train for real and tell what happened in each iteration."""
     chat = ChatTokenizer(model)
     settings = RolloutSettings(group_size=GROUP_SIZE, max_steps=3, max_tokens=40, max_context=1000)
-    collector = RolloutCollector(
+    runtime = RolloutRuntime(
         lambda: make_engine(chat),
         EnvPool(FakeDesktop, size=4, backend="thread"),
         chat,
@@ -96,6 +97,7 @@ def train(
         TrajectoryStore(directory / "trajectories"),
         settings,
     )
+    collector = RolloutCollector(runtime)
     recorder = Recorder()
     injection = [ReplayInjection(ReplayBuffer())] if replay else []
     torch.manual_seed(0)
