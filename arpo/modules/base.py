@@ -133,10 +133,6 @@ class PolicyModule(L.LightningModule):
             self.policy = self.make_policy().train()  # checkpointing of activations works in training mode only
 
     @override
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return batch  # records, not tensors: Lightning would refuse frozen dataclasses
-
-    @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["policy_version"] = self.policy_version
 

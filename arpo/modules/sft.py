@@ -1,6 +1,7 @@
 """Supervised warm start: imitate demonstrations before reinforcement learning."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -43,6 +44,10 @@ class SFTModule(PolicyModule):
             raise ConfigError(f"warmup_fraction must lie in [0, 1], got {warmup_fraction}")
         self.steps = steps
         self.warmup_fraction = warmup_fraction
+
+    @override
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return batch  # records, not tensors: Lightning would refuse frozen dataclasses
 
     @override
     def training_step(self, batch: Sequence[Trajectory], batch_idx: int) -> None:
