@@ -3,7 +3,6 @@
 import io
 import logging
 import time
-from typing import Protocol
 
 import lightning as L
 from PIL import Image
@@ -12,25 +11,12 @@ from typing_extensions import override
 from arpo.agent.prompt import Prompt
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.probe import check_probe, logprob_gap
-from arpo.models.policy import Policy
+from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import runtime_of
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
-
-
-class SyncedModule(Protocol):
-    """What weight sync needs of a LightningModule."""
-
-    policy: Policy
-    policy_version: int
-    temperature: float
-    """At which `sampled_logprobs` takes the tokens to be sampled."""
-
-    def sampled_logprobs(self, trajectory: Trajectory) -> list[float]:
-        """The trainer's log-probabilities of the sampled tokens."""
-        ...
 
 
 class WeightSync(L.Callback):
@@ -72,7 +58,7 @@ class WeightSync(L.Callback):
 
     def _sync(self, trainer: L.Trainer, pl_module: L.LightningModule) -> float | None:
         """Update the engine; on every rank, because gathering sharded weights takes them all."""
-        module: SyncedModule = pl_module  # type: ignore[assignment]
+        module = PolicyModule.of(pl_module)
         tensors = module.policy.checkpoint_tensors()
         if not trainer.is_global_zero:
             for _ in tensors:
@@ -86,7 +72,7 @@ class WeightSync(L.Callback):
         check_probe(gap, self.tolerance)
         return gap
 
-    def _probe(self, runtime: RolloutRuntime, module: SyncedModule) -> float:
+    def _probe(self, runtime: RolloutRuntime, module: PolicyModule) -> float:
         prompt_ids = module.policy.chat.first_prompt(PROBE_PROMPT.messages("Press OK."))
         png = probe_picture()
         request = GenerateRequest(
