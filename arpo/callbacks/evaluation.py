@@ -1,60 +1,52 @@
-"""Evaluation while training: fixed task lists, their own temperature and protocol."""
+"""Evaluation while training: fixed task lists, and settings of their own."""
 
 import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import lightning as L
 from typing_extensions import override
 
-from arpo.callbacks.access import collector_of
+from arpo.errors import ConfigError
+from arpo.evaluation.evaluate import evaluate_tasks
+from arpo.evaluation.settings import EvaluationSettings
+from arpo.rollout.hooks import runtime_of
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
 
 class Evaluation(L.Callback):
-    """Rolls the current policy out on fixed tasks at the start, every n iterations and at the end.
+    """Evaluation of the current policy on fixed tasks at the start, every n iterations and at the end.
 
     Logs `val/<list>/success_rate` for every list and writes `eval/iteration_<n>.json` with every task's result.
 
     Args:
         tasks: Task lists by name, such as `in_domain` and `held_out`; an empty list is left out.
         directory: Where the JSON files go.
+        settings: How the tasks are tried.
         every_n_iterations: How often; 0 evaluates at the start and the end only.
-        rollouts_per_task: Episodes a task.
-        temperature: Sampling temperature; 0.6 in the paper.
-        protocol: `standard` gives the last allowed step of an unfinished episode to a forced FAIL, as OSWorld's
-            published numbers do; `hard` does not.
         at_start: Evaluate the policy before the first update too.
-        seed: Seeds the episodes; the same at every evaluation, so that differences come from the policy.
     """
 
     def __init__(
         self,
         tasks: Mapping[str, Sequence[Task]],
         directory: str | Path,
+        settings: EvaluationSettings,
         *,
         every_n_iterations: int = 0,
-        rollouts_per_task: int = 1,
-        temperature: float = 0.6,
-        protocol: Literal["standard", "hard"] = "hard",
         at_start: bool = True,
-        seed: int = 0,
     ) -> None:
-        if rollouts_per_task < 1 or every_n_iterations < 0:
-            raise ValueError(
-                "rollouts_per_task must be at least 1 and every_n_iterations not negative, got "
-                f"{rollouts_per_task} and {every_n_iterations}"
-            )
+        if every_n_iterations < 0:
+            raise ConfigError(f"every_n_iterations must not be negative, got {every_n_iterations}")
         self.tasks = {name: list(listed) for name, listed in tasks.items() if listed}
         self.directory = Path(directory)
-        self.every_n_iterations, self.rollouts_per_task = every_n_iterations, rollouts_per_task
-        self.temperature, self.protocol, self.at_start = temperature, protocol, at_start
-        self.seed = seed
+        self.settings = settings
+        self.every_n_iterations = every_n_iterations
+        self.at_start = at_start
 
     @override
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -79,15 +71,7 @@ class Evaluation(L.Callback):
         metrics: dict[str, float] = {}
         results = {}
         for name, tasks in self.tasks.items():
-            result = collector_of(trainer).evaluate_tasks(
-                tasks,
-                rollouts_per_task=self.rollouts_per_task,
-                temperature=self.temperature,
-                protocol=self.protocol,
-                seed=self.seed,
-                iteration=iteration,
-                name=name,
-            )
+            result = evaluate_tasks(runtime_of(trainer), tasks, self.settings, iteration=iteration, name=name)
             results[name] = result.to_json()
             metrics[f"val/{name}/success_rate"] = result.success_rate
             log.info("iteration %d, %s: success %.1f %%", iteration, name, 100 * result.success_rate)

@@ -20,11 +20,10 @@ from rich.table import Table
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
-from arpo.callbacks.access import collector_of
 from arpo.display.summary import RunSummary, clock
-from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.hooks import RolloutCallback
-from arpo.rollout.meter import Progress as RolloutProgress
+from arpo.rollout.hooks import RolloutCallback, runtime_of
+from arpo.rollout.meter import RolloutStatus
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import RolloutBatch
 
 log = logging.getLogger(__name__)
@@ -84,11 +83,11 @@ class Progress(RolloutCallback):
             return
         self._state = State(iteration=trainer.current_epoch + 1, iterations=trainer.max_epochs)
         self._summary = RunSummary(trainer.default_root_dir)
-        collector = collector_of(trainer)
+        runtime = runtime_of(trainer)
         self._painter = (
-            Painter(self.console, self._state, collector)
+            Painter(self.console, self._state, runtime)
             if self.console.is_terminal
-            else Heartbeat(self._state, collector)
+            else Heartbeat(self._state, runtime)
         )
         self._painter.start()
         self._mark = time.monotonic()
@@ -104,7 +103,7 @@ class Progress(RolloutCallback):
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
         """Count what was collected; a replayed trajectory is no success of this policy."""
-        threshold = collector_of(trainer).settings.success_threshold
+        threshold = runtime_of(trainer).settings.success_threshold
         collected = [
             is_success(trajectory, threshold=threshold)
             for group in batch.groups
@@ -165,8 +164,8 @@ class Progress(RolloutCallback):
 class Painter:
     """Repaints one line at the bottom of a terminal; log lines scroll above it."""
 
-    def __init__(self, console: Console, state: State, collector: RolloutCollector) -> None:
-        self._console, self._state, self._collector = console, state, collector
+    def __init__(self, console: Console, state: State, runtime: RolloutRuntime) -> None:
+        self._console, self._state, self._runtime = console, state, runtime
         self._live = Live(console=console, get_renderable=self._paint, refresh_per_second=4, transient=True)
         self._streams: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
 
@@ -185,7 +184,7 @@ class Painter:
         self._streams.clear()
 
     def _paint(self) -> Table:
-        return progress_line(self._state, self._collector.progress())
+        return progress_line(self._state, self._runtime.status())
 
 
 def _terminal_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
@@ -202,8 +201,8 @@ def _terminal_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
 class Heartbeat:
     """Logs where a rollout stands when nothing else was logged for a while."""
 
-    def __init__(self, state: State, collector: RolloutCollector, every_s: float = HEARTBEAT_S) -> None:
-        self._state, self._collector, self._every_s = state, collector, every_s
+    def __init__(self, state: State, runtime: RolloutRuntime, every_s: float = HEARTBEAT_S) -> None:
+        self._state, self._runtime, self._every_s = state, runtime, every_s
         self._stopped = threading.Event()
         self._last = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -225,10 +224,10 @@ class Heartbeat:
         while not self._stopped.wait(max(0.0, self._last + self._every_s - time.monotonic())):
             if time.monotonic() - self._last >= self._every_s:
                 self.beat()
-                log.info("%s", " · ".join(parts(self._state, self._collector.progress())))
+                log.info("%s", " · ".join(parts(self._state, self._runtime.status())))
 
 
-def progress_line(state: State, rollout: RolloutProgress) -> Table:
+def progress_line(state: State, rollout: RolloutStatus) -> Table:
     """Give the live line: a bar of the run, then everything in words; what does not fit is cut at the end."""
     row = Table.grid(padding=(0, 1))
     row.add_column(no_wrap=True, width=10)
@@ -238,7 +237,7 @@ def progress_line(state: State, rollout: RolloutProgress) -> Table:
     return row
 
 
-def parts(state: State, rollout: RolloutProgress) -> list[str]:
+def parts(state: State, rollout: RolloutStatus) -> list[str]:
     """Give what there is to say while an iteration runs, the most important first."""
     said = [f"iteration {state.iteration}/{state.iterations or '?'}"]
     running = _is_running(state, rollout)
@@ -281,12 +280,12 @@ def recent(state: State) -> str:
     return f"last {len(state.successes)}: {100 * fmean(state.successes):.0f} %"
 
 
-def _is_running(state: State, rollout: RolloutProgress) -> bool:
+def _is_running(state: State, rollout: RolloutStatus) -> bool:
     """Whether the trainer waits for episodes; during an update, episodes of a later iteration may run too."""
     return state.phase != "update" and rollout.episodes_total > 0 and rollout.episodes_done < rollout.episodes_total
 
 
-def _share(state: State, rollout: RolloutProgress) -> float:
+def _share(state: State, rollout: RolloutStatus) -> float:
     """How much of the running iteration is done, counting its rollout alone."""
     if state.phase != "starting":
         return 1.0

@@ -7,9 +7,8 @@ from typing import Any
 import lightning as L
 from typing_extensions import override
 
-from arpo.callbacks.access import collector_of
 from arpo.replay import ReplayBuffer
-from arpo.rollout.hooks import RolloutCallback
+from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Group, RolloutBatch, Trajectory
 
@@ -31,7 +30,7 @@ class ReplayInjection(RolloutCallback):
     @override
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if trainer.is_global_zero:
-            self._store = collector_of(trainer).store
+            self._store = runtime_of(trainer).store
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -9,8 +9,7 @@ import lightning as L
 from typing_extensions import override
 
 from arpo.algorithms.rewards import group_rewards, is_success
-from arpo.callbacks.access import collector_of
-from arpo.rollout.hooks import RolloutCallback
+from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import Group, Outcome, RolloutBatch, Trajectory
 
 TRUNCATED = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
@@ -32,7 +31,7 @@ class RolloutMetrics(RolloutCallback):
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
         rewarded: RewardedModule = module  # type: ignore[assignment]
-        threshold = collector_of(trainer).settings.success_threshold
+        threshold = runtime_of(trainer).settings.success_threshold
         metrics = batch_metrics(batch.groups, success_threshold=threshold, format_weight=rewarded.format_weight)
         step = {"step": float(batch.iteration + 1)}  # Lightning takes a metric of this name for the x axis
         module.log_dict(

@@ -12,9 +12,8 @@ from torch.utils.tensorboard import SummaryWriter
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
-from arpo.callbacks.access import collector_of
 from arpo.display.drawing import ending, film_strip
-from arpo.rollout.hooks import RolloutCallback
+from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import Group, RolloutBatch, Step, Trajectory
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class TrajectoryLog(RolloutCallback):
         writers = writers_of(trainer)
         if not writers or not self._is_due(batch.iteration):
             return
-        threshold = collector_of(trainer).settings.success_threshold
+        threshold = runtime_of(trainer).settings.success_threshold
         for shown in choose(batch.groups, success_threshold=threshold):
             strip = film_strip(shown.trajectory, columns=self.columns, rows=self.rows, width=self.width)
             text = as_markdown(shown.trajectory, replayed=shown.what == "replayed")

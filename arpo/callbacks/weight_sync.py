@@ -7,10 +7,10 @@ from typing import Protocol
 import lightning as L
 from typing_extensions import override
 
-from arpo.callbacks.access import collector_of
 from arpo.inference.probe import Answer, Freshness, ask, freshness, probe_trajectory, questions
 from arpo.models.policy import Policy
-from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.hooks import runtime_of
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import Trajectory
 
 
@@ -82,19 +82,19 @@ class WeightSync(L.Callback):
             for _ in tensors:
                 pass
             return None
-        collector = collector_of(trainer)
-        collector.update_weights(tensors, module.policy_version)
+        runtime = runtime_of(trainer)
+        runtime.update_weights(tensors, module.policy_version)
         if self.probe_every == 0 or module.policy_version % self.probe_every:
             return None
-        answers = self._answers(collector, module)
+        answers = self._answers(runtime, module)
         probed = freshness(answers, self._before)
         probed.check(self.tolerance)
         self._before = answers
         return probed
 
-    def _answers(self, collector: RolloutCollector, module: SyncedModule) -> list[Answer]:
+    def _answers(self, runtime: RolloutRuntime, module: SyncedModule) -> list[Answer]:
         requests = questions(module.policy.chat, self.probe_tokens, module.temperature)
-        responses = collector.run(ask(collector.engine, requests))
+        responses = runtime.run(ask(runtime.engine, requests))
         return [
             Answer(
                 response.token_ids,

@@ -20,7 +20,8 @@ from arpo.agent.coordinates import CoordinateFrame, smart_resize
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
 from arpo.datamodules.demonstrator import Demonstrator
-from arpo.envs.pool.pool import EnvPool, LeasedEnv
+from arpo.envs.pool.lease import LeasedEnv
+from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, EnvError
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.seeds import derive_seed

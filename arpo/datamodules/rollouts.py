@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
 from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskSampler
 from arpo.types import RolloutBatch
 
@@ -17,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class RolloutDataModule(L.LightningDataModule):
-    """Gives one rollout batch an epoch: an epoch of the trainer is one iteration, a rollout and its update.
+    """Source of one rollout batch an epoch: an epoch of the trainer is one iteration, a rollout and its update.
 
     Args:
-        collector: Collects the episodes; it is started with the fit, and closed after it.
+        collector: Collects the episodes; its runtime is started with the fit, and closed after it.
         sampler: Says what to roll out next.
 
     With the collector's `max_policy_lag` 0, an iteration is rolled out after the update before it (ARPO). With k, the
@@ -38,10 +39,15 @@ class RolloutDataModule(L.LightningDataModule):
         self._pending: dict[int, list[TaskRequest]] = {}
         self._begun = False
 
+    @property
+    def runtime(self) -> RolloutRuntime:
+        """The engine and the environments."""
+        return self.collector.runtime
+
     @override
     def setup(self, stage: str) -> None:
         if self._rank == 0:
-            self.collector.start()
+            self.runtime.start()
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:
@@ -77,7 +83,7 @@ class RolloutDataModule(L.LightningDataModule):
         if self._begun:
             return
         self._begun = True
-        self.collector.store.truncate(after_iteration=iteration)
+        self.runtime.store.truncate(after_iteration=iteration)
         for pending, requests in self._pending.items():
             self.collector.submit(pending, requests)
 

@@ -1,6 +1,6 @@
 """The environment protocol: what a desktop must be able to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -64,4 +64,13 @@ class SolvableEnv(Protocol):
 
     def solve(self) -> Iterator[Action]:
         """Yield, closed loop, the next right action; the caller performs each before it asks for the next."""
+        ...
+
+
+@runtime_checkable
+class DistractingEnv(Protocol):
+    """An environment that knows plausible wrong actions: imperfect demonstrations live on it."""
+
+    def distractors(self) -> Sequence[Action]:
+        """Return actions like the right ones that are wrong now."""
         ...

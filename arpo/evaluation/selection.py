@@ -8,8 +8,9 @@ from typing import Any, Literal, get_args
 
 from arpo.algorithms.rewards import is_success
 from arpo.errors import ConfigError
-from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.episode import EpisodeProtocol
+from arpo.evaluation.evaluate import roll_out
+from arpo.evaluation.settings import EvaluationSettings
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -124,29 +125,23 @@ class Selection:
 
 
 def select_tasks(
-    collector: RolloutCollector,
+    runtime: RolloutRuntime,
     tasks: Sequence[Task],
     rule: SelectionRule,
+    settings: EvaluationSettings,
     *,
-    rollouts_per_task: int,
-    temperature: float,
-    protocol: EpisodeProtocol,
-    seed: int,
     name: str,
 ) -> Selection:
     """Try every task so many times and judge it; blocks.
 
-    Episodes that the collector's store holds from an interrupted call with the same arguments are not run again;
+    Episodes that the runtime's store holds from an interrupted call with the same arguments are not run again;
     lost ones are.
 
     Args:
-        collector: Started.
+        runtime: Started.
         tasks: What to choose from.
         rule: What is kept.
-        rollouts_per_task: Episodes of each; the paper's 16.
-        temperature: Of the sampling.
-        protocol: What happens at the step limit.
-        seed: Of the episodes.
+        settings: How to try each; the paper makes 16 attempts.
         name: Of the list; part of the trajectories' ids.
 
     Raises:
@@ -154,25 +149,19 @@ def select_tasks(
     """
     if not tasks:
         raise ConfigError("there is no task to choose from: the list is empty")
-    if rule.min_successes > rollouts_per_task:
+    if rule.min_successes > settings.rollouts_per_task:
         raise ConfigError(
-            f"min_successes={rule.min_successes} of rollouts_per_task={rollouts_per_task} episodes is impossible"
+            f"min_successes={rule.min_successes} of rollouts_per_task={settings.rollouts_per_task} episodes is "
+            "impossible"
         )
     tried = [task for task in tasks if rule.infeasible == "keep" or not task.infeasible]
     found = {task.id: Attempts(task, 0, 0, 0) for task in tasks}
-    at_once = max(1, ENVIRONMENTS_FULL * collector.pool.size // rollouts_per_task)
+    at_once = max(1, ENVIRONMENTS_FULL * runtime.pool.size // settings.rollouts_per_task)
     for first in range(0, len(tried), at_once):
         batch = tried[first : first + at_once]
-        rows = collector.roll_out(
-            batch,
-            rollouts_per_task=rollouts_per_task,
-            temperature=temperature,
-            protocol=protocol,
-            seed=seed,
-            name=f"{name}-{first}",
-        )
+        rows = roll_out(runtime, batch, settings, name=f"{name}-{first}")
         for task, row in zip(batch, rows, strict=True):
-            found[task.id] = _count(task, row, collector.settings.success_threshold)
+            found[task.id] = _count(task, row, runtime.settings.success_threshold)
         log.info("%d of %d tasks are tried", first + len(batch), len(tried))
     return Selection(tuple(found.values()), rule)
 

@@ -17,8 +17,8 @@ import tenacity
 
 from arpo.errors import ConfigError, EnvError, env_boundary
 from arpo.host.container_spec import ContainerSpec, engine_options
-from arpo.host.processes import LABEL_VARIABLE, own_name, owner_lives
-from arpo.host.session import CONTAINERS_MARKER, session_directory
+from arpo.host.labels import CONTAINERS_MARKER, LABEL_VARIABLE, session_directory
+from arpo.host.processes import own_name, owner_lives
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import arpo
 from arpo.errors import ConfigError, env_boundary
-from arpo.host.processes import LABEL_VARIABLE
-from arpo.host.session import MAX_DIRECTORY_LENGTH, session_directory
+from arpo.host.labels import LABEL_VARIABLE, session_directory
+from arpo.host.session import MAX_DIRECTORY_LENGTH
 from arpo.host.threads import DaemonThread
 
+MAX_CALLS_IN_FLIGHT = 1000
+"""Calls that an actor works on at the same time; Ray holds back the others."""
 OBJECT_STORE_BYTES = 200 * 2**20
 """Room for some hundred 1080p screenshots on their way; small ones never enter the store."""
 

@@ -18,14 +18,11 @@ from types import TracebackType
 from typing import Self
 
 from arpo.errors import ConfigError, EnvError
-from arpo.host.processes import LABEL_VARIABLE, end_processes, own_name, owner_lives
+from arpo.host.containers import remove_session
+from arpo.host.labels import CONTAINERS_MARKER, DIRECTORY_VARIABLE, LABEL_VARIABLE, session_directory
+from arpo.host.processes import end_processes, own_name, owner_lives
 
 log = logging.getLogger(__name__)
-
-DIRECTORY_VARIABLE = "ARPO_SESSION_DIR"
-
-CONTAINERS_MARKER = "containers"
-"""A file in the directory of a session that has started containers: without it, nobody asks an engine."""
 
 MAX_DIRECTORY_LENGTH = 38
 """Ray adds up to 68 characters for its sockets, and Linux allows 107 in the path of a socket."""
@@ -118,12 +115,6 @@ class Session:
         self.close()
 
 
-def session_directory() -> Path | None:
-    """Return the directory of the session that this process runs in, None outside of a session."""
-    value = os.environ.get(DIRECTORY_VARIABLE)
-    return Path(value) if value else None
-
-
 def reap(root: Path) -> Reaped:
     """End the processes and remove the directories of all sessions under `root` whose owner is gone."""
     sessions = processes = 0
@@ -190,8 +181,6 @@ def _remove_containers(directory: Path) -> None:
     """Remove the containers of a session, if it has started any."""
     if not (directory / CONTAINERS_MARKER).exists():
         return
-    from arpo.host.containers import remove_session
-
     try:
         removed = remove_session(directory.name)
     except EnvError as error:

@@ -14,9 +14,8 @@ import torch
 from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor
 
-from arpo.envs.pool.backends import MAX_CALLS_IN_FLIGHT
 from arpo.errors import ArpoError, ConfigError, EngineError, WeightSyncError
-from arpo.host.ray import RAY, worker_environment
+from arpo.host.ray import MAX_CALLS_IN_FLIGHT, RAY, worker_environment
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 
 BUCKET_BYTES = 32 * 2**20

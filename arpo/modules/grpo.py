@@ -11,9 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
-from arpo.algorithms.advantages import Deviation, Estimator
-from arpo.algorithms.kl import KLEstimator
-from arpo.algorithms.losses import Aggregation, ClipRange, MinibatchAverage, RatioLevel
+from arpo.algorithms.losses import MinibatchAverage
 from arpo.errors import ConfigError
 from arpo.models.collate import collate, micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
@@ -34,20 +32,9 @@ class GRPOModule(L.LightningModule):
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
         optimizer: Builds the optimizer from the trainable parameters.
+        objective: What an update maximises.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
-        reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` > 0.
-        kl_coefficient: Weight of the KL term; the paper has none.
-        kl: Estimator of the KL term.
-        format_weight: Weight of the format reward in the reward; 1.0 in the paper, 0.5 in its code.
-        estimator: How rewards of a group become advantages.
-        std: Standard deviation of the group: `population` as in the paper, `sample` as in its code.
-        clip_low: The ratio is clipped below at 1 - `clip_low`.
-        clip_high: The ratio is clipped above at 1 + `clip_high`.
-        dual_clip: Bound on the loss of a negative advantage, as a multiple of it; None is off, as in the paper.
-        level: Ratio per `token`, or per `sequence` (GSPO, arXiv 2507.18071).
-        aggregation: How token losses become one number.
-        dr_grpo_length: The constant length of the aggregation `dr_grpo`, and of no other.
-        sampler_correction: Cap of the weights old / sampler, for `max_policy_lag` > 0 (1 in DART, arXiv 2509.23866).
+        reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
         minibatches: Optimizer steps in one pass over a batch.
         epochs: Passes over a batch.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
@@ -56,27 +43,19 @@ class GRPOModule(L.LightningModule):
         replayed_old_logprobs: Old log-probabilities of a replayed trajectory: `recompute`d with the current policy
             (the ratio starts at 1, as in the official code), or the `stored` ones of the policy that sampled it.
         seed: Seeds the order of groups in minibatches.
+
+    Raises:
+        ConfigError: When a number is out of its range, or the KL term has no reference.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of the paper's table
         self,
         policy: Callable[[], Policy],
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        objective: Objective,
         *,
         warmup_steps: int = 0,
         reference: Callable[[], Policy] | None = None,
-        kl_coefficient: float = 0.0,
-        kl: KLEstimator = "k3",
-        format_weight: float = 1.0,
-        estimator: Estimator = "grpo",
-        std: Deviation = "population",
-        clip_low: float = 0.2,
-        clip_high: float = 0.3,
-        dual_clip: float | None = None,
-        level: RatioLevel = "token",
-        aggregation: Aggregation = "sequence",
-        dr_grpo_length: int | None = None,
-        sampler_correction: float | None = None,
         minibatches: int = 2,
         epochs: int = 1,
         micro_batch_tokens: int = 65536,
@@ -86,35 +65,28 @@ class GRPOModule(L.LightningModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.objective = Objective(
-            clip=ClipRange(low=clip_low, high=clip_high, dual=dual_clip),
-            format_weight=format_weight,
-            estimator=estimator,
-            std=std,
-            level=level,
-            aggregation=aggregation,
-            dr_grpo_length=dr_grpo_length,
-            sampler_correction=sampler_correction,
-            kl_coefficient=kl_coefficient,
-            kl=kl,
-        )
-        if kl_coefficient > 0 and reference is None:
+        if objective.kl_coefficient > 0 and reference is None:
             raise ConfigError(
-                f"module.kl_coefficient={kl_coefficient} needs a reference policy: set module.reference, for example "
-                "to ${model.policy}, or module.kl_coefficient=0"
+                f"kl_coefficient={objective.kl_coefficient} needs a reference policy: set reference, for example to "
+                "${model.policy}, or kl_coefficient=0"
             )
         if replayed_old_logprobs not in ("recompute", "stored"):
-            raise ConfigError(
-                f"module.replayed_old_logprobs must be recompute or stored, got {replayed_old_logprobs!r}"
-            )
+            raise ConfigError(f"replayed_old_logprobs must be recompute or stored, got {replayed_old_logprobs!r}")
         check_at_least(1, minibatches=minibatches, epochs=epochs, micro_batch_tokens=micro_batch_tokens)
         check_at_least(0, warmup_steps=warmup_steps)
         check_positive(max_grad_norm=max_grad_norm, temperature=temperature)
         self.automatic_optimization = False
-        self.make_policy, self.make_optimizer, self.make_reference = policy, optimizer, reference
-        self.warmup_steps, self.format_weight = warmup_steps, format_weight  # the latter for the metrics of groups
-        self.minibatches, self.epochs, self.micro_batch_tokens = minibatches, epochs, micro_batch_tokens
-        self.max_grad_norm, self.temperature = max_grad_norm, temperature
+        self.make_policy = policy
+        self.make_optimizer = optimizer
+        self.make_reference = reference
+        self.objective = objective
+        self.format_weight = objective.format_weight  # for the metrics of groups
+        self.warmup_steps = warmup_steps
+        self.minibatches = minibatches
+        self.epochs = epochs
+        self.micro_batch_tokens = micro_batch_tokens
+        self.max_grad_norm = max_grad_norm
+        self.temperature = temperature
         self.replayed_old_logprobs = replayed_old_logprobs
         self.seed = seed
         self.policy_version = 0
@@ -135,6 +107,7 @@ class GRPOModule(L.LightningModule):
             work.advantages = [sample.advantage for samples in groups for sample in samples]
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
+        work.minibatches = len(minibatches)
         old_logprobs = [None, *(self.old_logprobs(minibatch, work) for minibatch in minibatches[1:])]
         for minibatch, old in zip(minibatches, old_logprobs, strict=False):
             self.update(minibatch, old, work)
@@ -208,7 +181,7 @@ class GRPOModule(L.LightningModule):
         result = self.objective.loss(output, before, advantages, mask, average, weights)
         loss = result.loss + self._kl_penalty(samples, output, mask, average, work)
         self.manual_backward(loss)
-        work.averages.total("train/loss", loss.item() / self.minibatches / self.epochs)
+        work.averages.total("train/loss", loss.item() / work.minibatches)
         work.add(result.metrics, output, before, mask)
 
     def _kl_penalty(
@@ -219,7 +192,7 @@ class GRPOModule(L.LightningModule):
         with torch.no_grad():
             reference = self._forward(samples, policy=self._reference[0])
         penalty = self.objective.kl_penalty(output, reference, mask, average)
-        work.averages.total("train/kl_reference", penalty.item() / self.minibatches / self.epochs)
+        work.averages.total("train/kl_reference", penalty.item() / work.minibatches)
         return self.objective.kl_coefficient * penalty
 
     # --- the policy -------------------------------------------------------------------------------------------------

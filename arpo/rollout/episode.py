@@ -16,6 +16,7 @@ from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sa
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.meter import Meter
 from arpo.rollout.seeds import derive_seed
+from arpo.rollout.settings import RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory
 
 EpisodeProtocol = Literal["hard", "standard"]
@@ -41,6 +42,21 @@ class EpisodeSpec:
     temperature: float
     protocol: EpisodeProtocol = "hard"
 
+    @classmethod
+    def of(
+        cls, task: Task, settings: RolloutSettings, *, id: str, seed: int, max_steps: int | None = None
+    ) -> "EpisodeSpec":
+        """Return the spec of an episode with a run's numbers; `max_steps` goes before the task's own limit."""
+        return cls(
+            id=id,
+            task=task,
+            seed=seed,
+            max_steps=max_steps or task.max_steps or settings.max_steps,
+            max_context=settings.max_context,
+            max_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+        )
+
 
 class EpisodeEnv(Protocol):
     """What an episode asks of a leased environment."""
@@ -59,15 +75,15 @@ class EpisodeEnv(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
-    """What turns observations into responses."""
+class Responder:
+    """An engine, with the tokenizer and the prompt by which a task is put to it."""
 
     engine: InferenceEngine
     chat: ChatTokenizer
     prompt: Prompt
 
 
-async def run_episode(spec: EpisodeSpec, env: EpisodeEnv, agent: Agent, meter: Meter) -> Trajectory:
+async def run_episode(spec: EpisodeSpec, env: EpisodeEnv, responder: Responder, meter: Meter) -> Trajectory:
     """Return the trajectory of one episode; the same spec, weights and desktop give the same trajectory.
 
     Raises:
@@ -78,14 +94,14 @@ async def run_episode(spec: EpisodeSpec, env: EpisodeEnv, agent: Agent, meter: M
     started = time.perf_counter()
     observation = await meter.of_env(env.reset(spec.task))
     instruction = observation.instruction or spec.task.instruction
-    conversation = _Conversation(spec, agent.chat)
+    conversation = _Conversation(spec, responder.chat)
     conversation.show(observation)
-    conversation.ask(agent.chat.first_prompt(agent.prompt.messages(instruction)))
+    conversation.ask(responder.chat.first_prompt(responder.prompt.messages(instruction)))
     if not conversation.has_room():
         raise ConfigError(conversation.too_long())
     outcome = None
     while outcome is None:
-        response = await meter.of_engine(agent.engine.generate(conversation.request()))
+        response = await meter.of_engine(responder.engine.generate(conversation.request()))
         meter.saw(response)
         outcome = await _follow(response, conversation, env, meter) or conversation.next_turn()
     reward = await meter.of_env(env.evaluate())

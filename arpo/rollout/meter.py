@@ -65,7 +65,7 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RolloutStatus:
     """Where a rollout stands, for a progress line."""
 
     env_states: Mapping[str, int]

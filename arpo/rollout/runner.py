@@ -1,35 +1,91 @@
 """Many episodes at once: retries, drops, and what ends on disk."""
 
 import asyncio
+import concurrent.futures
 import logging
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineError, EnvError
-from arpo.rollout.episode import Agent, EpisodeSpec, run_episode
-from arpo.rollout.meter import Meter
+from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
+from arpo.rollout.meter import Meter, RolloutStatus
+from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
 
 log = logging.getLogger(__name__)
 
+SpecRows = tuple[tuple[EpisodeSpec, ...], ...]
+"""One row a group, one spec a member."""
+
+
+@dataclass(slots=True)
+class Job:
+    """Episodes that were begun together, in rows."""
+
+    name: str
+    iteration: int
+    specs: SpecRows
+    meter: Meter
+    future: concurrent.futures.Future[list[Trajectory | None]]
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+
+    def __post_init__(self) -> None:
+        self.future.add_done_callback(self._end)
+
+    def _end(self, _: object) -> None:
+        self.ended = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the beginning to the end of the last episode, or to now."""
+        return (self.ended if self.ended is not None else time.monotonic()) - self.started
+
+    @property
+    def causes(self) -> str:
+        """The last infrastructure failures, for a message."""
+        return "; ".join(self.meter.causes) or "none"
+
+    def rows(self) -> list[list[Trajectory | None]]:
+        """Return what came of each spec, None where the episode was lost; blocks until all have ended."""
+        found = iter(self.future.result())
+        return [[next(found) for _ in row] for row in self.specs]
+
+    def status(self, env_states: Mapping[str, int]) -> RolloutStatus:
+        """Return where the job stands."""
+        meter = self.meter
+        return RolloutStatus(
+            env_states,
+            name=self.name,
+            iteration=self.iteration,
+            episodes_done=meter.done + meter.dropped,
+            episodes_total=meter.total,
+            successes=meter.successes,
+            steps=meter.steps,
+            tokens=meter.tokens,
+            parse_errors=meter.parse_errors,
+            retried=meter.retried,
+            dropped=meter.dropped,
+            elapsed_s=self.elapsed_s,
+        )
+
 
 class EpisodeRunner:
-    """Runs episodes on whatever environment is free; lives on the collector's event loop.
+    """Runs episodes on whatever environment is free; lives on the runtime's event loop.
 
     An episode that the infrastructure loses is made again with the same seed, on another environment because the
     pool takes the failed one out, and is given up after `max_attempts`.
     """
 
-    def __init__(
-        self, pool: EnvPool, agent: Agent, store: TrajectoryStore, *, max_attempts: int, success_threshold: float
-    ) -> None:
+    def __init__(self, pool: EnvPool, responder: Responder, store: TrajectoryStore, settings: RolloutSettings) -> None:
         self._pool = pool
-        self._agent = agent
+        self._responder = responder
         self._store = store
-        self._max_attempts = max_attempts
-        self._success_threshold = success_threshold
+        self._settings = settings
         self._episodes: set[asyncio.Task[Trajectory | None]] = set()
 
     async def run(
@@ -72,17 +128,18 @@ class EpisodeRunner:
             trajectory = played
             await asyncio.to_thread(self._store.write, trajectory)
         meter.done += 1
-        meter.successes += is_success(trajectory, threshold=self._success_threshold)
+        meter.successes += is_success(trajectory, threshold=self._settings.success_threshold)
         return trajectory
 
     async def _play(self, spec: EpisodeSpec, meter: Meter) -> Trajectory | None:
-        for attempt in range(1, self._max_attempts + 1):
+        most = self._settings.max_attempts
+        for attempt in range(1, most + 1):
             try:
                 async with self._pool.lease(spec.task) as env:
-                    return await run_episode(spec, env, self._agent, meter)
+                    return await run_episode(spec, env, self._responder, meter)
             except (EnvError, EngineError) as error:
                 meter.lost(error)
-                log.warning("episode %s, attempt %d of %d: %s", spec.id, attempt, self._max_attempts, error)
-                meter.retried += attempt < self._max_attempts
+                log.warning("episode %s, attempt %d of %d: %s", spec.id, attempt, most, error)
+                meter.retried += attempt < most
         meter.dropped += 1
         return None

@@ -20,11 +20,13 @@ from arpo.callbacks.checkpoint import AtomicCheckpointIO, iteration_of
 from arpo.callbacks.export import export_policy
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.errors import ArpoError, ConfigError
+from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.scores import EvaluationResult
 from arpo.evaluation.selection import chosen_config, select_tasks
+from arpo.evaluation.settings import EvaluationSettings
 from arpo.host.session import Session
 from arpo.models.policy import Policy
-from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.run.preflight import check_arguments, preflight
 from arpo.run.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite, run_name
 from arpo.types import Task
@@ -115,25 +117,22 @@ def evaluate(cfg: DictConfig) -> int:
         preflight(OmegaConf.to_container(cfg.requires, resolve=True), directory)  # type: ignore[arg-type]
         check_arguments(OmegaConf.to_container(cfg, resolve=True))
         tasks = {name: build(cfg.tasks[name]) for name in cfg.lists}
-        collector: RolloutCollector = build(cfg.rollout)
+        runtime: RolloutRuntime = build(cfg.rollout)
         try:
-            collector.start()
+            runtime.start()
             if "selection" in cfg:
-                select(cfg, collector, tasks)
+                select(cfg, runtime, tasks)
             else:
-                report(cfg, collector, tasks)
+                report(cfg, runtime, tasks)
         finally:
-            collector.close()
+            runtime.close()
     return 0
 
 
-def report(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Sequence[Task]]) -> None:
+def report(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequence[Task]]) -> None:
     """Evaluate on each list, write `results.json`, and print a table a list."""
-    results = {
-        name: collector.evaluate_tasks(listed, name=name, **_how_to_try(cfg))
-        for name, listed in tasks.items()
-        if listed
-    }
+    settings: EvaluationSettings = build(cfg.evaluation)
+    results = {name: evaluate_tasks(runtime, listed, settings, name=name) for name, listed in tasks.items() if listed}
     path = Path(cfg.paths.run_dir) / "results.json"
     path.write_text(json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
     for result in results.values():
@@ -141,25 +140,23 @@ def report(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Seq
     log.info("every task's result is in %s", path)
 
 
-def select(cfg: DictConfig, collector: RolloutCollector, tasks: Mapping[str, Sequence[Task]]) -> None:
+def select(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequence[Task]]) -> None:
     """Choose from each list, write the tasks that stay as a group of `conf/tasks`, and print a table a list."""
     run_dir = Path(cfg.paths.run_dir)
     groups: Any = OmegaConf.to_container(cfg.tasks, resolve=False)
+    settings: EvaluationSettings = build(cfg.evaluation)
     judged = {}
     for name, listed in tasks.items():
-        selection = select_tasks(collector, listed, build(cfg.selection), name=name, **_how_to_try(cfg))
+        selection = select_tasks(runtime, listed, build(cfg.selection), settings, name=name)
         groups = chosen_config(groups, name, selection.kept)
         judged[name] = selection.to_json()
         print_table(selection.table(), title=name, caption=f"{len(selection.kept)} of {len(listed)} tasks are kept")
     (run_dir / "selection.json").write_text(json.dumps(judged, indent=1))
-    header = f"# Tasks chosen by {cfg.rollouts_per_task} attempts of {cfg.checkpoint} at each; see selection.json.\n"
+    header = (
+        f"# Tasks chosen by {settings.rollouts_per_task} attempts of {cfg.checkpoint} at each; see selection.json.\n"
+    )
     (run_dir / "selected.yaml").write_text(header + OmegaConf.to_yaml(groups))
     log.info("copy %s to conf/tasks/NAME.yaml and train with tasks=NAME", run_dir / "selected.yaml")
-
-
-def _how_to_try(cfg: DictConfig) -> dict[str, Any]:
-    """Return what evaluations and selections have in common."""
-    return {key: cfg[key] for key in ("rollouts_per_task", "temperature", "protocol", "seed")}
 
 
 def show(result: EvaluationResult) -> None:

@@ -119,7 +119,7 @@ class EngineFollows(L.Callback):
     """Tells the engine its policy version after every update, so that no rollout is stale."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        trainer.datamodule.collector.update_weights([], pl_module.policy_version)
+        trainer.datamodule.runtime.update_weights([], pl_module.policy_version)
 
 
 def fit(

@@ -1,10 +1,13 @@
 import json
+from types import MappingProxyType
 
 import pytest
 
 from arpo.callbacks.evaluation import Evaluation
 from arpo.envs.fake import fake_tasks
+from arpo.evaluation.settings import EvaluationSettings
 from arpo.inference.scripted import ScriptedEngine
+from arpo.run.loggers import JsonLinesLogger
 from tests.callbacks.support import fit
 from tests.rollout.support import red_clicker
 
@@ -15,10 +18,11 @@ LISTS = {"in_domain": fake_tasks(2, kinds=("click",)), "held_out": fake_tasks(3,
 def run(chat, make_collector, tmp_path):
     """Trains with an engine that solves every task; the pair is the trainer and the engine."""
 
-    def train(*, iterations=3, respond=None, tasks=LISTS, **options):
+    def train(*, iterations=3, respond=None, tasks=LISTS, loggers=(), how=MappingProxyType({}), **options):
         engine = ScriptedEngine(chat, respond or red_clicker(chat))
         collector = make_collector(engine=engine, start=False, group_size=2, max_steps=3)
-        trainer = fit(tmp_path, collector, [Evaluation(tasks, tmp_path / "eval", **options)], iterations=iterations)
+        evaluation = Evaluation(tasks, tmp_path / "eval", EvaluationSettings(**how), **options)
+        trainer = fit(tmp_path, collector, [evaluation], loggers=loggers, iterations=iterations)
         return trainer, engine
 
     return train
@@ -60,7 +64,7 @@ def test_an_engine_that_fails_every_task_has_no_success(run):
 
 
 def test_rollouts_per_task_and_temperature_reach_the_engine(run, tmp_path):
-    _, engine = run(iterations=1, rollouts_per_task=2, temperature=0.25)
+    _, engine = run(iterations=1, how={"rollouts_per_task": 2, "temperature": 0.25})
     tried = [request for request in engine.requests if request.sampling.temperature == 0.25]
     assert len(tried) == 2 * (2 + 3) * 2  # two evaluations of 2 + 3 tasks, 2 rollouts each, one step a click
     results = json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())
@@ -68,7 +72,7 @@ def test_rollouts_per_task_and_temperature_reach_the_engine(run, tmp_path):
 
 
 def test_the_episodes_are_the_same_at_every_evaluation(run):
-    _, engine = run(iterations=2, every_n_iterations=1, temperature=0.25, seed=4)
+    _, engine = run(iterations=2, every_n_iterations=1, how={"temperature": 0.25, "seed": 4})
     seeds = [request.sampling.seed for request in engine.requests if request.sampling.temperature == 0.25]
     rounds = [sorted(seeds[start : start + 5]) for start in range(0, 15, 5)]
     assert rounds[0] == rounds[1] == rounds[2]
@@ -78,7 +82,7 @@ def test_the_episodes_are_the_same_at_every_evaluation(run):
 def test_the_protocol_decides_what_happens_at_the_step_limit(run, protocol, success):
     """An infeasible task is solved by saying so, and by nothing else: `standard` says it for the agent."""
     tasks = {"infeasible": fake_tasks(2, kinds=("infeasible",))}
-    trainer, _ = run(iterations=1, tasks=tasks, protocol=protocol, respond=lambda request: "Action: wait()")
+    trainer, _ = run(iterations=1, tasks=tasks, how={"protocol": protocol}, respond=lambda request: "Action: wait()")
     assert trainer.callback_metrics["val/infeasible/success_rate"].item() == success
 
 
@@ -88,7 +92,16 @@ def test_an_empty_list_is_left_out(run, tmp_path):
     assert list(json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())) == ["in_domain"]
 
 
-@pytest.mark.parametrize("options", [{"rollouts_per_task": 0}, {"every_n_iterations": -1}], ids=str)
-def test_impossible_numbers_are_refused(tmp_path, options):
-    with pytest.raises(ValueError, match="rollouts_per_task must be at least 1"):
-        Evaluation(LISTS, tmp_path, **options)
+def test_an_impossible_number_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="every_n_iterations must not be negative, got -1"):
+        Evaluation(LISTS, tmp_path, EvaluationSettings(), every_n_iterations=-1)
+
+
+def test_every_logger_gets_the_evaluation_of_the_untrained_policy_at_step_0(run, tmp_path):
+    loggers = [JsonLinesLogger(tmp_path / f"{name}.jsonl") for name in ("one", "other")]
+    run(iterations=2, loggers=loggers)  # the evaluation at the end stands at another step
+    for name in ("one", "other"):
+        first = json.loads((tmp_path / f"{name}.jsonl").read_text().splitlines()[0])
+        assert first["step"] == 0
+        assert (first["val/in_domain/success_rate"], first["val/held_out/success_rate"]) == (1.0, 1.0)
+        assert first["time/evaluation"] > 0

@@ -17,10 +17,10 @@ from rich.console import Console
 from arpo.callbacks.progress import Heartbeat, Painter, Progress, State, iteration_line, parts, progress_line
 from arpo.callbacks.rollout_metrics import RolloutMetrics
 from arpo.display.summary import RunSummary, clock
-from arpo.rollout.meter import Progress as RolloutProgress
+from arpo.rollout.meter import RolloutStatus
 from tests.callbacks.support import IdleModule, fit
 
-ROLLING = RolloutProgress(
+ROLLING = RolloutStatus(
     env_states={}, name="train", episodes_done=16, episodes_total=64, successes=4, steps=40, elapsed_s=8.0
 )
 
@@ -62,13 +62,13 @@ def test_while_episodes_run_the_line_counts_them(state: State) -> None:
 
 
 def test_during_an_evaluation_the_line_names_it(state: State) -> None:
-    evaluating = RolloutProgress(env_states={}, name="held_out", episodes_done=1, episodes_total=8)
+    evaluating = RolloutStatus(env_states={}, name="held_out", episodes_done=1, episodes_total=8)
     assert "evaluation held_out 1/8" in parts(state, evaluating)
 
 
 def test_after_the_rollout_the_line_says_that_the_policy_learns(state: State) -> None:
     state.phase = "update"
-    done = RolloutProgress(env_states={}, name="train", episodes_done=64, episodes_total=64, successes=4)
+    done = RolloutStatus(env_states={}, name="train", episodes_done=64, episodes_total=64, successes=4)
     assert "update" in parts(state, done)
 
 
@@ -78,18 +78,18 @@ def test_an_update_is_not_hidden_by_episodes_of_a_later_iteration(state: State) 
 
 
 def test_lost_episodes_are_said(state: State) -> None:
-    losing = RolloutProgress(env_states={}, name="train", episodes_done=2, episodes_total=8, dropped=2)
+    losing = RolloutStatus(env_states={}, name="train", episodes_done=2, episodes_total=8, dropped=2)
     assert "2 episodes lost" in parts(state, losing)
 
 
 def test_before_anything_is_known_nothing_is_made_up() -> None:
-    assert parts(State(iteration=1), RolloutProgress(env_states={})) == ["iteration 1/?", "starting"]
+    assert parts(State(iteration=1), RolloutStatus(env_states={})) == ["iteration 1/?", "starting"]
 
 
 def test_the_bar_moves_with_the_episodes_of_the_rollout(state: State) -> None:
     def bar(done: int) -> str:
         console = terminal()
-        rollout = RolloutProgress(env_states={}, name="train", episodes_done=done, episodes_total=64)
+        rollout = RolloutStatus(env_states={}, name="train", episodes_done=done, episodes_total=64)
         console.print(progress_line(State(iteration=1, iterations=1), rollout))
         return shown(console)
 
@@ -104,7 +104,7 @@ def test_the_line_stays_one_line_in_a_narrow_terminal(state: State) -> None:
 
 
 def test_a_finished_rollout_is_not_shown_as_the_next_one() -> None:
-    done = RolloutProgress(env_states={}, name="train", episodes_done=64, episodes_total=64, successes=4, steps=9)
+    done = RolloutStatus(env_states={}, name="train", episodes_done=64, episodes_total=64, successes=4, steps=9)
     assert parts(State(iteration=2, iterations=9), done) == ["iteration 2/9", "starting"]
 
 
@@ -183,7 +183,7 @@ def test_a_log_line_scrolls_above_the_live_line_of_a_real_terminal(make_collecto
         handler = logging.StreamHandler(sys.stderr)
         library = logging.getLogger("a_library")  # with a handler of its own, as Lightning has
         library.addHandler(handler)
-        painter = Painter(Console(file=screen, force_terminal=True, width=100), State(1, 2), make_collector())
+        painter = Painter(Console(file=screen, force_terminal=True, width=100), State(1, 2), make_collector().runtime)
         painter.start()
         try:
             assert handler.stream is not sys.stderr
@@ -201,7 +201,7 @@ def test_a_log_line_scrolls_above_the_live_line_of_a_real_terminal(make_collecto
 
 def test_a_long_rollout_gives_a_sign_of_life(make_collector, caplog) -> None:
     caplog.set_level(logging.INFO, logger="arpo.callbacks.progress")
-    heartbeat = Heartbeat(State(iteration=3, iterations=9), make_collector(), every_s=0.05)
+    heartbeat = Heartbeat(State(iteration=3, iterations=9), make_collector().runtime, every_s=0.05)
     heartbeat.start()
     time.sleep(0.4)
     heartbeat.stop()
@@ -210,7 +210,7 @@ def test_a_long_rollout_gives_a_sign_of_life(make_collector, caplog) -> None:
 
 def test_what_was_just_logged_is_not_repeated(make_collector, caplog) -> None:
     caplog.set_level(logging.INFO, logger="arpo.callbacks.progress")
-    heartbeat = Heartbeat(State(), make_collector(), every_s=5.0)
+    heartbeat = Heartbeat(State(), make_collector().runtime, every_s=5.0)
     heartbeat.start()
     heartbeat.beat()
     heartbeat.stop()

@@ -20,13 +20,15 @@ from tests.rollout.trajectories import make_trajectory
 
 
 class Module:
-    """Takes what is logged."""
+    """Takes what is logged, and how."""
 
     def __init__(self):
         self.logged = {}
+        self.options = {}
 
-    def log_dict(self, metrics, **_):
+    def log_dict(self, metrics, **options):
         self.logged = metrics
+        self.options = options
 
 
 def episode(id, reward, version=0):
@@ -69,9 +71,11 @@ def see(trainer):
     def roll_out(callback, given):
         for each in given.groups:
             for trajectory in each.trajectories:
-                trainer.datamodule.collector.store.write(trajectory)
+                trainer.datamodule.runtime.store.write(trajectory)
         module = Module()
         callback.on_rollout_end(trainer, module, given)
+        # Once an iteration, and from rank 0 alone: the other ranks wait for nothing that they would have to reduce.
+        assert module.options == {"on_step": False, "on_epoch": True, "batch_size": 1, "rank_zero_only": True}
         return module.logged
 
     return roll_out
@@ -101,6 +105,16 @@ def test_what_was_replayed_is_not_remembered_a_second_time(start, see):
     see(callback, batch(0, group(0, 1.0, 0.0)))
     see(callback, batch(1, group(1, 0.0, 0.0)))
     assert [trajectory.id for trajectory in callback.buffer.entries(TASK.id)] == ["0/0/0"]
+
+
+def test_a_success_that_then_failed_to_parse_is_not_remembered(start, see):
+    callback = start()
+    worthless = replace(episode("0/0/0", 1.0), format_reward=-1.0)  # 1 - 1 = 0
+    assert see(callback, batch(0, Group(TASK, (worthless,))))["replay/size"] == 0.0
+    failed = group(1, 0.0, 0.0)
+    given = batch(1, failed)
+    see(callback, given)
+    assert given.groups[0] is failed
 
 
 def test_groups_with_a_success_are_left_as_they_are(start, see):
@@ -150,7 +164,7 @@ def test_the_buffer_comes_back_from_the_checkpoint_and_the_store(start, see):
 def test_a_checkpoint_whose_trajectories_are_gone_is_refused(start, see, trainer):
     callback = start()
     see(callback, batch(0, group(0, 1.0)))
-    trainer.datamodule.collector.store.truncate(after_iteration=-1)
+    trainer.datamodule.runtime.store.truncate(after_iteration=-1)
     with pytest.raises(ArpoError, match="0/0/0 is not in"):
         start(callback.state_dict())
 
@@ -164,5 +178,5 @@ def test_other_ranks_have_no_store_and_restore_nothing(start, see, trainer):
 
 def test_it_needs_rollouts():
     trainer = SimpleNamespace(datamodule=SimpleNamespace(), is_global_zero=True)
-    with pytest.raises(ConfigError, match=r"needs a data module with a rollout collector, got SimpleNamespace"):
+    with pytest.raises(ConfigError, match=r"needs a data module that rolls out, got SimpleNamespace"):
         ReplayInjection(ReplayBuffer()).setup(trainer, None, "fit")

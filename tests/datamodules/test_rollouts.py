@@ -23,7 +23,7 @@ class Diary(RolloutCallback):
     """Writes down what happens when, and tells the engine of every update."""
 
     def __init__(self, collector):
-        self.collector = collector
+        self.runtime = collector.runtime
         self.events = []
         self.ahead = []
 
@@ -34,7 +34,7 @@ class Diary(RolloutCallback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.events.append(("update", module.policy_version))
-        self.collector.update_weights([], module.policy_version)
+        self.runtime.update_weights([], module.policy_version)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_the_collector_runs_for_the_fit_and_not_after_it(make_data):
     data = make_data()
     fit(data, iterations=1)
     with pytest.raises(ArpoError, match="no engine"):
-        _ = data.collector.engine
+        _ = data.runtime.engine
 
 
 def test_other_ranks_start_nothing_and_get_an_empty_batch(make_data):
@@ -130,7 +130,7 @@ def test_other_ranks_start_nothing_and_get_an_empty_batch(make_data):
     batch = data.next_batch()
     assert (batch.iteration, batch.policy_version, batch.groups) == (4, 4, [])
     with pytest.raises(ArpoError, match="no engine"):
-        _ = data.collector.engine
+        _ = data.runtime.engine
 
 
 def test_the_state_goes_on_with_the_same_tasks(make_data):
@@ -161,17 +161,17 @@ def test_records_of_iterations_that_a_crash_undid_are_forgotten(make_data):
     data = on_its_own(make_data(), iteration=0)
     data.next_batch()
     state = data.state_dict()
-    data.collector.update_weights([], 1)
+    data.runtime.update_weights([], 1)
     on_its_own(data, iteration=1).next_batch()
-    data.collector.update_weights([], 2)
+    data.runtime.update_weights([], 2)
     on_its_own(data, iteration=2).next_batch()
     data.teardown("fit")
     resumed = make_data()  # from the checkpoint after iteration 0
     resumed.load_state_dict(state)
     on_its_own(resumed, iteration=1)
-    resumed.collector.update_weights([], 1)
+    resumed.runtime.update_weights([], 1)
     batch = resumed.next_batch()
-    store = resumed.collector.store
+    store = resumed.runtime.store
     assert store.read("train", 2) == []
     assert len(store.read("train", 0)) == 4
     # the crash undid the update only: the episodes of iteration 1 were of these very weights and are taken as they are

@@ -1,6 +1,7 @@
 """Choosing tasks: a rule, numbers by hand, episodes that are not run twice, and a list that can be trained on."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from hydra.utils import instantiate
@@ -17,6 +18,7 @@ from arpo.evaluation.selection import (
     listed_only,
     select_tasks,
 )
+from arpo.evaluation.settings import EvaluationSettings
 from arpo.inference.scripted import ScriptedEngine
 from arpo.run.instantiate import select
 from arpo.types import Task
@@ -24,7 +26,7 @@ from tests.rollout.support import red_clicker
 
 TASK = Task("t", "do")
 IMPOSSIBLE = Task("i", "fly", infeasible=True)
-HOW = {"rollouts_per_task": 4, "temperature": 1.0, "protocol": "hard", "seed": 0, "name": "train"}
+HOW = EvaluationSettings(rollouts_per_task=4, temperature=1.0)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +86,10 @@ def half_right(chat):
     return lambda request: click(request) if request.sampling.seed % 2 else "Action: finished()"
 
 
-def test_tasks_are_tried_and_judged(chat, make_collector):
-    collector = make_collector(engine=ScriptedEngine(chat, half_right(chat)), make_env=HalfBroken, max_attempts=1)
+def test_tasks_are_tried_and_judged(chat, make_runtime):
+    runtime = make_runtime(engine=ScriptedEngine(chat, half_right(chat)), make_env=HalfBroken, max_attempts=1)
     tasks = fake_tasks(3, kinds=["click", "sequence", "infeasible"])
-    selection = select_tasks(collector, tasks, SelectionRule(), **HOW)
+    selection = select_tasks(runtime, tasks, SelectionRule(), HOW, name="train")
     click, sequence, impossible = selection.attempts
     assert 0 < click.successes < click.episodes == 4
     assert (sequence.episodes, sequence.lost) == (0, 4)
@@ -97,32 +99,33 @@ def test_tasks_are_tried_and_judged(chat, make_collector):
     assert [row["verdict"] for row in selection.to_json()] == ["kept", "unstable", "infeasible"]
 
 
-def test_more_tasks_than_fit_at_once_come_in_parts_and_keep_their_order(chat, make_collector):
-    collector = make_collector(engine=ScriptedEngine(chat, red_clicker(chat)), size=1)
+def test_more_tasks_than_fit_at_once_come_in_parts_and_keep_their_order(chat, make_runtime):
+    runtime = make_runtime(engine=ScriptedEngine(chat, red_clicker(chat)), size=1)
     tasks = fake_tasks(5, kinds=["click"])
-    selection = select_tasks(collector, tasks, SelectionRule(), **HOW)  # 4 episodes at once, 4 of each task
+    selection = select_tasks(runtime, tasks, SelectionRule(), HOW, name="train")  # 4 episodes at once, 4 of each task
     assert selection.kept == tuple(tasks)
     assert [each.successes for each in selection.attempts] == [4] * 5
 
 
-def test_an_interrupted_selection_goes_on_where_it_stopped(chat, make_collector):
+def test_an_interrupted_selection_goes_on_where_it_stopped(chat, make_runtime):
     tasks = fake_tasks(3, kinds=["click"])
     first = ScriptedEngine(chat, half_right(chat))
-    whole = select_tasks(make_collector(engine=first, size=1), tasks, SelectionRule(), **HOW)
-    other = make_collector(engine=ScriptedEngine(chat, half_right(chat)), size=1, directory="interrupted")
-    select_tasks(other, tasks[:2], SelectionRule(), **HOW)
+    whole = select_tasks(make_runtime(engine=first, size=1), tasks, SelectionRule(), HOW, name="train")
+    other = make_runtime(engine=ScriptedEngine(chat, half_right(chat)), size=1, directory="interrupted")
+    select_tasks(other, tasks[:2], SelectionRule(), HOW, name="train")
     again = ScriptedEngine(chat, half_right(chat))
-    rest = select_tasks(make_collector(engine=again, size=1, directory="interrupted"), tasks, SelectionRule(), **HOW)
+    third = make_runtime(engine=again, size=1, directory="interrupted")
+    rest = select_tasks(third, tasks, SelectionRule(), HOW, name="train")
     assert rest == whole
     assert 0 < len(again.requests) < len(first.requests)
 
 
-def test_what_cannot_be_chosen_is_refused_before_anything_runs(make_collector):
-    collector = make_collector(start=False)
+def test_what_cannot_be_chosen_is_refused_before_anything_runs(make_runtime):
+    runtime = make_runtime(start=False)
     with pytest.raises(ConfigError, match="the list is empty"):
-        select_tasks(collector, [], SelectionRule(), **HOW)
+        select_tasks(runtime, [], SelectionRule(), HOW, name="train")
     with pytest.raises(ConfigError, match=r"min_successes=5 of rollouts_per_task=4 episodes is impossible"):
-        select_tasks(collector, [TASK], SelectionRule(min_successes=5), **HOW)
+        select_tasks(runtime, [TASK], SelectionRule(min_successes=5), HOW, name="train")
 
 
 def test_the_list_of_any_environment_is_cut_down_and_can_be_loaded():
@@ -150,10 +153,10 @@ def test_a_selection_without_tasks_has_only_a_header():
     assert Selection((), SelectionRule()).table() == [("domain", "task", "successes", "lost", "verdict")]
 
 
-def test_the_command_writes_a_group_of_tasks_and_every_number(chat, make_collector, tmp_path, capsys):
+def test_the_command_writes_a_group_of_tasks_and_every_number(chat, make_runtime, tmp_path, capsys):
     cfg = OmegaConf.create(
         {
-            **{key: value for key, value in HOW.items() if key != "name"},
+            "evaluation": {"_target_": "arpo.evaluation.settings.EvaluationSettings", **asdict(HOW)},
             "checkpoint": "a/policy",
             "paths": {"run_dir": str(tmp_path)},
             "tasks": {
@@ -164,7 +167,7 @@ def test_the_command_writes_a_group_of_tasks_and_every_number(chat, make_collect
         }
     )
     tasks = instantiate(cfg.tasks.train)
-    select(cfg, make_collector(engine=ScriptedEngine(chat, red_clicker(chat))), {"train": tasks})
+    select(cfg, make_runtime(engine=ScriptedEngine(chat, red_clicker(chat))), {"train": tasks})
     text = (tmp_path / "selected.yaml").read_text()
     assert text.startswith("# Tasks chosen by 4 attempts of a/policy at each")
     assert instantiate(OmegaConf.create({"tasks": OmegaConf.create(text)}).tasks.train) == [tasks[0]]

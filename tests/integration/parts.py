@@ -19,9 +19,11 @@ from arpo.inference.scripted import ScriptedEngine
 from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
 from arpo.modules.optimizer import MasterWeightAdamW
 from arpo.replay import ReplayBuffer
 from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
@@ -87,7 +89,7 @@ def train(
     """Train for real and tell what happened in each iteration."""
     chat = ChatTokenizer(model)
     settings = RolloutSettings(group_size=GROUP_SIZE, max_steps=3, max_tokens=40, max_context=1000)
-    collector = RolloutCollector(
+    runtime = RolloutRuntime(
         lambda: make_engine(chat),
         EnvPool(FakeDesktop, size=4, backend="thread"),
         chat,
@@ -95,6 +97,7 @@ def train(
         TrajectoryStore(directory / "trajectories"),
         settings,
     )
+    collector = RolloutCollector(runtime)
     recorder = Recorder()
     injection = [ReplayInjection(ReplayBuffer())] if replay else []
     torch.manual_seed(0)
@@ -109,7 +112,7 @@ def train(
         enable_checkpointing=False,
         num_sanity_val_steps=0,
     )
-    module = GRPOModule(partial(Policy, model), partial(MasterWeightAdamW, lr=learning_rate))
+    module = GRPOModule(partial(Policy, model), partial(MasterWeightAdamW, lr=learning_rate), Objective())
     data = RolloutDataModule(collector, ShuffledTasks(tasks, tasks_per_iteration=len(tasks), seed=0))
     try:
         trainer.fit(module, data)

@@ -63,7 +63,7 @@ def run(policy, sessions, tmp_path_factory):
         f"model.path={policy}",
         "datamodule.sampler.tasks_per_iteration=2",
         "+callbacks.evaluation.at_start=false",
-        "callbacks.evaluation.rollouts_per_task=1",
+        "evaluation.rollouts_per_task=1",
         "rollout.settings.max_attempts=12",
         *OVERRIDES,
     )

@@ -11,6 +11,7 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from tests.rollout.support import moody_clicker
@@ -41,7 +42,7 @@ def make_collector(chat: ChatTokenizer, tmp_path: Path) -> Iterator[MakeCollecto
         **settings,
     ) -> RolloutCollector:
         numbers = {"group_size": 4, "max_steps": 4, "max_tokens": 40, "max_context": 2000} | settings
-        collector = RolloutCollector(
+        runtime = RolloutRuntime(
             make_engine if engine is None else lambda: engine,
             make_pool(make_env, size=size, backend="thread", reset_timeout_s=5.0, step_timeout_s=step_timeout_s),
             chat,
@@ -49,9 +50,10 @@ def make_collector(chat: ChatTokenizer, tmp_path: Path) -> Iterator[MakeCollecto
             TrajectoryStore(tmp_path / directory),
             RolloutSettings(**numbers),
         )
+        collector = RolloutCollector(runtime)
         collectors.append(collector)
         if start:
-            collector.start()
+            runtime.start()
         return collector
 
     yield make

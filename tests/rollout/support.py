@@ -17,8 +17,9 @@ from PIL import Image
 from arpo.agent.actions import Action, Click
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.render import render_response
-from arpo.envs.fake import COLORS
+from arpo.envs.fake import COLORS, FakeDesktop, fake_tasks
 from arpo.envs.protocol import DesktopEnv, StepResult
+from arpo.errors import EnvError
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
@@ -65,6 +66,18 @@ class DawdlingEngine(ScriptedEngine):
     async def generate(self, request: GenerateRequest) -> Response:
         await asyncio.sleep(random.SystemRandom().random() * 0.01)
         return await super().generate(request)
+
+
+TASKS = fake_tasks(4, kinds=["click", "sequence"])
+
+
+class PickyDesktop(FakeDesktop):
+    """Cannot evaluate the second of `TASKS`."""
+
+    def evaluate(self) -> float:
+        if self._scene.instruction == TASKS[1].instruction:
+            raise EnvError("evaluate", "the checker is broken")
+        return super().evaluate()
 
 
 class DirectEnv:

@@ -6,19 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.envs.fake import FakeDesktop
 from arpo.envs.faults import Fault, Faults
-from arpo.envs.pool.pool import EnvPool
-from arpo.errors import ArpoError, ConfigError, EngineError, EnvError, RolloutError
-from arpo.inference.engine import GenerateRequest, Sampling
+from arpo.errors import ArpoError, ConfigError, EngineError, RolloutError
 from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.sampler import TaskRequest
-from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Outcome, RolloutBatch
-from tests.rollout.support import DawdlingEngine, interrupted, moody_clicker, red_clicker
-
-TASKS = fake_tasks(4, kinds=["click", "sequence"])
+from arpo.types import RolloutBatch
+from tests.rollout.support import TASKS, DawdlingEngine, PickyDesktop, interrupted, moody_clicker, red_clicker
 
 
 def pictures(batch: RolloutBatch):
@@ -111,16 +106,7 @@ def test_a_lost_episode_is_made_again_and_gives_what_it_would_have_given(
     assert batch.metrics["rollout/retried_episodes"] == 4  # the first attempt at each task
     assert batch.metrics[f"env/fault_{counted}"] == 4
     assert batch.metrics["rollout/dropped_episodes"] == 0
-    assert len(collector.store.read("train", 0)) == 16  # and nothing of a lost attempt is stored
-
-
-class PickyDesktop(FakeDesktop):
-    """Cannot evaluate one task."""
-
-    def evaluate(self) -> float:
-        if self._scene.instruction == TASKS[1].instruction:
-            raise EnvError("evaluate", "the checker is broken")
-        return super().evaluate()
+    assert len(collector.runtime.store.read("train", 0)) == 16  # and nothing of a lost attempt is stored
 
 
 def test_a_group_that_cannot_be_judged_is_dropped_and_counted_and_never_scored(chat, make_collector):
@@ -133,7 +119,7 @@ def test_a_group_that_cannot_be_judged_is_dropped_and_counted_and_never_scored(c
     assert batch.metrics["rollout/episodes"] == 8
     assert (collector.statistics[TASKS[1].id].failures, collector.statistics[TASKS[1].id].visits) == (4, 0)
     assert collector.statistics[TASKS[0].id].success_rate == 1.0
-    progress = collector.progress()
+    progress = collector.runtime.status()
     assert (progress.episodes_done, progress.dropped, progress.retried) == (12, 4, 8)
 
 
@@ -175,6 +161,13 @@ def test_counters_are_of_this_batch(chat, make_collector, tmp_path):
     assert (first["env/episodes"], second["env/episodes"]) == (4, 4)
 
 
+def test_a_lost_attempt_is_logged_with_its_cause(chat, make_collector, tmp_path, caplog):
+    make_env = faulty([Fault("error", "step", attempts=1)], tmp_path / "ledger")
+    with caplog.at_level(logging.WARNING):
+        make_collector(engine=solver(chat), make_env=make_env).collect(TASKS[:1], 0, 0)
+    assert "attempt 1 of 3: planned fault in step number 0" in caplog.text
+
+
 # --- errors that end the run
 
 
@@ -185,7 +178,7 @@ def test_a_full_disk_ends_the_run_at_once(chat, make_collector, tmp_path):
     with pytest.raises(ArpoError, match="cannot store trajectory 0/0/"):
         collector.collect(TASKS, 0, 0)
     assert time.monotonic() - started < 20  # 400 episodes would take 100 s
-    assert collector.progress().env_states["busy"] == 0
+    assert collector.runtime.status().env_states["busy"] == 0
 
 
 def test_a_context_too_short_for_one_prompt_ends_the_run(make_collector):
@@ -197,7 +190,7 @@ def test_a_context_too_short_for_one_prompt_ends_the_run(make_collector):
 
 
 def until_all_have_ended(collector):
-    while collector.progress().episodes_done < collector.progress().episodes_total:
+    while collector.runtime.status().episodes_done < collector.runtime.status().episodes_total:
         time.sleep(0.01)
 
 
@@ -205,7 +198,7 @@ def test_a_group_made_by_an_older_policy_is_stale(chat, make_collector):
     collector = make_collector(engine=solver(chat))
     collector.submit(0, TASKS[:2])
     until_all_have_ended(collector)
-    collector.update_weights([], version=1)
+    collector.runtime.update_weights([], version=1)
     with pytest.raises(RolloutError, match="2 too old for policy version 1"):
         collector.wait(0, policy_version=1)
 
@@ -214,7 +207,7 @@ def test_a_lag_within_the_limit_is_none(chat, make_collector):
     collector = make_collector(engine=solver(chat), max_policy_lag=1)
     collector.submit(0, TASKS[:2])
     until_all_have_ended(collector)
-    collector.update_weights([], version=1)
+    collector.runtime.update_weights([], version=1)
     batch = collector.wait(0, policy_version=1)
     assert {step.policy_version for group in batch.groups for t in group.trajectories for step in t.steps} == {0}
 
@@ -224,7 +217,7 @@ def test_the_time_of_a_rollout_ends_with_its_last_episode(chat, make_collector):
     collector.submit(0, TASKS[:1])
     until_all_have_ended(collector)
     time.sleep(0.1)  # the job itself ends a moment after its last episode
-    ended = collector.progress().elapsed_s
+    ended = collector.runtime.status().elapsed_s
     time.sleep(0.1)  # the trainer comes late
     assert collector.wait(0, 0).metrics["time/rollout"] == ended
 
@@ -272,7 +265,7 @@ def test_episodes_of_another_run_iteration_or_policy_are_made_again(chat, make_c
     make_collector(engine=solver(chat)).collect(TASKS, 0, 3)
     collector = make_collector(engine=solver(chat), seed=change.get("seed", 0))
     version = change.get("version", 0)
-    collector.update_weights([], version)
+    collector.runtime.update_weights([], version)
     batch = collector.collect(TASKS, version, change.get("iteration", 3))
     assert batch.metrics["rollout/resumed_episodes"] == 0
     assert {t.policy_version for group in batch.groups for t in group.trajectories} == {version}
@@ -285,106 +278,7 @@ def test_an_iteration_that_was_collected_may_be_asked_for_again(make_collector):
     assert second.metrics["rollout/resumed_episodes"] == 16
 
 
-# --- evaluation
-
-
-def test_an_evaluation_is_apart_from_training(chat, make_collector):
-    engine = solver(chat)
-    collector = make_collector(engine=engine)
-    result = collector.evaluate_tasks(TASKS, rollouts_per_task=2, temperature=0.6, iteration=5, name="held_out")
-    assert (result.success_rate, result.overall.episodes, result.lost) == (0.5, 8, 0)  # it never does the second click
-    assert [score.name for score in result.domains] == ["fake-click", "fake-sequence"]
-    assert [score.success_rate for score in result.domains] == [1.0, 0.0]
-    assert result.pass_at_ks == {1: 0.5, 2: 0.5}
-    assert {request.sampling.temperature for request in engine.requests} == {0.6}
-    stored = {trajectory.id for trajectory in collector.store.read("eval", 5)}
-    assert stored == {f"eval-5/held_out/{task}/{member}" for task in range(4) for member in range(2)}
-    assert collector.store.read("train", 5) == []
-    assert collector.statistics.state_dict() == {}
-
-
-def test_evaluations_differ_by_the_policy_alone(chat, make_collector):
-    collector = make_collector()
-
-    def seeds(**changes):
-        result = collector.evaluate_tasks(TASKS, rollouts_per_task=2, temperature=1.0, **changes)
-        return [trajectory.seed for trajectory in result.trajectories]
-
-    assert seeds(iteration=1) == seeds(iteration=2, name="again")
-    assert len(set(seeds())) == 8
-    assert set(seeds()).isdisjoint(seeds(seed=1))
-
-
-@pytest.mark.parametrize(("protocol", "solved"), [("hard", 0.0), ("standard", 1.0)])
-def test_the_protocol_decides_about_infeasible_tasks(chat, make_collector, protocol, solved):
-    collector = make_collector(engine=ScriptedEngine(chat, lambda request: "Action: wait()"))
-    tasks = fake_tasks(2, kinds=["infeasible"])
-    result = collector.evaluate_tasks(tasks, rollouts_per_task=1, temperature=0.0, protocol=protocol)
-    assert result.success_rate == solved
-    assert {trajectory.outcome for trajectory in result.trajectories} == {Outcome.MAX_STEPS}
-
-
-def test_lost_episodes_of_an_evaluation_count_nowhere(chat, make_collector):
-    collector = make_collector(engine=solver(chat), make_env=PickyDesktop)
-    result = collector.evaluate_tasks(TASKS[:2], rollouts_per_task=3, temperature=1.0)
-    assert (result.success_rate, result.overall.episodes, result.lost) == (1.0, 3, 3)
-    with pytest.raises(RolloutError, match=r"lost all 3 episodes.*checker is broken"):
-        collector.evaluate_tasks(TASKS[1:2], rollouts_per_task=3, temperature=1.0)
-
-
 # --- life cycle
-
-
-def test_weights_and_requests_reach_the_engine(chat, make_collector):
-    engine = ScriptedEngine(chat, lambda request: "hello")
-    collector = make_collector(engine=engine)
-    collector.update_weights(iter([]), version=3)
-    assert (engine.policy_version, engine.updates, collector.policy_version) == (3, 1, 3)
-    response = collector.generate(GenerateRequest((1, 2), (), Sampling()))
-    assert (chat.decode(response.token_ids), response.policy_version) == ("hello", 3)
-
-
-def test_an_environment_can_be_leased_through_the_collector(make_collector):
-    collector = make_collector()
-
-    async def demonstrate():
-        async with collector.pool.lease(TASKS[0]) as env:
-            await env.reset(TASKS[0])
-            while (action := await env.next_solution()) is not None:
-                await env.step(action)
-            return await env.evaluate()
-
-    assert collector.run(demonstrate()) == 1.0
-
-
-def test_progress_can_be_read_from_another_thread(chat, make_collector):
-    collector = make_collector(engine=ScriptedEngine(chat, moody_clicker(chat), latency_s=0.01), start=False)
-    assert collector.progress().name == ""
-    collector.start()
-    seen = []
-    stop = threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(0.005):
-            seen.append(collector.progress())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    batch = collector.collect(TASKS, 0, 2)
-    stop.set()
-    watcher.join()
-    last = collector.progress()
-    trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
-    assert (last.name, last.iteration, last.episodes_done, last.episodes_total) == ("train", 2, 16, 16)
-    assert last.successes == sum(trajectory.task_reward for trajectory in trajectories)
-    assert last.steps == sum(len(trajectory.steps) for trajectory in trajectories)
-    assert last.tokens == sum(trajectory.action_tokens for trajectory in trajectories)
-    assert last.parse_errors == sum(trajectory.outcome is Outcome.PARSE_ERROR for trajectory in trajectories)
-    assert last.env_states["idle"] == 3
-    done = [progress.episodes_done for progress in seen if progress.name]
-    assert done == sorted(done)
-    assert any(0 < count < 16 for count in done)
-    assert max(progress.env_states["busy"] for progress in seen) == 3
 
 
 def test_ctrl_c_interrupts_waiting_and_closing_ends_the_episodes(chat, make_collector):
@@ -416,7 +310,7 @@ class LoyalEngine(ScriptedEngine):
 def test_what_closing_ends_is_no_failure(chat, make_collector, caplog):
     collector = make_collector(engine=LoyalEngine(chat), group_size=3)
     collector.submit(0, TASKS[:1])
-    while collector.progress().env_states["busy"] < 3:
+    while collector.runtime.status().env_states["busy"] < 3:
         time.sleep(0.01)
     time.sleep(0.1)
     collector.close()
@@ -441,81 +335,14 @@ def test_closing_is_idempotent_and_starting_may_follow(chat, make_collector):
     collector = make_collector(make_engine=make_engine, start=False)
     collector.close()
     for iteration in range(2):
-        collector.start()
-        collector.start()
+        collector.runtime.start()
+        collector.runtime.start()
         assert len(engines) == iteration + 1
         collector.close()
         collector.close()
         with pytest.raises(ArpoError, match=r"call start\(\) first"):
             collector.submit(iteration, TASKS)
         with pytest.raises(ArpoError, match=r"call start\(\) first"):
-            _ = collector.engine
-    collector.start()
+            _ = collector.runtime.engine
+    collector.runtime.start()
     assert len(collector.collect(TASKS, 0, 9).groups) == 4
-
-
-def is_closed(engine: ScriptedEngine) -> bool:
-    try:
-        asyncio.run(engine.generate(GenerateRequest((1,), (), Sampling())))
-    except EngineError:
-        return True
-    return False
-
-
-class ReluctantPool(EnvPool):
-    async def close(self) -> None:
-        await super().close()
-        raise EnvError("crash", "the pool does not close")
-
-
-def test_closing_closes_the_engine_even_where_the_pool_fails(chat, make_collector):
-    engine = ScriptedEngine(chat, lambda request: "hello")
-    collector = make_collector(engine=engine, make_pool=ReluctantPool)
-    assert not is_closed(engine)
-    with pytest.raises(EnvError, match="does not close"):
-        collector.close()
-    assert is_closed(engine)
-    assert "rollout" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_an_engine_that_does_not_start_leaves_nothing_behind(make_collector):
-    def fail():
-        raise ConfigError("no such engine")
-
-    with pytest.raises(ConfigError, match="no such engine"):
-        make_collector(make_engine=fail)
-    assert "rollout" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_a_pool_that_does_not_start_closes_the_engine(chat, make_collector):
-    def broken():
-        raise EnvError("reset", "no browser")
-
-    engine = solver(chat)
-    with pytest.raises(EnvError, match="no browser"):
-        make_collector(engine=engine, make_env=broken)
-    assert is_closed(engine)
-
-
-def test_a_lost_attempt_is_logged_with_its_cause(chat, make_collector, tmp_path, caplog):
-    make_env = faulty([Fault("error", "step", attempts=1)], tmp_path / "ledger")
-    with caplog.at_level(logging.WARNING):
-        make_collector(engine=solver(chat), make_env=make_env).collect(TASKS[:1], 0, 0)
-    assert "attempt 1 of 3: planned fault in step number 0" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"group_size": 0}, "group_size must be at least 1, got 0"),
-        ({"min_group_size": 5}, "above rollout.group_size=4"),
-        ({"max_context": 40}, "must be above rollout.max_tokens"),
-        ({"temperature": 0.0}, "temperature must be above 0"),
-        ({"max_policy_lag": -1}, "not be negative"),
-        ({"max_attempts": 0}, "max_attempts"),
-    ],
-)
-def test_numbers_that_cannot_work_are_refused(change, message):
-    numbers = {"group_size": 4, "max_steps": 4, "max_tokens": 40, "max_context": 2000}
-    with pytest.raises(ConfigError, match=message):
-        RolloutSettings(**(numbers | change))

@@ -13,7 +13,7 @@ from arpo.errors import ConfigError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer, tokenize
-from arpo.rollout.episode import Agent, EpisodeSpec, run_episode
+from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
 from arpo.rollout.meter import Meter
 from arpo.types import Outcome, Trajectory
 from tests.rollout.support import DirectEnv, red_clicker
@@ -39,7 +39,7 @@ class Played:
             self.engine = engine or ScriptedEngine(chat, respond)
         self.env = DirectEnv(desktop if desktop is not None else FakeDesktop())
         self.meter = Meter()
-        agent = Agent(self.engine, chat, Prompt.compact())
+        agent = Responder(self.engine, chat, Prompt.compact())
         self.trajectory: Trajectory = asyncio.run(run_episode(spec, self.env, agent, self.meter))
 
     @property

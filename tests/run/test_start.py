@@ -18,7 +18,10 @@ from arpo.run.start import ensure_model, find_checkpoint, forget_later, hold, re
         (["experiment=arpo_miniwob"], "default"),
         (["experiment=arpo_miniwob", "seed=2", "replay=off"], "replay=off,seed=2"),
         (["seed=2", "resume=auto", "paths.output=elsewhere", "hydra.verbose=true"], "seed=2"),
-        (["module.optimizer.lr=1e-5", "module.clip_low=-0.1"], "module.clip_low=-0.1,module.optimizer.lr=1e-5"),
+        (
+            ["module.optimizer.lr=1e-5", "module.objective.clip_low=-0.1"],
+            "module.objective.clip_low=-0.1,module.optimizer.lr=1e-5",
+        ),
         (["seed=2", "iterations=100"], "seed=2"),
         (["model.path=/data/UI-TARS 1.5"], "model.path=_data_UI-TARS_1.5"),
         (["tasks.train.seeds=[1,2]"], "tasks.train.seeds=_1,2_"),

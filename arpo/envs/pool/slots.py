@@ -5,26 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
-from arpo.envs.pool.worker import Method
+from arpo.envs.pool.worker import Worker
 from arpo.errors import ArpoError, EnvError
-
-
-class Worker(Protocol):
-    """A worker as the pool sees it, whatever lies between."""
-
-    async def call(self, index: int, method: Method, *arguments: object) -> object:
-        """Run a method of one environment; an `ArpoError` comes back as a value.
-
-        Raises:
-            EnvError: Of kind `crash`, if the worker is dead.
-        """
-        ...
-
-    async def kill(self) -> None:
-        """End the worker and what its environments started; idempotent."""
-        ...
 
 
 class SlotState(StrEnum):
@@ -98,7 +81,7 @@ class Roster:
 
         Args:
             domain: What the slot should have run last, if there is a choice.
-            give_back: Called with the slot when whoever waits is cancelled in the moment of getting it.
+            give_back: Called with the slot if the waiter is cancelled during the handover.
 
         Raises:
             ArpoError: If there is nothing to wait for, now or later.

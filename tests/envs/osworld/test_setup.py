@@ -8,10 +8,11 @@ from datetime import datetime
 import pytest
 
 from arpo.envs.guest.client import Guest
+from arpo.envs.guest.setup import Screen
 from arpo.envs.osworld.chrome import ChromeTabs, same_page
 from arpo.envs.osworld.files import FileCache
 from arpo.envs.osworld.history import add_visits
-from arpo.envs.osworld.setup import Screen, TaskSetup
+from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.errors import EnvError
 from tests.envs.osworld.guest import HOME, running_guest
 
@@ -25,13 +26,13 @@ def guest():
 @pytest.fixture
 def setup(guest, tmp_path):
     (tmp_path / "results").mkdir()
-    return TaskSetup(
+    return OSWorldSetup(
         Guest(guest.address),
-        ChromeTabs(guest.address, start_timeout_s=0.2, load_timeout_s=1.0),
-        FileCache(tmp_path / "cache"),
-        task_id="task-1",
+        "task-1",
+        Screen(1920, 1080, "secret"),
+        chrome=ChromeTabs(guest.address, start_timeout_s=0.2, load_timeout_s=1.0),
+        files=FileCache(tmp_path / "cache"),
         directory=tmp_path / "results",
-        screen=Screen(1920, 1080, "secret"),
     )
 
 

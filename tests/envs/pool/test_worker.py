@@ -85,7 +85,7 @@ def test_an_environment_is_always_called_in_its_own_thread(witnesses):
         await asyncio.gather(*(worker.call(index, "reset", task) for index in (0, 1, 0, 1)))
         for index in (0, 1):
             await worker.call(index, "close")
-        worker.dismiss()
+        await worker.kill()
 
     asyncio.run(scenario())
     first, second = (set(witness.threads) for witness in witnesses)
@@ -103,7 +103,7 @@ def test_what_an_environment_does_against_its_protocol_is_an_answer_not_a_hang()
         await worker.call(0, "reset", fake_tasks(1)[0])
         nonsense = await worker.call(0, "step", None)
         rebuilt = await worker.call(0, "build")  # although the old one does not close properly
-        worker.dismiss()
+        await worker.kill()
         return unbuilt, nonsense, rebuilt
 
     unbuilt, nonsense, rebuilt = asyncio.run(scenario())
@@ -117,7 +117,7 @@ def test_distractors_are_empty_where_the_environment_knows_none():
         worker = EnvWorker(FakeDesktop, count=1)
         await worker.call(0, "build")
         answer = await worker.call(0, "distractors")
-        worker.dismiss()
+        await worker.kill()
         return answer
 
     assert asyncio.run(scenario()) == ()

@@ -1,0 +1,216 @@
+"""What runs while a trainer blocks: an event loop, and the engine and the environments that live on it."""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from arpo.agent.prompt import Prompt
+from arpo.envs.pool.pool import EnvPool
+from arpo.errors import ArpoError
+from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
+from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.episode import Responder
+from arpo.rollout.meter import Meter, RolloutStatus
+from arpo.rollout.runner import EpisodeRunner, Job, SpecRows
+from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Trajectory
+
+_T = TypeVar("_T")
+
+
+class BackgroundLoop:
+    """One event loop in one daemon thread; the engine and the pool live on it.
+
+    Waiting for it is interruptible: a KeyboardInterrupt reaches the main thread at once, and what ran goes on.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether coroutines are taken."""
+        return self._loop is not None
+
+    def start(self) -> None:
+        """Start the thread; idempotent."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            # A daemon: a second Ctrl-C must end the process even where an engine hangs in its last call.
+            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+            self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        """Begin a coroutine and return the future of its result.
+
+        Raises:
+            ArpoError: If the loop does not run.
+        """
+        if self._loop is None:
+            coroutine.close()
+            raise ArpoError(f"{self._name} does not run: call start() first, and nothing after close()")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Return what a coroutine returns; blocks, and raises what it raises."""
+        return self.submit(coroutine).result()
+
+    def close(self) -> None:
+        """Cancel whatever still runs and end the thread; idempotent."""
+        if self._loop is None or self._thread is None:
+            return
+        self.run(_cancel_all())
+        loop, self._loop = self._loop, None
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join()
+        loop.close()
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+class RolloutRuntime:
+    """Owns the engine, the environments and their event loop, and plays episodes with them.
+
+    Every method is called from one thread, the trainer's, except `status`, which any thread may call. A method that
+    blocks can be interrupted by Ctrl-C; the episodes go on until `close`.
+
+    Attributes:
+        policy_version: Version of the weights that the engine was given last.
+    """
+
+    def __init__(
+        self,
+        make_engine: Callable[[], InferenceEngine],
+        pool: EnvPool,
+        chat: ChatTokenizer,
+        prompt: Prompt,
+        store: TrajectoryStore,
+        settings: RolloutSettings,
+    ) -> None:
+        """Take the parts; nothing is started before `start`.
+
+        Args:
+            make_engine: Called once, by `start`, in the caller's thread; returns when the engine can serve.
+            pool: Not started.
+            chat: The tokenizer of the engine's checkpoint.
+            prompt: How a task is put to the policy.
+            store: Gets every trajectory as its episode ends.
+            settings: The numbers.
+        """
+        self.pool = pool
+        self.chat = chat
+        self.prompt = prompt
+        self.store = store
+        self.settings = settings
+        self.policy_version = 0
+        self._make_engine = make_engine
+        self._engine: InferenceEngine | None = None
+        self._runner: EpisodeRunner | None = None
+        self._loop = BackgroundLoop("rollout")
+        self._current: Job | None = None
+
+    def start(self) -> None:
+        """Start engine and environments side by side; blocks until both are ready. Idempotent."""
+        if self._loop.running:
+            return
+        self._loop.start()
+        pool = self._loop.submit(self.pool.start())
+        try:
+            self._engine = self._make_engine()
+            pool.result()
+        except BaseException:  # a Ctrl-C too must leave no process behind
+            pool.cancel()
+            self.close()
+            raise
+        responder = Responder(self._engine, self.chat, self.prompt)
+        self._runner = EpisodeRunner(self.pool, responder, self.store, self.settings)
+
+    def begin(self, name: str, iteration: int, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
+        """Begin episodes and return at once.
+
+        Args:
+            name: `train`, or the name of an evaluation.
+            iteration: When; for the status.
+            specs: What to play, in rows.
+            finished: Trajectories by id; one that a spec would give again is taken instead of being played.
+
+        Raises:
+            ArpoError: If the runtime was not started.
+        """
+        if self._runner is None:
+            raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
+        flat = [spec for row in specs for spec in row]
+        meter = Meter(total=len(flat))
+        future = self._loop.submit(self._runner.run(flat, meter, finished))
+        self._current = Job(name, iteration, specs, meter, future)
+        return self._current
+
+    def wait(self, job: Job) -> list[list[Trajectory | None]]:
+        """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended."""
+        self._current = job  # the one that is waited for, though a later one may have begun
+        return job.rows()
+
+    def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Send the engine new weights; blocks until it serves them."""
+        self._loop.run(self.engine.update_weights(tensors, version))
+        self.policy_version = version
+
+    def generate(self, request: GenerateRequest) -> Response:
+        """Return one response of the engine."""
+        return self._loop.run(self.engine.generate(request))
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Return what a coroutine returns on the loop of engine and environments."""
+        return self._loop.run(coroutine)
+
+    @property
+    def engine(self) -> InferenceEngine:
+        """The engine; its coroutines go through `run`."""
+        if self._engine is None:
+            raise ArpoError("the rollout runtime has no engine: call start() first, and nothing after close()")
+        return self._engine
+
+    def counters(self) -> dict[str, float]:
+        """Return the cumulative counters of the environments."""
+        return self._loop.run(self._counters())
+
+    async def _counters(self) -> dict[str, float]:
+        return self.pool.counters()
+
+    def status(self) -> RolloutStatus:
+        """Return where the rollout stands; cheap, and allowed from any thread."""
+        states = self.pool.states()
+        return self._current.status(states) if self._current is not None else RolloutStatus(states)
+
+    def close(self) -> None:
+        """Cancel running episodes, stop environments and engine. Idempotent, and `start` may follow."""
+        if self._loop.running:
+            try:
+                self._loop.run(self._close())
+            finally:
+                self._loop.close()
+        self._current = None
+
+    async def _close(self) -> None:
+        engine, runner = self._engine, self._runner
+        self._engine = self._runner = None
+        async with AsyncExitStack() as stack:  # each part is closed even where closing another one fails
+            if engine is not None:
+                stack.push_async_callback(engine.close)
+            stack.push_async_callback(self.pool.close)
+            if runner is not None:
+                stack.push_async_callback(runner.close)

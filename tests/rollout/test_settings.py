@@ -1,0 +1,21 @@
+import pytest
+
+from arpo.errors import ConfigError
+from arpo.rollout.settings import RolloutSettings
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"group_size": 0}, "group_size must be at least 1, got 0"),
+        ({"min_group_size": 5}, "above rollout.group_size=4"),
+        ({"max_context": 40}, "must be above rollout.max_tokens"),
+        ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"max_policy_lag": -1}, "not be negative"),
+        ({"max_attempts": 0}, "max_attempts"),
+    ],
+)
+def test_numbers_that_cannot_work_are_refused(change, message):
+    numbers = {"group_size": 4, "max_steps": 4, "max_tokens": 40, "max_context": 2000}
+    with pytest.raises(ConfigError, match=message):
+        RolloutSettings(**(numbers | change))
