@@ -128,7 +128,7 @@ def test_an_update_without_a_tensor_is_refused(
 ) -> None:
     engine = start()
     weights = trainer.changed(1)
-    del weights["model.visual.blocks.0.attn.proj.weight"]
+    del weights["visual.blocks.0.attn.proj.weight"]
     with pytest.raises(WeightSyncError, match="missing from the update"):
         asyncio.run(engine.update_weights(weights.items(), 1))
     with pytest.raises(EngineError, match="dead"):
