@@ -12,7 +12,8 @@ import hydra
 from omegaconf import DictConfig
 
 from arpo.errors import ArpoError
-from arpo.run.instantiate import quiet, register_resolvers, train
+from arpo.run.build import quiet, register_resolvers
+from arpo.run.train import train
 
 register_resolvers()
 log = logging.getLogger("arpo")

@@ -16,6 +16,8 @@ PACKAGE = sorted((ROOT / "arpo").rglob("*.py"))
 SOURCES = [*PACKAGE, ROOT / "train.py", ROOT / "evaluate.py"]
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
 
+RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").glob("*.py")}
+
 HEAVY = {
     "ray": {"arpo/host/ray.py", "arpo/envs/pool/ray.py", "arpo/inference/remote.py"},
     "vllm": {"arpo/inference/vllm.py"},
@@ -23,8 +25,8 @@ HEAVY = {
     "docker": {"arpo/host/containers.py"},
     "peft": {"arpo/models/policy.py"},
     "tensorboard": {"arpo/run/loggers.py"},
-    "hydra": {"train.py", "evaluate.py", "arpo/run/instantiate.py"},
-    "omegaconf": {"train.py", "evaluate.py", "arpo/run/instantiate.py"},
+    "hydra": {"train.py", "evaluate.py", *RUN},
+    "omegaconf": {"train.py", "evaluate.py", *RUN},
 }
 """A library, and the only files that may import it."""
 FILE_LINES = 400
@@ -109,7 +111,7 @@ def test_a_heavy_library_is_known_to_few_files(library):
 
 def test_vllm_and_ray_and_browsers_are_not_imported_to_say_what_a_machine_lacks():
     """A refusal takes seconds: nothing heavy is loaded before a run is known to be possible."""
-    check = "import sys, arpo.run.instantiate; print(sorted({'vllm', 'ray'} & set(sys.modules)))"
+    check = "import sys, arpo.run.train, arpo.run.evaluate; print(sorted({'vllm', 'ray'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -22,8 +22,9 @@ from arpo.errors import ConfigError
 from arpo.host.machine import Budget
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
-from arpo.run.instantiate import build, build_trainer, register_resolvers
+from arpo.run.build import build, register_resolvers
 from arpo.run.preflight import check_arguments
+from arpo.run.train import build_trainer
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"

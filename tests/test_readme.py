@@ -11,7 +11,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from arpo.run.instantiate import register_resolvers
+from arpo.run.build import register_resolvers
 from arpo.run.preflight import check_arguments
 
 ROOT = Path(__file__).parent.parent

@@ -1,12 +1,12 @@
 """Writing the policy as a directory that other programs load."""
 
 import logging
-import shutil
 from pathlib import Path
 
 import lightning as L
 from typing_extensions import override
 
+from arpo.host.files import atomically
 from arpo.models.policy import Policy
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,6 @@ class ExportPolicy(L.Callback):
 
 def export_policy(policy: Policy, directory: Path) -> None:
     """Write `policy` to `directory` through a folder beside it, so that nobody ever sees half of it."""
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    policy.save(partial)
-    shutil.rmtree(directory, ignore_errors=True)
-    partial.rename(directory)
+    with atomically(directory) as partial:
+        policy.save(partial)
     log.info("the policy is in %s", directory)

@@ -1,7 +1,6 @@
 """transformers' generate as an engine: batches of requests, each with its own random numbers."""
 
 import gc
-import hashlib
 from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
@@ -26,6 +25,7 @@ from arpo.inference.pump import PumpedEngine
 from arpo.models.images import ImagePatches, ImageProcessor
 from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
+from arpo.types import screenshot_key
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -95,7 +95,7 @@ class HfEngine(PumpedEngine):
 
     def _patches(self, png: bytes) -> ImagePatches:
         try:
-            return self._images(hashlib.sha256(png).hexdigest(), png)
+            return self._images(screenshot_key(png), png)
         except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a broken PNG
             raise EngineError(f"a screenshot of {len(png)} bytes is not an image: {error}") from error
 

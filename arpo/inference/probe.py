@@ -20,7 +20,6 @@ those ids the trainer's log-probabilities of before are known from the probe bef
 """
 
 import asyncio
-import hashlib
 import io
 import math
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,7 @@ from arpo.agent.prompt import Prompt
 from arpo.errors import WeightSyncError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
-from arpo.types import Outcome, Step, Trajectory
+from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
 INSTRUCTIONS = tuple(
     f"{verb} the {thing}."
@@ -155,7 +154,7 @@ async def ask(engine: InferenceEngine, requests: Sequence[GenerateRequest]) -> l
 def probe_trajectory(request: GenerateRequest, response: Response) -> Trajectory:
     """Return a question with one picture and its response in the form that the trainer reads."""
     png = request.images[0]
-    key = hashlib.sha256(png).hexdigest()
+    key = screenshot_key(png)
     width, height = Image.open(io.BytesIO(png)).size
     step = Step(
         screenshot=key,

@@ -1,6 +1,5 @@
 """vLLM in this process, on CPU and GPU, with continuous batching and in-place weight updates."""
 
-import hashlib
 import io
 import logging
 import os
@@ -24,6 +23,7 @@ from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.pump import PumpedEngine
 from arpo.models.names import EMBEDDING, HEAD
 from arpo.models.tokenization import ChatTokenizer
+from arpo.types import screenshot_key
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class VllmEngine(PumpedEngine):
             # Wrapped, because a bare picture is decoded every time, known or not.
             wrapped = [MediaWithBytes(image, png) for image, png in zip(images, request.images, strict=True)]
             prompt["multi_modal_data"] = {"image": wrapped}
-            prompt["multi_modal_uuids"] = {"image": [hashlib.sha256(png).hexdigest() for png in request.images]}
+            prompt["multi_modal_uuids"] = {"image": [screenshot_key(png) for png in request.images]}
         try:
             (rendered,) = self._engine.renderer.render_cmpl([prompt])
             self._engine.add_request(key, rendered, self._sampling(request))

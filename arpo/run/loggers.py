@@ -20,6 +20,7 @@ from torch.utils.tensorboard.summary import hparams
 from typing_extensions import override
 
 from arpo.errors import ConfigError
+from arpo.host.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +209,5 @@ def cut_lines(path: Path, last_step: int) -> None:
         if not line.endswith("\n") or json.loads(line)["step"] > last_step:
             break
         kept.append(line)
-    partial = path.with_name(path.name + ".tmp")
-    partial.write_text("".join(kept))
-    partial.replace(path)
+    write_atomically(path, "".join(kept))
     log.info("%s: kept %d lines up to iteration %d", path, len(kept), last_step)

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from arpo.callbacks.checkpoint import checkpoints, iteration_of, newest_checkpoint
 from arpo.errors import ConfigError
-from arpo.host.session import take_lock
+from arpo.host.files import take_lock
 
 log = logging.getLogger(__name__)
 

@@ -125,9 +125,7 @@ def test_a_key_that_no_constructor_reads_is_named_with_its_place_and_those_that_
 
 
 def test_a_key_is_free_where_nothing_is_built_or_anything_is_taken():
-    check_arguments(
-        {"name": "x", "nested": {"free": 1}, "task": {"_target_": "arpo.run.instantiate.build", "anything": 1}}
-    )
+    check_arguments({"name": "x", "nested": {"free": 1}, "task": {"_target_": "arpo.run.build.build", "anything": 1}})
 
 
 def test_a_target_that_does_not_exist_is_left_to_whoever_builds_it():
