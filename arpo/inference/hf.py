@@ -33,8 +33,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class HfEngine(PumpedEngine):
     """`model.generate` in a thread of this process: slower than vLLM, with nothing to install and nothing cached.
 
-    Requests that wait are generated together, left-padded, until the last of them is done; `max_batch=1` makes every
-    response the same bit for bit whatever else is in flight.
+    Requests that wait are generated together, left-padded, until the last of them is done.
     """
 
     def __init__(
@@ -45,6 +44,7 @@ class HfEngine(PumpedEngine):
         device: str = "cpu",
         max_batch: int = 16,
         max_model_len: int = 4096,
+        deterministic: bool = False,
     ) -> None:
         """Load the weights at `path` as policy version 0.
 
@@ -54,6 +54,8 @@ class HfEngine(PumpedEngine):
             device: Where the model runs.
             max_batch: Requests generated together.
             max_model_len: Tokens of prompt, images and response together.
+            deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests are then
+                generated one by one, so this is for tests and tiny runs.
 
         Raises:
             ConfigError: If an argument is impossible.
@@ -62,7 +64,7 @@ class HfEngine(PumpedEngine):
             raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got '{dtype}'")
         if min(max_batch, max_model_len) < 1:
             raise ConfigError(f"max_batch and max_model_len must be at least 1, got {max_batch} and {max_model_len}")
-        super().__init__(max_in_flight=max_batch, shapes=checkpoint_shapes(path))
+        super().__init__(max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path))
         self._path, self._dtype, self._device = path, DTYPES[dtype], torch.device(device)
         self._max_model_len = max_model_len
         self._chat = ChatTokenizer(path)
