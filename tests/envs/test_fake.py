@@ -129,6 +129,15 @@ def test_planned_garbage_is_no_screenshot_and_no_reward():
     assert math.isnan(env.evaluate())
 
 
+def test_a_planned_screenshot_without_all_its_pixels_has_the_right_checksums():
+    env = FakeDesktop(faults=Faults(plan=[Fault("undecodable", "step")]))
+    env.reset(fake_tasks(1)[0])
+    png = env.step(Wait()).observation.screenshot
+    Image.open(io.BytesIO(png)).verify()
+    with pytest.raises(OSError, match="truncated"):
+        Image.open(io.BytesIO(png)).load()
+
+
 def test_a_fault_can_be_limited_to_the_first_attempts_at_a_task():
     env = FakeDesktop(faults=Faults(plan=[Fault("error", "reset", attempts=2)]))
     task, other = fake_tasks(2)
@@ -177,6 +186,7 @@ def test_the_probability_of_a_fault_is_drawn_from_seed_task_and_attempt():
         (lambda: Fault("melt", "step"), "kind"),
         (lambda: Fault("hang", "boot"), "call"),
         (lambda: Fault("hang", "step", probability=2), "probability"),
+        (lambda: Fault("undecodable", "evaluate"), "call must be 'reset' or 'step'"),
         (lambda: Faults(latency_s=-1), "latency_s"),
         (lambda: Faults(ledger="/nowhere"), "ledger"),
     ],
