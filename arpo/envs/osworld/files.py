@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import tenacity
 
 from arpo.errors import EnvError
 
@@ -80,24 +81,25 @@ def _cloud_files(evaluator: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _download(url: str, path: Path) -> None:
     partial = path.with_suffix(path.suffix + ".part")
-    error: Exception | None = None
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with (
-                httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as response,
-                partial.open("wb") as file,
-            ):
-                response.raise_for_status()
-                for chunk in response.iter_bytes():
-                    file.write(chunk)
-            partial.replace(path)
-        except (httpx.HTTPError, httpx.InvalidURL) as failure:
-            log.warning("download of %s, attempt %d of %d: %s", url, attempt, ATTEMPTS, failure)
-            error = failure
-        else:
-            return
-    partial.unlink(missing_ok=True)
-    raise EnvError("reset", f"{url} cannot be downloaded: {type(error).__name__}: {error}") from error
+    try:
+        _write(url, partial)
+        partial.replace(path)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        partial.unlink(missing_ok=True)
+        raise EnvError("reset", f"{url} cannot be downloaded: {type(error).__name__}: {error}") from error
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(httpx.HTTPError),
+    stop=tenacity.stop_after_attempt(ATTEMPTS),
+    before_sleep=tenacity.before_sleep_log(log, logging.WARNING),
+    reraise=True,
+)
+def _write(url: str, path: Path) -> None:
+    with httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as response, path.open("wb") as file:
+        response.raise_for_status()
+        for chunk in response.iter_bytes():
+            file.write(chunk)
 
 
 @contextmanager
