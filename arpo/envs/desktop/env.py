@@ -171,7 +171,7 @@ class DockerDesktop:
                 self._connect()
             case "fresh":
                 assert self._container is not None
-                self._container.remove()
+                self._containers.remove(self._container)
                 self._boot()
         self._used = False
 
