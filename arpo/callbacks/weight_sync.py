@@ -1,6 +1,7 @@
 """Weight sync: the engine gets every new policy, and proves that it serves it."""
 
 import time
+from collections.abc import Sequence
 
 import lightning as L
 from typing_extensions import override
