@@ -11,8 +11,8 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from arpo.run.arguments import check_arguments
 from arpo.run.build import register_resolvers
-from arpo.run.preflight import check_arguments
 
 ROOT = Path(__file__).parent.parent
 STUDIES = ROOT / "experiments"
@@ -63,7 +63,7 @@ def check_composes(script: str, arguments: list[str]) -> int:
             places.append("checkpoint=somewhere")
         with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             cfg = hydra.compose(script.removesuffix(".py"), [*places, *job])
-        check_arguments(OmegaConf.to_container(cfg, resolve=True))
+        check_arguments(cfg)
     return len(split)
 
 
@@ -135,7 +135,7 @@ def test_the_examples_of_the_readme_are_python_and_a_pool():
     assert methods == {"reset", "step", "evaluate", "close"}
     pool = OmegaConf.to_container(OmegaConf.create(yaml))
     assert pool.pop("make_env")["_partial_"] is True
-    check_arguments(pool | {"make_env": None})
+    check_arguments(OmegaConf.create(pool | {"make_env": {"_target_": "builtins.object"}}))
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from arpo.errors import ConfigError, EngineError
+from arpo.host.trial import before_start
 from arpo.inference.checkpoint import checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.pump import PumpedEngine
@@ -64,6 +65,7 @@ class HfEngine(PumpedEngine):
             raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got '{dtype}'")
         if min(max_batch, max_model_len) < 1:
             raise ConfigError(f"max_batch and max_model_len must be at least 1, got {max_batch} and {max_model_len}")
+        before_start()
         super().__init__(max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path))
         self._path, self._dtype, self._device = path, DTYPES[dtype], torch.device(device)
         self._max_model_len = max_model_len

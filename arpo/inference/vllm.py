@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError
+from arpo.host.trial import before_start
 from arpo.inference.checkpoint import checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.pump import PumpedEngine
@@ -82,6 +83,7 @@ class VllmEngine(PumpedEngine):
                 "torch.distributed is already initialised in this process and vLLM needs its own; "
                 "host the engine in arpo.inference.remote.RemoteEngine"
             )
+        before_start()
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
         self._path = Path(path)
         self._max_images = max_images
