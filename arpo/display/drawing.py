@@ -266,7 +266,8 @@ class _Pen:
 
     def label(self, text: str, color: Color) -> None:
         """Write a line in the lower left corner, no wider than it needs to be: it hides a part of the screen."""
-        size, pad = 12 * self._unit, 3 * self._unit
+        size = 12 * self._unit
+        pad = 3 * self._unit
         font = _font(size)
         text = " ".join(text.split())[: int(self.picture.width / size * 4)]  # no letter is narrower than a quarter
         while text and self._draw.textlength(text, font=font) > self.picture.width - 2 * pad:

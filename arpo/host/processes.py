@@ -15,16 +15,16 @@ LABEL_VARIABLE = "ARPO_SESSION"
 TERMINATE_GRACE_S = 2.0
 KILL_GRACE_S = 5.0
 SWEEPS = 3
-"""How often we look again for processes that were born while we ended the others."""
+"""The number of searches for processes: some may be born while others end."""
 
 
 def own_name() -> str:
-    """Return what names this process on this machine for good: its id, and when it began."""
+    """Return a name that no other process of this machine ever has: the id of this one, and when it began."""
     return f"{os.getpid()}-{_life(os.getpid())[1]}"
 
 
 def owner_lives(name: str) -> bool:
-    """Say whether the process of a name lives; what is no such name, or may not be looked at, counts as living.
+    """Return whether the process of a name lives; a name of another form, or a hidden process, counts as living.
 
     A zombie does not: where nobody collects the dead, a process that was killed stays one for good.
     """
@@ -62,7 +62,7 @@ def end_processes(label: str, directory: Path | None = None, variable: str = LAB
     """End every process that carries a label, first politely; return how many there were.
 
     Args:
-        label: What the environment variable of the processes holds.
+        label: The value of the environment variable of the processes.
         directory: Processes that write below it belong to the label as well.
         variable: The environment variable.
     """
