@@ -25,39 +25,36 @@ class TaskFormatError(ArpoError, ValueError):
     """A task file in another format than expected; the message names file, key and value."""
 
 
-class ActionParseError(ArpoError, ValueError):
-    """A response that is not an action.
+class CountedError(ArpoError):
+    """The base of errors that the metrics count by kind.
 
     Attributes:
-        kind: A short class name that is counted in the metrics, such as `no_action` or `unknown_action`.
+        kind: The failure in one word.
     """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
-    def __reduce__(self) -> tuple[type["ActionParseError"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type["CountedError"], tuple[str, str]]:
         return type(self), (self.kind, str(self))
+
+
+class ActionParseError(CountedError, ValueError):
+    """A response that is not an action; its kind is, for example, `no_action` or `unknown_action`."""
 
 
 class RolloutError(ArpoError):
     """The base of infrastructure failures, which are retried, then dropped and counted, never scored."""
 
 
-class EnvError(RolloutError):
+class EnvError(CountedError, RolloutError):
     """A failure of an environment in reset, step, evaluate or screenshot.
 
     Attributes:
-        kind: The failure in one word, counted as `env/fault_<kind>`: `reset`, `step`, `evaluate`, `timeout`, `crash`,
-            `screenshot`, `guest` (a container, or the server in it, does not answer as it should).
+        kind: Counted as `env/fault_<kind>`: `reset`, `step`, `evaluate`, `timeout`, `crash`, `screenshot`, `guest` (a
+            container, or the server in it, does not answer as it should).
     """
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-    def __reduce__(self) -> tuple[type["EnvError"], tuple[str, str]]:
-        return type(self), (self.kind, str(self))
 
 
 class EngineError(RolloutError):

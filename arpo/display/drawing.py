@@ -10,24 +10,8 @@ from typing import assert_never
 from PIL import Image, ImageDraw, ImageFont
 from PIL.Image import Resampling
 
-from arpo.agent.actions import (
-    Action,
-    CallUser,
-    Click,
-    DoubleClick,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    RightClick,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
+from arpo.agent.actions import Action
 from arpo.agent.parser import parse_action
 from arpo.agent.render import render
 from arpo.algorithms.rewards import is_success
@@ -59,22 +43,32 @@ def draw_action(screenshot: Image.Image, action: Action) -> Image.Image:
     """
     pen = _Pen(screenshot)
     match action:
-        case Click(x, y):
+        case actions.Click(x, y):
             pen.target((x, y), rings=1)
-        case DoubleClick(x, y):
+        case actions.DoubleClick(x, y):
             pen.target((x, y), rings=2)
-        case RightClick(x, y):
+        case actions.RightClick(x, y):
             pen.target((x, y), rings=1)
             pen.tag("right", (x, y))
-        case Hover(x, y):
+        case actions.Hover(x, y):
             pen.ring((x, y), 1.0)
             pen.tag("hover", (x, y))
-        case Drag(x, y, to_x, to_y):
+        case actions.Drag(x, y, to_x, to_y):
             pen.ring((x, y), 0.6)
             pen.arrow((x, y), (to_x, to_y))
-        case Scroll(direction, x, y):
+        case actions.Scroll(direction, x, y):
             pen.scroll(direction, None if x is None or y is None else (x, y))
-        case TypeText() | Hotkey() | Press() | KeyDown() | KeyUp() | Wait() | Finished() | CallUser() | Fail():
+        case (
+            actions.TypeText()
+            | actions.Hotkey()
+            | actions.Press()
+            | actions.KeyDown()
+            | actions.KeyUp()
+            | actions.Wait()
+            | actions.Finished()
+            | actions.CallUser()
+            | actions.Fail()
+        ):
             pen.label(render(action), ACTION)
         case _:
             assert_never(action)
@@ -181,12 +175,12 @@ def _moved(action: Action, factor: float) -> Action:
         return (value + 0.5) * factor
 
     match action:
-        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | Hover(x, y):
+        case actions.Click(x, y) | actions.DoubleClick(x, y) | actions.RightClick(x, y) | actions.Hover(x, y):
             return type(action)(scale(x), scale(y))
-        case Drag(x, y, to_x, to_y):
-            return Drag(scale(x), scale(y), scale(to_x), scale(to_y))
-        case Scroll(direction, x, y) if x is not None and y is not None:
-            return Scroll(direction, scale(x), scale(y))
+        case actions.Drag(x, y, to_x, to_y):
+            return actions.Drag(scale(x), scale(y), scale(to_x), scale(to_y))
+        case actions.Scroll(direction, x, y) if x is not None and y is not None:
+            return actions.Scroll(direction, scale(x), scale(y))
         case _:
             return action
 

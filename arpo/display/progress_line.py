@@ -72,13 +72,17 @@ class State:
     replay_size: float | None = None
 
     def to_go(self) -> str | None:
-        """Return how long the run still takes, if all goes on as before; None before the first iteration has ended."""
+        """Return how long the run still takes, if all goes on as before.
+
+        None before the first iteration has ended, and when what should be over by now still goes on.
+        """
         if not self.durations or self.iterations is None:
             return None
         iterations_left = self.iterations - self.iteration + (self.phase in ("starting", "update and weight sync"))
         left = iterations_left * fmean(self.durations) + self.evaluations_left * (self.evaluation_s or 0.0)
+        left -= time.monotonic() - self.started
         unknown = " and an evaluation" if self.evaluations_left and self.evaluation_s is None else ""
-        return f"{clock(max(0.0, left - (time.monotonic() - self.started)))}{unknown} to go"
+        return f"{clock(left)}{unknown} to go" if left >= 0.5 else None
 
 
 def training_line(state: State, rollout: RolloutProgress) -> Line:
@@ -107,7 +111,7 @@ def iteration_line(state: State, duration_s: float) -> str:
     if state.replay_size is not None:
         said.append(_replay(state.replay_size, state.replayed))
     said.append(f"{duration_s:.1f} s")
-    if (to_go := state.to_go()) is not None and state.iteration != state.iterations:
+    if (to_go := state.to_go()) is not None:
         said.append(to_go)
     return " · ".join(said)
 

@@ -1,7 +1,6 @@
 """The processes of this machine: finding those that carry a label, ending them, and naming one for good."""
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -46,9 +45,6 @@ def _life(pid: int) -> tuple[bool, int]:
     Linux counts ticks since the machine was booted. The time of day would not do: when somebody sets the clock, it
     changes for processes that live.
     """
-    if sys.platform != "linux":
-        process = psutil.Process(pid)
-        return process.status() == psutil.STATUS_ZOMBIE, int(process.create_time())
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -104,11 +100,10 @@ def _is_marked(process: psutil.Process, variable: str, label: str, directory: Pa
 
 
 def _written_files(process: psutil.Process) -> Iterator[Path]:
-    """Yield the files that a process has open for writing; where the system does not tell how, none."""
-    if sys.platform == "linux":
-        for file in process.open_files():
-            if file.mode != "r":
-                yield Path(file.path)
+    """Yield the files that a process has open for writing."""
+    for file in process.open_files():
+        if file.mode != "r":
+            yield Path(file.path)
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:
