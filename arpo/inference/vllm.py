@@ -265,6 +265,7 @@ def _set_environment() -> None:
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
     if not torch.cuda.is_available():
+        logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # it warns that a CPU has no Triton
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         torch._dynamo.config.disable = os.environ["TORCH_COMPILE_DISABLE"] == "1"
 
