@@ -6,6 +6,7 @@ import sys
 # before torch is imported: two OpenMP pools on the same cores run ten times slower than one thread each
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM's kernels warn of what they mean to do
 
 import hydra
 from omegaconf import DictConfig

@@ -1,9 +1,15 @@
 """The nouns of a rollout: frozen records without tensors, cheap to send, store and compare."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+
+def screenshot_key(png: bytes) -> str:
+    """Return the name of a screenshot in every record: the SHA-256 of its PNG, in hexadecimal digits."""
+    return hashlib.sha256(png).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +19,9 @@ class Task:
     id: str
     """Unique among the tasks of a run, for example `miniwob/click-test/3` or an OSWorld id."""
     instruction: str
-    """What to do, in words; empty when the environment says it on reset."""
+    """The goal in words; empty when the environment says it on reset."""
     domain: str = ""
-    """What tables group by: the application or the web page."""
+    """The application or the web page; tables group by it."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The environment's own description of the task; never read outside the environment."""
     max_steps: int | None = None
@@ -26,7 +32,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the agent sees before a step."""
+    """The agent's view before a step."""
 
     screenshot: bytes
     """PNG."""
@@ -39,7 +45,7 @@ class Observation:
 
 
 class Outcome(StrEnum):
-    """How an episode ended. Infrastructure failures are not here: such an episode has no trajectory."""
+    """The ending of an episode. Infrastructure failures are not here: such an episode has no trajectory."""
 
     FINISHED = "finished"
     """The agent said that it is done."""
@@ -60,7 +66,7 @@ class Step:
     """One observation, response and action, with the exact token ids that the engine saw and sampled."""
 
     screenshot: str
-    """SHA-256 of the PNG that the response answers; the bytes are in `Trajectory.screenshots` or on disk."""
+    """`screenshot_key` of the picture that was answered; the bytes are in `Trajectory.screenshots` or on disk."""
     width: int
     height: int
     prompt_ids: tuple[int, ...]
@@ -92,13 +98,13 @@ class Trajectory:
     steps: tuple[Step, ...]
     outcome: Outcome
     task_reward: float
-    """What the checker said, in [0, 1]."""
+    """The checker's verdict, in [0, 1]."""
     format_reward: float
     """0, or -1 when a response did not parse."""
     screenshots: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
-    """PNG bytes by SHA-256; empty in a record that only refers to the trajectory store."""
+    """PNG bytes by `screenshot_key`; empty in a record that only refers to the trajectory store."""
     last_screenshot: str = ""
-    """SHA-256 of the screen after the last action, for people; empty where it was not taken."""
+    """`screenshot_key` of the screen after the last action, for people; empty where it was not taken."""
     duration_s: float = field(default=0.0, compare=False)
     """Wall-clock seconds of the episode."""
 
@@ -125,13 +131,13 @@ class Group:
 
 @dataclass(slots=True)
 class RolloutBatch:
-    """What one `training_step` gets. The one mutable record: callbacks replace groups in `on_rollout_end`."""
+    """The input of one `training_step`; the one mutable record, as callbacks replace groups in `on_rollout_end`."""
 
     iteration: int
     policy_version: int
     groups: list[Group]
     metrics: dict[str, float] = field(default_factory=dict)
-    """What the collector measured while it made this batch: faults, drops, times, lags."""
+    """The collector's measurements while it made this batch: faults, drops, times, lags."""
 
     def to(self, *args: Any, **kwargs: Any) -> "RolloutBatch":
         """Return the batch itself: Lightning calls `to` on every batch, and there is no tensor to move here."""

@@ -90,6 +90,15 @@ def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_hav
     check_arguments(cfg)
 
 
+@pytest.mark.parametrize("engine", ["hf", "vllm", "vllm_remote"])
+def test_the_smoke_run_is_repeatable_with_every_engine(engine):
+    cfg = compose("experiment=smoke", f"engine={engine}")
+    check_arguments(plain(cfg))
+    assert cfg.engine.get("make_engine", cfg.engine).deterministic is True
+    usual = compose("experiment=arpo_miniwob", f"engine={engine}").engine
+    assert usual.get("make_engine", usual).deterministic is False
+
+
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_can_be_evaluated(experiment):
     cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="evaluate")

@@ -76,6 +76,8 @@ def check_command(words: list[str]) -> None:
         for word in arguments:
             if word.startswith("ARGS="):
                 check_composes("train.py", shlex.split(word.removeprefix("ARGS=")))
+    elif arguments[:2] == ["-m", "arpo"]:
+        assert arguments[2:] in ([], ["doctor"]), f"python -m arpo knows no {arguments[2:]}"
     elif program == "python":
         script, *rest = arguments
         assert (ROOT / script).is_file(), f"there is no {script}"
@@ -113,6 +115,7 @@ def test_the_study_of_replay_is_ten_runs():
     [
         "make trian",
         "python trane.py",
+        "python -m arpo docter",
         "python train.py experiment=arpo_miniwop",
         "python train.py modul.clip_low=0.1",
         "python train.py +module.clip_lo=0.1",

@@ -23,9 +23,10 @@ from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, EnvError
+from arpo.host.files import write_atomically
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.seeds import derive_seed
-from arpo.types import Observation, Outcome, Step, Task, Trajectory
+from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +216,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         return CoordinateFrame(observation.width, observation.height, width, height)
 
     def _step(self, observation: Observation, action: Action, screens: dict[str, bytes]) -> DemonstrationStep:
-        key = hashlib.sha256(observation.screenshot).hexdigest()
+        key = screenshot_key(observation.screenshot)
         screens[key] = observation.screenshot
         response = render_response(self._frame(observation).to_model(action))
         return DemonstrationStep(key, observation.width, observation.height, response)
@@ -225,9 +226,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         for key, png in screens.items():
             (self.directory / f"{key}.png").write_bytes(png)
         lines = [json.dumps({"fingerprint": self._fingerprint()}), *(_encode(d) for d in demonstrations)]
-        partial = self.directory / "demonstrations.jsonl.partial"
-        partial.write_text("\n".join(lines) + "\n")
-        partial.replace(self.directory / "demonstrations.jsonl")
+        write_atomically(self.directory / "demonstrations.jsonl", "\n".join(lines) + "\n")
 
 
 async def _retried(episode: Callable[..., Coroutine[Any, Any, _T]], *arguments: Any) -> _T:

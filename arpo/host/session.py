@@ -6,7 +6,6 @@ or when it descends from such a process. Nothing is ever found by its name.
 """
 
 import atexit
-import fcntl
 import logging
 import os
 import shutil
@@ -19,6 +18,7 @@ from typing import Self
 
 from arpo.errors import ConfigError, EnvError
 from arpo.host.containers import remove_session
+from arpo.host.files import take_lock
 from arpo.host.labels import CONTAINERS_MARKER, DIRECTORY_VARIABLE, LABEL_VARIABLE, session_directory
 from arpo.host.processes import end_processes, own_name, owner_lives
 
@@ -30,7 +30,7 @@ MAX_DIRECTORY_LENGTH = 38
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What was left over by runs that died."""
+    """The number of sessions and processes that dead runs had left behind."""
 
     sessions: int
     processes: int
@@ -43,12 +43,12 @@ class Session:
     cannot close its session: the next `start` under the same root does.
 
     Attributes:
-        directory: Where everything temporary of the run goes; the path is short enough for Ray's sockets.
-        label: What marks the processes of the run.
+        directory: The place of everything temporary of the run; its path is short enough for Ray's sockets.
+        label: The mark of the run's processes.
     """
 
     def __init__(self, directory: Path, descriptors: tuple[int, ...]) -> None:
-        """Take over a locked directory; use `Session.start`."""
+        """Take over a locked directory; call `Session.start` instead."""
         self.directory = directory
         self.label = directory.name
         self._descriptors = descriptors
@@ -66,7 +66,7 @@ class Session:
         """Reap what dead runs left behind, then open the session of this process.
 
         Args:
-            root: Where the directories of all sessions lie; by default one per user under the temporary directory.
+            root: The parent of the directories of all sessions; by default one per user under the temporary directory.
 
         Raises:
             ConfigError: If this process has an open session, or the root belongs to another user.
@@ -156,20 +156,6 @@ def _private(root: Path) -> Path:
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{root} belongs to user {found.st_uid}, not to us; remove it or set TMPDIR elsewhere")
     return root
-
-
-def take_lock(path: Path, mode: int = 0o600) -> int | None:
-    """Lock a file until its descriptor is closed; None when somebody else holds it.
-
-    The kernel drops the lock when the owner dies, a forked child does not inherit it, and other containers see it.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _lock_of(directory: Path) -> Path:

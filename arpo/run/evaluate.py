@@ -10,9 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo.callbacks.export import export_policy
 from arpo.callbacks.graceful_stop import end_on_sigterm
+from arpo.display.live import showing
+from arpo.display.progress_line import evaluation_line
 from arpo.display.tables import print_result
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
+from arpo.host.files import write_atomically
 from arpo.host.session import Session
 from arpo.models.policy import Policy
 from arpo.rollout.runtime import RolloutRuntime
@@ -52,9 +55,12 @@ def evaluate(cfg: DictConfig) -> int:
 def report(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequence[Task]]) -> None:
     """Evaluate on each list, write `results.json`, and print a table a list."""
     settings: EvaluationSettings = build(cfg.evaluation)
-    results = {name: evaluate_tasks(runtime, listed, settings, name=name) for name, listed in tasks.items() if listed}
+    with showing(lambda: evaluation_line(runtime.status())):
+        results = {
+            name: evaluate_tasks(runtime, listed, settings, name=name) for name, listed in tasks.items() if listed
+        }
     path = Path(cfg.paths.run_dir) / "results.json"
-    path.write_text(json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
+    write_atomically(path, json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
     for result in results.values():
         print_result(result)
     log.info("every task's result is in %s", path)

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from arpo.callbacks.checkpoint import AtomicCheckpointIO, checkpoints, iteration_of, newest_checkpoint
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.errors import ConfigError
+from arpo.host.files import write_atomically
 from arpo.host.session import Session
 from arpo.run.build import build, flatten
 from arpo.run.folder import hold
@@ -44,7 +45,7 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
     session = Session.start()
     datamodule = None
     try:
-        (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+        write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         datamodule = build(cfg.datamodule)
         module = build(cfg.module)
         trainer = build_trainer(cfg, checkpoint)
