@@ -29,6 +29,7 @@ def check_training(cfg: DictConfig) -> None:
     Raises:
         ConfigError: With what is wrong and what to do; nothing was started or written.
     """
+    quiet()
     _check_tasks(cfg)
     check_resume(cfg.resume, cfg.paths.checkpoints)
     refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
@@ -45,6 +46,7 @@ def check_evaluation(cfg: DictConfig) -> None:
     Raises:
         ConfigError: With what is wrong and what to do; nothing was started or written.
     """
+    quiet()
     if OmegaConf.is_missing(cfg, "checkpoint"):
         raise ConfigError("say what to evaluate: checkpoint=DIR/checkpoints/NAME.ckpt of a run, or a model directory")
     check_checkpoint(Path(cfg.checkpoint))
@@ -110,7 +112,7 @@ def _check_values(cfg: DictConfig) -> None:
 
 
 def _check_tasks(cfg: DictConfig) -> None:
-    """Check that the environment is the one that the tasks were written for, where both are ours."""
+    """Check that the tasks were written for the environment, where both are ours."""
     env = _room(OmegaConf.select(cfg, "env.make_env._target_"))
     for name, node in cfg.tasks.items():
         room = _room(node.get("_target_")) if isinstance(node, DictConfig) else None
@@ -128,7 +130,6 @@ def _room(target: str | None) -> str | None:
 
 def _check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
     """Check the arguments of all constructors, light ones first."""
-    quiet()
     for rooms in STAGES:
         check_arguments(cfg, rooms)
         try_constructors(cfg, rooms, parts)
