@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplayInjection(RolloutCallback):
-    """Puts one past success into every group that failed as a whole, then remembers this batch's successes.
+    """The callback that puts one past success into every group that failed as a whole, then remembers new successes.
 
     The buffer holds successes of earlier iterations when it injects, so a trajectory is never its own replay. Its
     state travels in the checkpoint as references into the trajectory store. Without this callback the run is GRPO.

@@ -45,7 +45,7 @@ class LoraSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionLogprobs:
-    """What the policy thinks of the tokens of a batch that were sampled, each row packed to the left."""
+    """The policy's verdict on the sampled tokens of a batch, each row packed to the left."""
 
     logprobs: Float[Tensor, "batch actions"]
     """0 on padding."""
@@ -109,7 +109,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self._forbidden.device
 
     def action_logprobs(
