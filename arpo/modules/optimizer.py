@@ -62,7 +62,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
             yield from zip(own["params"], inner["params"], strict=True)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # overloads
         """Update the masters from the parameters' gradients, then round them into the parameters."""
         loss = None
         if closure is not None:
