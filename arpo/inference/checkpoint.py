@@ -1,5 +1,6 @@
-"""What an engine reads of a checkpoint before it loads it: the shapes of its tensors."""
+"""What an engine reads of a checkpoint before it loads it: the longest context, and the shapes of its tensors."""
 
+import json
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -9,6 +10,29 @@ from arpo.errors import ConfigError
 from arpo.models.names import checkpoint_name
 
 
+def check_context(path: str | Path, max_model_len: int) -> None:
+    """Check that the model takes contexts of so many tokens, before any library that would say it worse.
+
+    Args:
+        path: A `from_pretrained` directory or hub name.
+        max_model_len: Tokens of prompt, images and response together.
+
+    Raises:
+        ConfigError: If the model has fewer positions.
+    """
+    file = _directory(path) / "config.json"
+    if not file.exists():
+        raise ConfigError(f"no config.json in '{file.parent}'; point path at a from_pretrained directory")
+    config = json.loads(file.read_text())
+    # Published files are flat; transformers 5 nests what is the language model's.
+    positions = config.get("text_config", config).get("max_position_embeddings")
+    if positions is not None and max_model_len > positions:
+        raise ConfigError(
+            f"max_model_len={max_model_len} is more than the {positions} tokens that the model in '{path}' takes: "
+            f"lower it to {positions} or less"
+        )
+
+
 def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor in a checkpoint (directory or hub name) without reading the tensors.
 
@@ -16,7 +40,7 @@ def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
         ConfigError: If the directory has no safetensors file.
     """
     shapes: dict[str, tuple[int, ...]] = {}
-    directory = Path(path) if Path(path).is_dir() else Path(snapshot_download(str(path)))
+    directory = _directory(path)
     for file in sorted(directory.glob("*.safetensors")):
         with safe_open(str(file), framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a mapping
@@ -24,3 +48,7 @@ def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     if not shapes:
         raise ConfigError(f"no *.safetensors in '{directory}'; point path at a from_pretrained directory")
     return shapes
+
+
+def _directory(path: str | Path) -> Path:
+    return Path(path) if Path(path).is_dir() else Path(snapshot_download(str(path)))

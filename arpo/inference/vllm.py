@@ -18,10 +18,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError
-from arpo.inference.checkpoint import checkpoint_shapes
-from arpo.inference.engine import GenerateRequest, Response
+from arpo.inference.checkpoint import check_context, checkpoint_shapes
+from arpo.inference.engine import GenerateRequest, Response, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.names import EMBEDDING, HEAD
+from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
 
@@ -59,7 +60,7 @@ class VllmEngine(PumpedEngine):
 
         Args:
             path: A `from_pretrained` directory.
-            dtype: `float32`, `bfloat16` or `auto`.
+            dtype: `float32` or `bfloat16`, of weights and computation.
             max_model_len: Tokens of prompt, images and response together.
             max_num_seqs: Requests that run at once; more wait.
             max_images: Images of one request at most.
@@ -70,13 +71,17 @@ class VllmEngine(PumpedEngine):
                 `gpu_memory_utilization` or `enforce_eager`.
 
         Raises:
-            ConfigError: If the engine cannot start here.
+            ConfigError: If an argument is impossible, the model takes no such contexts, or the engine cannot start
+                here.
         """
         if min(max_model_len, max_num_seqs, max_images) < 1:
             raise ConfigError(
                 "max_model_len, max_num_seqs and max_images must be at least 1, "
                 f"got {max_model_len}, {max_num_seqs} and {max_images}"
             )
+        dtype_of(dtype)
+        chat = ChatTokenizer(path)
+        check_context(path, max_model_len)
         if torch.distributed.is_initialized():
             raise ConfigError(
                 "torch.distributed is already initialised in this process and vLLM needs its own; "
@@ -87,7 +92,7 @@ class VllmEngine(PumpedEngine):
         self._max_images = max_images
         self._max_model_len = max_model_len
         self._deterministic = deterministic
-        self._chat = ChatTokenizer(path)
+        self._chat = chat
         self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
         self._arguments: dict[str, Any] = {
             "model": str(path),
@@ -111,9 +116,7 @@ class VllmEngine(PumpedEngine):
         torch.set_num_threads(threads)
 
     def _check(self, request: GenerateRequest) -> None:
-        placeholders = request.prompt_ids.count(self._chat.image_token_id)
-        if placeholders != len(request.images):
-            raise EngineError(f"the prompt has {placeholders} image placeholders for {len(request.images)} images")
+        request.check_images(self._chat.image_token_id)
         if len(request.images) > self._max_images:
             raise EngineError(f"the prompt has {len(request.images)} images, the engine takes {self._max_images}")
 
@@ -135,8 +138,7 @@ class VllmEngine(PumpedEngine):
 
         images = [_open(png) for png in request.images]
         length = self._chat.context_length(request.prompt_ids, [image.size for image in images])
-        if length >= self._max_model_len:
-            raise EngineError(f"a context of {length} tokens leaves no room for a response in {self._max_model_len}")
+        check_length(length, self._max_model_len)
         prompt: dict[str, Any] = {"prompt_token_ids": list(request.prompt_ids)}
         if images:
             # Wrapped, because a bare picture is decoded every time, known or not.
