@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from arpo.host.files import atomically
 from arpo.models.policy import Policy
+from arpo.modules.base import PolicyModule
 
 log = logging.getLogger(__name__)
 
@@ -20,9 +21,8 @@ class ExportPolicy(L.Callback):
 
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        policy: Policy = pl_module.policy  # type: ignore[assignment]
         if trainer.is_global_zero:
-            export_policy(policy, self.directory)
+            export_policy(PolicyModule.of(pl_module).policy, self.directory)
 
 
 def export_policy(policy: Policy, directory: Path) -> None:

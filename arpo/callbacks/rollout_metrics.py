@@ -3,22 +3,16 @@
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, pstdev
-from typing import Protocol
 
 import lightning as L
 from typing_extensions import override
 
 from arpo.algorithms.rewards import group_rewards, is_success
+from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import Group, Outcome, RolloutBatch, Trajectory
 
 TRUNCATED = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
-
-
-class RewardedModule(Protocol):
-    """What the metrics of groups need of a LightningModule."""
-
-    format_weight: float
 
 
 class RolloutMetrics(RolloutCallback):
@@ -30,9 +24,9 @@ class RolloutMetrics(RolloutCallback):
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
-        rewarded: RewardedModule = module  # type: ignore[assignment]
+        format_weight = PolicyModule.of(module).format_weight
         threshold = runtime_of(trainer).settings.success_threshold
-        metrics = batch_metrics(batch.groups, success_threshold=threshold, format_weight=rewarded.format_weight)
+        metrics = batch_metrics(batch.groups, success_threshold=threshold, format_weight=format_weight)
         step = {"step": float(batch.iteration + 1)}  # Lightning takes a metric of this name for the x axis
         module.log_dict(
             batch.metrics | metrics | step, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True

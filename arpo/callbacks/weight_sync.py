@@ -2,29 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 import lightning as L
 from typing_extensions import override
 
 from arpo.inference.probe import Answer, Freshness, ask, freshness, probe_trajectory, questions
-from arpo.models.policy import Policy
+from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import runtime_of
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.types import Trajectory
-
-
-class SyncedModule(Protocol):
-    """The part of a LightningModule that weight sync uses."""
-
-    policy: Policy
-    policy_version: int
-    temperature: float
-    """At which `sampled_logprobs` takes the tokens to be sampled."""
-
-    def sampled_logprobs(self, trajectory: Trajectory) -> list[float]:
-        """Return the trainer's log-probabilities of the sampled tokens."""
-        ...
 
 
 class WeightSync(L.Callback):
@@ -76,7 +61,7 @@ class WeightSync(L.Callback):
 
     def _sync(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Freshness | None:
         """Update the engine; on every rank, because gathering sharded weights takes them all."""
-        module: SyncedModule = pl_module  # type: ignore[assignment]
+        module = PolicyModule.of(pl_module)
         tensors = module.policy.checkpoint_tensors()
         if not trainer.is_global_zero:
             for _ in tensors:
@@ -92,7 +77,7 @@ class WeightSync(L.Callback):
         self._before = answers
         return probed
 
-    def _answers(self, runtime: RolloutRuntime, module: SyncedModule) -> list[Answer]:
+    def _answers(self, runtime: RolloutRuntime, module: PolicyModule) -> list[Answer]:
         requests = questions(module.policy.chat, self.probe_tokens, module.temperature)
         responses = runtime.run(ask(runtime.engine, requests))
         return [

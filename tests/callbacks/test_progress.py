@@ -77,7 +77,7 @@ def test_an_error_gives_the_terminal_back(tmp_path, make_collector) -> None:
 
 
 def test_the_time_to_go_and_the_card_count_evaluations(tmp_path, make_collector, caplog) -> None:
-    evaluation = Evaluation({"held_out": fake_tasks(1)}, tmp_path / "eval", every_n_iterations=2)
+    evaluation = Evaluation({"held_out": fake_tasks(1)}, tmp_path / "eval", EvaluationSettings(), every_n_iterations=2)
     progress = Progress(plain())
     left = []
 

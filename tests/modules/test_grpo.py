@@ -268,6 +268,19 @@ def test_micro_batches_change_memory_and_not_the_result(make_module, make_group)
     assert_close(weights(parts.policy) - start, weights(whole.policy) - start, rtol=1e-3, atol=1e-5)
 
 
+def test_a_rank_that_runs_out_of_samples_computes_a_filler_that_teaches_nothing(make_module, make_group):
+    """Where another rank has more micro-batches, this one gets empty ones, also after a step: the second minibatch."""
+    options = {"minibatches": 2, "optimizer": partial(torch.optim.SGD, lr=0.01)}
+    alone, beside = make_module(**options), make_module(**options)
+    chunks = beside._chunks
+    beside._chunks = lambda minibatch: [*chunks(minibatch), []]
+    groups = [make_group(1.0, 0.0), make_group(0.0, 1.0, first=4)]
+    reports = [metrics(fit(module, groups)) for module in (alone, beside)]
+    assert torch.equal(weights(beside.policy), weights(alone.policy))
+    del reports[0]["time/update"], reports[1]["time/update"]
+    assert reports[1] == pytest.approx(reports[0], rel=1e-5)
+
+
 def test_warm_up_lowers_the_rate_of_the_first_steps(make_module, make_group):
     full, rising = make_module(), make_module(warmup_steps=3)
     start = weights(full.policy)
