@@ -64,7 +64,7 @@ class Response:
 
 
 class InferenceEngine(Protocol):
-    """Samples from the policy. All methods are coroutines of one event loop, and many may be in flight."""
+    """A sampler of the policy. All methods are coroutines of one event loop, and many may be in flight."""
 
     async def generate(self, request: GenerateRequest) -> Response:
         """Sample one response; requests in flight are batched.
@@ -78,7 +78,7 @@ class InferenceEngine(Protocol):
         ...
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take over new weights: requests in flight finish on the old ones, new ones wait; every cache that
+        """Adopt new weights: requests in flight finish on the old ones, new ones wait; every cache that
         depends on weights (prefix, multimodal, encoder) is emptied.
 
         Args:

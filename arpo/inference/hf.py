@@ -1,4 +1,4 @@
-"""transformers' generate as an engine: batches of requests, each with its own random numbers."""
+"""An engine that is transformers' generate: batches of requests, each with its own random numbers."""
 
 import gc
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ from arpo.types import screenshot_key
 
 
 class HfEngine(PumpedEngine):
-    """`model.generate` in a thread of this process: slower than vLLM, with nothing to install and nothing cached.
+    """An engine in a thread of this process, by `model.generate`: slower than vLLM, needs and caches nothing more.
 
     Requests that wait are generated together, left-padded, until the last of them is done.
     """
@@ -49,9 +49,9 @@ class HfEngine(PumpedEngine):
 
         Args:
             path: A `from_pretrained` directory.
-            dtype: Of weights and computation.
-            device: Where the model runs.
-            max_batch: Requests generated together.
+            dtype: Number format of weights and computation.
+            device: Device of the model.
+            max_batch: Number of requests that are generated together.
             max_model_len: Tokens of prompt, images and response together.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests are then
                 generated one by one, so this is for tests and tiny runs.
@@ -140,7 +140,7 @@ class HfEngine(PumpedEngine):
             self._parameters[name].copy_(tensor)
 
     def _reset_caches(self) -> None:
-        """There is nothing to forget: no activation outlives a batch."""
+        """Do nothing: no activation outlives a batch."""
 
     def _stop(self) -> None:
         self._model = None
@@ -183,12 +183,12 @@ class _Row:
         return word
 
     def response(self, version: int) -> Response:
-        """Return what was sampled."""
+        """Return the ids that were sampled, with their log-probabilities."""
         return Response(tuple(self._ids), tuple(self._logprobs), "stop" if self._stopped else "length", version)
 
 
 class _RowSampler(LogitsProcessor):  # type: ignore[misc]
-    """Turns scores into the choice of each row: 0 for the id it sampled, -inf for all others."""
+    """A processor of scores: each row's become 0 for the id that it sampled, and -inf for all others."""
 
     def __init__(self, rows: Sequence[_Row], chat: ChatTokenizer) -> None:
         self._rows = rows
@@ -211,7 +211,7 @@ class _RowSampler(LogitsProcessor):  # type: ignore[misc]
 
 
 class _AllDone(StoppingCriteria):  # type: ignore[misc]
-    """Stops the batch when no row has more to say."""
+    """A criterion that stops the batch when no row has more to say."""
 
     def __init__(self, rows: Sequence[_Row]) -> None:
         self._rows = rows

@@ -1,4 +1,4 @@
-"""vLLM in this process, on CPU and GPU, with continuous batching and in-place weight updates."""
+"""An engine that is vLLM in this process, on CPU and GPU, with continuous batching and in-place weight updates."""
 
 import io
 import logging
@@ -37,7 +37,7 @@ CPU_IMAGE_CACHE_GB = 0.25
 class VllmEngine(PumpedEngine):
     """vLLM's engine core in a thread of this process.
 
-    Starting it sets what vLLM reads from the environment (unless set), and on CPU turns `torch.compile` off for the
+    A start sets the environment variables that vLLM reads (unless set), and on CPU turns `torch.compile` off for the
     whole process: compiling vLLM's small helpers takes longer than a tiny run. The random state of the process is left
     as it was. So is `torch.set_num_threads`, which vLLM replaces by a function that does nothing: how many OpenMP
     threads there are is a property of each thread. On CPU the engine's has `OMP_NUM_THREADS` of them, or 1 where that
@@ -62,9 +62,10 @@ class VllmEngine(PumpedEngine):
             path: A `from_pretrained` directory.
             dtype: `float32` or `bfloat16`, of weights and computation.
             max_model_len: Tokens of prompt, images and response together.
-            max_num_seqs: Requests that run at once; more wait.
-            max_images: Images of one request at most.
-            kv_cache_gb: None: 0.25 on CPU; on a GPU what vLLM's `gpu_memory_utilization` leaves.
+            max_num_seqs: Number of requests that run at once; more wait.
+            max_images: Number of images of one request at most.
+            kv_cache_gb: Size of the KV cache in GiB; None is 0.25 on CPU, and on a GPU as much as vLLM's
+                `gpu_memory_utilization` leaves.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests then run
                 one by one without any cache of activations, so this is for tests and tiny runs.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
@@ -198,7 +199,7 @@ class VllmEngine(PumpedEngine):
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
 
     def _load_through_file(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Give weights to workers in other processes, which tensors in a call do not reach."""
+        """Send weights to workers in other processes, which tensors in a call do not reach."""
         with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
             file = str(Path(directory) / "weights.safetensors")
             # Cloned, because a tied head is the same tensor twice, which a file refuses.
@@ -237,7 +238,7 @@ def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_le
 
 
 def _with_head(tensors: Iterable[tuple[str, Tensor]], *, tied: bool) -> Iterator[tuple[str, Tensor]]:
-    """Give a tied output layer its tensor too: on CPU vLLM keeps a repacked copy, which would stay the old one."""
+    """Yield a tied output layer too: on CPU vLLM keeps a repacked copy of it, which would stay the old one."""
     for name, tensor in tensors:
         yield name, tensor
         if tied and name == EMBEDDING:
@@ -270,7 +271,7 @@ def _set_environment() -> None:
 
 
 def _memory_directory() -> str | None:
-    """Return a directory in memory where there is one."""
+    """Return a directory in memory, or None where the machine has none."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
