@@ -1,7 +1,7 @@
 """The errors of ARPO, one tree, named by the boundary that was crossed.
 
-1. What a person gave us is wrong: `ConfigError`, `TaskFormatError`. The run stops at once and says what to do.
-2. What the model wrote is not an action: `ActionParseError`. It ends the episode with a format reward of -1
+1. A person gave us something wrong: `ConfigError`, `TaskFormatError`. The run stops at once and says what to do.
+2. The model wrote something that is not an action: `ActionParseError`. It ends the episode with a format reward of -1
    and never leaves the rollout.
 3. The world broke: `EnvError`, `EngineError`. The episode is retried elsewhere, then dropped and counted.
    A failure of this kind is never a reward.
@@ -14,62 +14,59 @@ from contextlib import contextmanager
 
 
 class ArpoError(Exception):
-    """Base of every error that ARPO raises on purpose."""
+    """The base of every error that ARPO raises on purpose."""
 
 
 class ConfigError(ArpoError, ValueError):
-    """Raised when a configuration cannot run here; the message says what is missing and what to do."""
+    """A configuration that cannot run here; the message says what is missing and what to do."""
 
 
 class TaskFormatError(ArpoError, ValueError):
-    """Raised when a task file is not what we expect; the message names file, key and value."""
+    """A task file in another format than expected; the message names file, key and value."""
 
 
-class ActionParseError(ArpoError, ValueError):
-    """Raised when a response is not an action.
+class CountedError(ArpoError):
+    """The base of errors that the metrics count by kind.
 
     Attributes:
-        kind: A short class name that is counted in the metrics, such as `no_action` or `unknown_action`.
+        kind: The failure in one word.
     """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
-    def __reduce__(self) -> tuple[type["ActionParseError"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type["CountedError"], tuple[str, str]]:
         return type(self), (self.kind, str(self))
+
+
+class ActionParseError(CountedError, ValueError):
+    """A response that is not an action; its kind is, for example, `no_action` or `unknown_action`."""
 
 
 class RolloutError(ArpoError):
-    """Base of infrastructure failures: retried, then dropped and counted, never scored."""
+    """The base of infrastructure failures, which are retried, then dropped and counted, never scored."""
 
 
-class EnvError(RolloutError):
-    """Raised when an environment fails in reset, step, evaluate or screenshot.
+class EnvError(CountedError, RolloutError):
+    """A failure of an environment in reset, step, evaluate or screenshot.
 
     Attributes:
-        kind: What went wrong, counted as `env/fault_<kind>`: `reset`, `step`, `evaluate`, `timeout`, `crash`,
-            `screenshot`, `guest` (a container, or the server in it, does not answer as it should).
+        kind: Counted as `env/fault_<kind>`: `reset`, `step`, `evaluate`, `timeout`, `crash`, `screenshot`, `guest` (a
+            container, or the server in it, does not answer as it should).
     """
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-    def __reduce__(self) -> tuple[type["EnvError"], tuple[str, str]]:
-        return type(self), (self.kind, str(self))
 
 
 class EngineError(RolloutError):
-    """Raised when the inference engine fails to generate."""
+    """A failure of the inference engine to generate."""
 
 
 class WeightSyncError(ArpoError):
-    """Raised when the engine's log-probabilities do not match the trainer's after a weight update."""
+    """An engine whose log-probabilities do not match the trainer's after a weight update."""
 
 
 class CheckpointError(ArpoError):
-    """Raised when no checkpoint can be read or written; the message names the file."""
+    """A checkpoint that cannot be read or written; the message names the file."""
 
 
 @contextmanager

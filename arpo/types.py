@@ -19,9 +19,9 @@ class Task:
     id: str
     """Unique among the tasks of a run, for example `miniwob/click-test/3` or an OSWorld id."""
     instruction: str
-    """What to do, in words; empty when the environment says it on reset."""
+    """The goal in words; empty when the environment says it on reset."""
     domain: str = ""
-    """What tables group by: the application or the web page."""
+    """The application or the web page; tables group by it."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The environment's own description of the task; never read outside the environment."""
     max_steps: int | None = None
@@ -32,7 +32,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the agent sees before a step."""
+    """The agent's view before a step."""
 
     screenshot: bytes
     """PNG."""
@@ -45,7 +45,7 @@ class Observation:
 
 
 class Outcome(StrEnum):
-    """How an episode ended. Infrastructure failures are not here: such an episode has no trajectory."""
+    """The ending of an episode. Infrastructure failures are not here: such an episode has no trajectory."""
 
     FINISHED = "finished"
     """The agent said that it is done."""
@@ -98,7 +98,7 @@ class Trajectory:
     steps: tuple[Step, ...]
     outcome: Outcome
     task_reward: float
-    """What the checker said, in [0, 1]."""
+    """The checker's verdict, in [0, 1]."""
     format_reward: float
     """0, or -1 when a response did not parse."""
     screenshots: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
@@ -131,13 +131,13 @@ class Group:
 
 @dataclass(slots=True)
 class RolloutBatch:
-    """What one `training_step` gets. The one mutable record: callbacks replace groups in `on_rollout_end`."""
+    """The input of one `training_step`; the one mutable record, as callbacks replace groups in `on_rollout_end`."""
 
     iteration: int
     policy_version: int
     groups: list[Group]
     metrics: dict[str, float] = field(default_factory=dict)
-    """What the collector measured while it made this batch: faults, drops, times, lags."""
+    """The collector's measurements while it made this batch: faults, drops, times, lags."""
 
     def to(self, *args: Any, **kwargs: Any) -> "RolloutBatch":
         """Return the batch itself: Lightning calls `to` on every batch, and there is no tensor to move here."""

@@ -34,6 +34,22 @@ FOLDER_FILES = 14
 ROOT_MODULES = 6
 FUNCTION_LINES = 40
 
+ENGLISH_FOLDERS = {
+    "arpo/callbacks/progress.py",
+    "arpo/display",
+    "arpo/errors.py",
+    "arpo/host/files.py",
+    "arpo/host/heartbeat.py",
+    "arpo/host/processes.py",
+    "arpo/host/session.py",
+    "arpo/run/loggers.py",
+    "arpo/types.py",
+}
+"""Folders and files whose docstrings have one form of first line."""
+NO_OPENING = {"What", "Where", "Who", "Whose", "When", "How", "Why", "Give", "Gives"}
+NOUN_PHRASE = {"A", "An", "The", "One", "Each", "Every", "All", "Any", "No", "This", "That", "Some", "Whether"}
+"""Words that open a noun phrase, and so never what a function does."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -141,6 +157,55 @@ def test_what_is_public_says_what_it_is(name):
     for node in [*public, *(node for node in methods if isinstance(node, Function) and node.name[0] != "_")]:
         inherited = "override" in {ast.unparse(decorator) for decorator in node.decorator_list}
         assert ast.get_docstring(node) or inherited, f"{node.name}, line {node.lineno}"
+
+
+def is_property(node: Function) -> bool:
+    return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def docstrings(name: str) -> Iterator[tuple[ast.AST, str]]:
+    """Every documented module, class and function of a file, with the first word of its docstring."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Module | ast.ClassDef | Function) and (text := ast.get_docstring(node)):
+            yield node, re.split(r"[^\w'-]", text, maxsplit=1)[0]
+
+
+def imperatives() -> set[str]:
+    """The verbs that open the docstrings of functions: `Return`, `Start`, …"""
+    return {
+        word
+        for name in TREES
+        for node, word in docstrings(name)
+        if isinstance(node, Function) and not is_property(node) and not node.name.startswith("_")
+        if word not in NO_OPENING | NOUN_PHRASE
+    }
+
+
+def third_person(word: str, verbs: set[str]) -> bool:
+    """Whether a word is a verb of `verbs` with an s: `Returns`, `Pushes`, `Carries`."""
+    stems = {word.removesuffix("s"), word.removesuffix("es"), word.removesuffix("ies") + "y"} - {word}
+    return word.endswith("s") and not stems.isdisjoint(verbs)
+
+
+def badly_opened(name: str, verbs: set[str]) -> list[str]:
+    offenders = []
+    for node, word in docstrings(name):
+        acts = isinstance(node, Function) and not is_property(node)
+        wrong = word in NO_OPENING or third_person(word, verbs)
+        wrong |= word in NOUN_PHRASE if acts else word == "Return"
+        if acts and node.name.startswith("_") and node.name != "__init__":
+            wrong = word in NO_OPENING
+        if wrong:
+            offenders.append(f"{name}:{getattr(node, 'lineno', 1)}: {word} …")
+    return offenders
+
+
+@pytest.mark.parametrize("folder", sorted(ENGLISH_FOLDERS))
+def test_a_function_is_documented_by_an_imperative_and_a_thing_by_a_noun_phrase(folder):
+    verbs = imperatives()
+    files = [name for name in TREES if name == folder or name.startswith(f"{folder}/")]
+    assert files
+    assert [line for name in files for line in badly_opened(name, verbs)] == []
 
 
 @pytest.mark.parametrize("name", sorted(TREES))

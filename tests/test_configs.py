@@ -22,8 +22,8 @@ from arpo.errors import ConfigError
 from arpo.host.machine import Budget
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
+from arpo.run.arguments import check_arguments
 from arpo.run.build import build, register_resolvers
-from arpo.run.preflight import check_arguments
 from arpo.run.train import build_trainer
 
 ROOT = Path(__file__).parent.parent
@@ -76,7 +76,7 @@ def test_every_experiment_composes_of_things_that_exist_with_arguments_that_they
     for overrides in variants:
         cfg = compose(f"experiment={experiment}", *overrides)
         check_targets(cfg)
-        check_arguments(plain(cfg))
+        check_arguments(cfg)
         assert cfg.name == experiment
 
 
@@ -85,7 +85,7 @@ def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_hav
     companions = ["datamodule=demonstrations", "module=sft"] if choice in OF_A_WARM_START else []
     cfg = compose(*companions, choice)
     check_targets(cfg)
-    check_arguments(plain(cfg))
+    check_arguments(cfg)
 
 
 @pytest.mark.parametrize("engine", ["hf", "vllm", "vllm_remote"])
@@ -101,7 +101,7 @@ def test_the_smoke_run_is_repeatable_with_every_engine(engine):
 def test_every_experiment_can_be_evaluated(experiment):
     cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="evaluate")
     check_targets(cfg)
-    check_arguments(plain(cfg))
+    check_arguments(cfg)
     training = compose(f"experiment={experiment}")
     assert "evaluation" not in training.callbacks or training.callbacks.evaluation.settings == cfg.evaluation
     assert all(name in cfg.tasks for name in cfg.lists)
@@ -111,7 +111,7 @@ def test_every_experiment_can_be_evaluated(experiment):
 def test_tasks_can_be_chosen_as_the_paper_chose_them(experiment):
     cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="select")
     check_targets(cfg)
-    check_arguments(plain(cfg))
+    check_arguments(cfg)
     how = cfg.evaluation
     assert (how.rollouts_per_task, how.temperature, how.protocol, cfg.lists) == (16, 1.0, "hard", ["train"])
     rule = build(cfg.selection)
@@ -260,7 +260,7 @@ def test_a_misspelt_override_is_named(override, words):
 def test_keys_that_were_added_but_that_nothing_reads_are_all_named_with_those_that_exist():
     cfg = compose("+module.objective.clip_mid=1", "+module.optimizer.momentum=0.9", "+env.make_env.speed=2")
     with pytest.raises(ConfigError) as error:
-        check_arguments(plain(cfg))
+        check_arguments(cfg)
     message = str(error.value)
     assert "module.objective.clip_mid" in message
     assert "clip_low" in message

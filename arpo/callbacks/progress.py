@@ -1,4 +1,4 @@
-"""When to say how a run is doing; what is said and how it is shown stands in `arpo.display`."""
+"""The moments at which a run reports its progress; the words and the screen are in `arpo.display`."""
 
 import logging
 import time
@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Progress(RolloutCallback):
-    """Shows iteration, episodes, success, replay, speed and time to go, and sums the run up at its end.
+    """The progress line of a training, and the card that sums the run up at its end.
+
+    The line shows iteration, episodes, success, replay, speed and time to go.
 
     It stands after evaluation in the list of callbacks, so that an iteration's line comes when all of it is known.
     """
@@ -30,7 +32,7 @@ class Progress(RolloutCallback):
         """Start the run's clock.
 
         Args:
-            console: Where to paint, standard error by default; where it is no terminal, lines go to the log.
+            console: The terminal, standard error by default; if it is no terminal, lines go to the log.
         """
         self.console = console or Console(stderr=True)
         self._built = time.monotonic()
@@ -139,13 +141,13 @@ class Progress(RolloutCallback):
 
 
 class StepProgress(L.Callback):
-    """Shows step, loss and time to go of a training on data that is there, such as a warm start."""
+    """The progress line of a training on data that exists already, such as a warm start: step, loss and time to go."""
 
     def __init__(self, console: Console | None = None) -> None:
         """Take a terminal.
 
         Args:
-            console: Where to paint, standard error by default; where it is no terminal, lines go to the log.
+            console: The terminal, standard error by default; if it is no terminal, lines go to the log.
         """
         self.console = console or Console(stderr=True)
         self._started = time.monotonic()

@@ -58,7 +58,13 @@ class TrajectoryLog(RolloutCallback):
             return
         threshold = runtime_of(trainer).settings.success_threshold
         for shown in choose(batch.groups, success_threshold=threshold):
-            strip = film_strip(shown.trajectory, columns=self.columns, rows=self.rows, width=self.width)
+            strip = film_strip(
+                shown.trajectory,
+                success_threshold=threshold,
+                columns=self.columns,
+                rows=self.rows,
+                width=self.width,
+            )
             text = as_markdown(shown.trajectory, replayed=shown.what == "replayed")
             for writer in writers:
                 tag = f"trajectory/{shown.what}"

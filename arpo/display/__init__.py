@@ -1,1 +1,1 @@
-"""What a person sees of a run."""
+"""The display of a run for a person: pictures, progress line and end card."""

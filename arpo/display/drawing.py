@@ -1,35 +1,19 @@
-"""Pictures of what an agent did: a screenshot with the action drawn on it, and a whole episode as a film strip."""
+"""Pictures of episodes: a screenshot with the action drawn on it, and a whole episode as a film strip."""
 
 import functools
 import importlib.util
 import io
 import textwrap
 from pathlib import Path
-from typing import assert_never
 
 from PIL import Image, ImageDraw, ImageFont
 from PIL.Image import Resampling
 
-from arpo.agent.actions import (
-    Action,
-    CallUser,
-    Click,
-    DoubleClick,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    RightClick,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
+from arpo.agent.actions import Action, moved
 from arpo.agent.parser import parse_action
 from arpo.agent.render import render
+from arpo.algorithms.rewards import is_success
 from arpo.types import Step, Trajectory
 
 Point = tuple[float, float]
@@ -50,38 +34,36 @@ CAPTION_LINES = 3
 
 
 def draw_action(screenshot: Image.Image, action: Action) -> Image.Image:
-    """Give a copy of a screenshot with an action drawn on it; strokes grow with the picture.
+    """Return a copy of a screenshot with an action drawn on it; strokes grow with the picture.
 
     Args:
-        screenshot: What the agent saw.
+        screenshot: The picture that the agent saw.
         action: In pixels of `screenshot`.
     """
     pen = _Pen(screenshot)
     match action:
-        case Click(x, y):
+        case actions.Click(x, y):
             pen.target((x, y), rings=1)
-        case DoubleClick(x, y):
+        case actions.DoubleClick(x, y):
             pen.target((x, y), rings=2)
-        case RightClick(x, y):
+        case actions.RightClick(x, y):
             pen.target((x, y), rings=1)
             pen.tag("right", (x, y))
-        case Hover(x, y):
+        case actions.Hover(x, y):
             pen.ring((x, y), 1.0)
             pen.tag("hover", (x, y))
-        case Drag(x, y, to_x, to_y):
+        case actions.Drag(x, y, to_x, to_y):
             pen.ring((x, y), 0.6)
             pen.arrow((x, y), (to_x, to_y))
-        case Scroll(direction, x, y):
+        case actions.Scroll(direction, x, y):
             pen.scroll(direction, None if x is None or y is None else (x, y))
-        case TypeText() | Hotkey() | Press() | KeyDown() | KeyUp() | Wait() | Finished() | CallUser() | Fail():
-            pen.label(render(action), ACTION)
         case _:
-            assert_never(action)
+            pen.label(render(action), ACTION)
     return pen.picture
 
 
 def draw_parse_error(screenshot: Image.Image, kind: str) -> Image.Image:
-    """Give a copy of a screenshot in a red frame with the reason why the response was no action."""
+    """Return a copy of a screenshot in a red frame with the reason why the response was no action."""
     pen = _Pen(screenshot)
     pen.frame()
     pen.label(f"parse error: {kind}", ERROR)
@@ -89,7 +71,7 @@ def draw_parse_error(screenshot: Image.Image, kind: str) -> Image.Image:
 
 
 def step_picture(step: Step, png: bytes, *, width: int = 400) -> Image.Image:
-    """Give the screenshot of a step about `width` pixels wide, with its action.
+    """Return the screenshot of a step about `width` pixels wide, with its action.
 
     Small screens grow by a whole factor, so that their pixels stay sharp; the action is drawn after scaling, so that
     it can be read on every screen.
@@ -99,16 +81,23 @@ def step_picture(step: Step, png: bytes, *, width: int = 400) -> Image.Image:
         return draw_parse_error(picture, step.parse_error)
     if not step.action:
         return picture
-    return draw_action(picture, _moved(parse_action(step.action), picture.width / step.width))
+    factor = picture.width / step.width
+    # the middle of a pixel stays in its middle
+    return draw_action(
+        picture, moved(parse_action(step.action), lambda x, y: ((x + 0.5) * factor, (y + 0.5) * factor))
+    )
 
 
-def film_strip(trajectory: Trajectory, *, columns: int = 5, rows: int = 2, width: int = 400) -> Image.Image:
-    """Give an episode as one picture: what was asked, every step with its action, and how it ended.
+def film_strip(
+    trajectory: Trajectory, *, success_threshold: float, columns: int = 5, rows: int = 2, width: int = 400
+) -> Image.Image:
+    """Return an episode as one picture: the instruction, every step with its action, and the ending.
 
     An episode with more steps than the strip has room for shows its beginning and its end.
 
     Args:
         trajectory: With its screenshots.
+        success_threshold: The task reward above which the ending is green, and not red.
         columns: Pictures side by side.
         rows: Rows of pictures at most.
         width: Of one picture, in pixels, about.
@@ -123,20 +112,21 @@ def film_strip(trajectory: Trajectory, *, columns: int = 5, rows: int = 2, width
     height = top + -(-len(cells) // columns) * cell_height
     strip = Image.new("RGB", (strip_width, height), PAPER)
     draw = ImageDraw.Draw(strip)
+    color = GOOD if is_success(trajectory, threshold=success_threshold) else ERROR
     _write(draw, (GAP, GAP), heading, INK)
-    _write(draw, (GAP, GAP + len(heading) * LINE_HEIGHT), [ending(trajectory)], _verdict_color(trajectory))
-    for index, (picture, caption, color) in enumerate(cells):
+    _write(draw, (GAP, GAP + len(heading) * LINE_HEIGHT), [ending(trajectory)], color)
+    for index, (picture, caption, ink) in enumerate(cells):
         left = GAP + index % columns * (cell_width + GAP)
         upper = top + index // columns * cell_height
         strip.paste(picture, (left, upper))
         draw.rectangle((left - 1, upper - 1, left + picture.width, upper + picture.height), outline=FAINT)
         lines = _wrapped(caption, cell_width, lines=CAPTION_LINES)
-        _write(draw, (left, upper + picture.height + 3), lines, color)
+        _write(draw, (left, upper + picture.height + 3), lines, ink)
     return strip
 
 
 def ending(trajectory: Trajectory) -> str:
-    """Say in one line how an episode ended and what it was worth."""
+    """Return one line that says how an episode ended and what it was worth."""
     steps = len(trajectory.steps)
     return (
         f"{trajectory.task_id}: task reward {trajectory.task_reward:g}, format reward {trajectory.format_reward:g}, "
@@ -144,12 +134,8 @@ def ending(trajectory: Trajectory) -> str:
     )
 
 
-def _verdict_color(trajectory: Trajectory) -> Color:
-    return GOOD if trajectory.task_reward > 0.5 else ERROR
-
-
 def _cells(trajectory: Trajectory, *, room: int, width: int) -> list[tuple[Image.Image, str, Color]]:
-    """Pictures with their captions, no more than there is room for."""
+    """Return pictures with their captions, no more than there is room for."""
     room -= bool(trajectory.last_screenshot)
     steps = list(enumerate(trajectory.steps, start=1))
     left_out = max(0, len(steps) - room)
@@ -173,26 +159,9 @@ def _scaled(picture: Image.Image, width: int) -> Image.Image:
     return picture.resize((width, round(picture.height * width / picture.width)), Resampling.LANCZOS)
 
 
-def _moved(action: Action, factor: float) -> Action:
-    """An action on a picture that was scaled by `factor`; the middle of a pixel stays in its middle."""
-
-    def scale(value: float) -> float:
-        return (value + 0.5) * factor
-
-    match action:
-        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | Hover(x, y):
-            return type(action)(scale(x), scale(y))
-        case Drag(x, y, to_x, to_y):
-            return Drag(scale(x), scale(y), scale(to_x), scale(to_y))
-        case Scroll(direction, x, y) if x is not None and y is not None:
-            return Scroll(direction, scale(x), scale(y))
-        case _:
-            return action
-
-
 @functools.cache
 def _font(size: float) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which matplotlib ships: Pillow's own font has no letters beyond ASCII."""
+    """Return DejaVu Sans, which matplotlib ships: Pillow's own font has no letters beyond ASCII."""
     found = importlib.util.find_spec("matplotlib")  # where it lies; importing it would take a second
     assert found is not None
     assert found.origin is not None
@@ -200,7 +169,7 @@ def _font(size: float) -> ImageFont.FreeTypeFont:
 
 
 def _wrapped(text: str, width: int, *, lines: int) -> list[str]:
-    """Text in at most `lines` lines of `width` pixels; what does not fit becomes an ellipsis."""
+    """Return text in at most `lines` lines of `width` pixels; what does not fit becomes an ellipsis."""
     characters = max(8, int(width / (TEXT_SIZE * 0.56)))
     return textwrap.wrap(" ".join(text.split()), characters, max_lines=lines, placeholder=" …") or [""]
 
@@ -211,7 +180,7 @@ def _write(draw: ImageDraw.ImageDraw, at: Point, lines: list[str], color: Color)
 
 
 class _Pen:
-    """Draws marks with a white halo, so that they can be seen on any colour."""
+    """A pen whose marks have a white halo, so that they can be seen on any colour."""
 
     def __init__(self, screenshot: Image.Image) -> None:
         self.picture = screenshot.convert("RGB")  # always a copy
@@ -223,7 +192,7 @@ class _Pen:
         return 9 * self._unit
 
     def target(self, at: Point, *, rings: int) -> None:
-        """A cross in as many rings as there are clicks."""
+        """Draw a cross in as many rings as there are clicks."""
         for ring in range(rings):
             self.ring(at, 1 + 0.55 * ring)
         arm = 0.75 * self._radius
@@ -231,14 +200,14 @@ class _Pen:
         self._lines([(x - arm, y), (x + arm, y)], [(x, y - arm), (x, y + arm)])
 
     def ring(self, at: Point, size: float) -> None:
-        """A circle."""
+        """Draw a circle."""
         for color, width in self._strokes():
             radius = size * self._radius + width / 2
             box = (at[0] - radius, at[1] - radius, at[0] + radius, at[1] + radius)
             self._draw.ellipse(box, outline=color, width=round(width))
 
     def arrow(self, start: Point, end: Point) -> None:
-        """An arrow from one point to another."""
+        """Draw an arrow from one point to another."""
         away = complex(end[0] - start[0], end[1] - start[1])
         direction = away / abs(away) if away else 1 + 0j
         head = 1.2 * self._radius
@@ -246,7 +215,7 @@ class _Pen:
         self._lines([start, end], [(barbs[0].real, barbs[0].imag), end, (barbs[1].real, barbs[1].imag)])
 
     def scroll(self, direction: str, at: Point | None) -> None:
-        """An arrow the way the wheel turns, at a point or in the middle."""
+        """Draw an arrow the way the wheel turns, at a point or in the middle."""
         x, y = at or (self.picture.width / 2, self.picture.height / 2)
         along_x, along_y = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[direction]
         reach = 2.2 * self._radius
@@ -254,7 +223,7 @@ class _Pen:
         self.tag("scroll", (x, y))
 
     def tag(self, text: str, at: Point) -> None:
-        """A small word beside a point, inside the picture."""
+        """Write a small word beside a point, inside the picture."""
         font = _font(11 * self._unit)
         width = self._draw.textlength(text, font=font)
         x = at[0] + 1.6 * self._radius
@@ -264,8 +233,9 @@ class _Pen:
         self._draw.text((x, y), text, fill=ACTION, font=font, stroke_width=round(1.5 * self._unit), stroke_fill=HALO)
 
     def label(self, text: str, color: Color) -> None:
-        """A line of text in the lower left corner, no wider than it needs to be: it hides a part of the screen."""
-        size, pad = 12 * self._unit, 3 * self._unit
+        """Write a line in the lower left corner, no wider than it needs to be: it hides a part of the screen."""
+        size = 12 * self._unit
+        pad = 3 * self._unit
         font = _font(size)
         text = " ".join(text.split())[: int(self.picture.width / size * 4)]  # no letter is narrower than a quarter
         while text and self._draw.textlength(text, font=font) > self.picture.width - 2 * pad:
@@ -276,7 +246,7 @@ class _Pen:
         self._draw.text((pad, top + pad / 2), text, fill=HALO, font=font)
 
     def frame(self) -> None:
-        """A thick red frame."""
+        """Draw a thick red frame."""
         box = (0, 0, self.picture.width - 1, self.picture.height - 1)
         self._draw.rectangle(box, outline=ERROR, width=round(4 * self._unit))
 

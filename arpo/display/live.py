@@ -1,4 +1,4 @@
-"""One line that says how it goes: repainted at the bottom of a terminal, repeated every few seconds in a log."""
+"""The progress line on a screen: repainted at the bottom of a terminal, repeated every few seconds in a log."""
 
 import logging
 import sys
@@ -25,12 +25,12 @@ class LiveLine(Protocol):
         ...
 
     def stop(self) -> None:
-        """Show it no more."""
+        """Take the line away."""
         ...
 
 
 def live_line(console: Console, line: Callable[[], Line]) -> LiveLine:
-    """Return what shows a line on a console: in place on a terminal, as log lines elsewhere."""
+    """Return a display of a line: painted in place on a terminal, logged again and again elsewhere."""
     return Painter(console, lambda: line().table()) if console.is_terminal else Heartbeat(lambda: line().text)
 
 
@@ -46,7 +46,7 @@ def showing(line: Callable[[], Line]) -> Iterator[None]:
 
 
 class Painter:
-    """Repaints one line at the bottom of a terminal; log lines scroll above it."""
+    """One line at the bottom of a terminal that is painted again and again; log lines scroll above it."""
 
     def __init__(self, console: Console, paint: Callable[[], RenderableType]) -> None:
         self._live = Live(console=console, get_renderable=paint, refresh_per_second=4, transient=True)
@@ -61,10 +61,10 @@ class Painter:
             handler.setStream(sys.stderr)
 
     def say(self, line: str) -> None:
-        """Say nothing: the painted line has it."""
+        """Do nothing: the painted line says it already."""
 
     def stop(self) -> None:
-        """Give the terminal back as it was."""
+        """Leave the terminal as it was."""
         self._live.stop()
         for handler, stream in self._streams:
             handler.setStream(stream)

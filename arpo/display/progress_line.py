@@ -1,4 +1,4 @@
-"""The words of the progress line: how a training, an evaluation or a warm start stands."""
+"""The words of the progress line of a training, an evaluation and a warm start."""
 
 import time
 from collections import deque
@@ -27,7 +27,7 @@ def clock(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What there is to say at one moment."""
+    """The words and the bar of one moment."""
 
     parts: Sequence[str]
     """The most important first: what does not fit a terminal is cut at the end."""
@@ -51,13 +51,13 @@ class Line:
 
 @dataclass(slots=True)
 class State:
-    """What the line of a training shows besides the rollout itself; one thread writes, another one reads."""
+    """The state of a training beside that of its rollout; one thread writes it, another one reads it."""
 
     iteration: int = 0
     """The running one, from 1."""
     iterations: int | None = None
     phase: Phase = "starting"
-    """What the trainer does while no episode runs."""
+    """The work of the trainer while no episode runs."""
     started: float = field(default_factory=time.monotonic)
     """The begin of the running iteration, or, after its update, of its evaluation."""
     successes: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -72,17 +72,21 @@ class State:
     replay_size: float | None = None
 
     def to_go(self) -> str | None:
-        """Return how long the run still takes, if all goes on as before; None before the first iteration has ended."""
+        """Return how long the run still takes, if all goes on as before.
+
+        None before the first iteration has ended, and when what should be over by now still goes on.
+        """
         if not self.durations or self.iterations is None:
             return None
         iterations_left = self.iterations - self.iteration + (self.phase in ("starting", "update and weight sync"))
         left = iterations_left * fmean(self.durations) + self.evaluations_left * (self.evaluation_s or 0.0)
+        left -= time.monotonic() - self.started
         unknown = " and an evaluation" if self.evaluations_left and self.evaluation_s is None else ""
-        return f"{clock(max(0.0, left - (time.monotonic() - self.started)))}{unknown} to go"
+        return f"{clock(left)}{unknown} to go" if left >= 0.5 else None
 
 
 def training_line(state: State, rollout: RolloutStatus) -> Line:
-    """Return what there is to say while an iteration runs."""
+    """Return the line of a running iteration."""
     running = _is_running(state, rollout)
     said = [f"iteration {state.iteration}/{state.iterations or '?'}"]
     said += _episodes(rollout) if running else [state.phase]
@@ -107,13 +111,13 @@ def iteration_line(state: State, duration_s: float) -> str:
     if state.replay_size is not None:
         said.append(_replay(state.replay_size, state.replayed))
     said.append(f"{duration_s:.1f} s")
-    if (to_go := state.to_go()) is not None and state.iteration != state.iterations:
+    if (to_go := state.to_go()) is not None:
         said.append(to_go)
     return " · ".join(said)
 
 
 def evaluation_line(rollout: RolloutStatus) -> Line:
-    """Return what there is to say while episodes run outside of a training."""
+    """Return the line of episodes that run outside of a training."""
     if not rollout.episodes_total:
         return Line(["starting"])
     said = _episodes(rollout)
@@ -124,7 +128,7 @@ def evaluation_line(rollout: RolloutStatus) -> Line:
 
 
 def step_line(step: int, steps: int | None, loss: float | None, elapsed_s: float) -> Line:
-    """Return what there is to say while a warm start learns, `elapsed_s` seconds after its first step began."""
+    """Return the line of a warm start, `elapsed_s` seconds after its first step began."""
     said = [f"step {step}/{steps or '?'}"]
     if loss is not None:
         said.append(f"loss {loss:.3f}")

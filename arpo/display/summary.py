@@ -14,7 +14,7 @@ MEASURED = ("rollout", "update", "sync", "env", "generate")
 
 
 class RunSummary:
-    """Collects what the card shows, iteration by iteration."""
+    """The numbers of the card, collected iteration by iteration."""
 
     def __init__(self, directory: str | Path, started: float | None = None) -> None:
         """Start the clock.
@@ -29,7 +29,7 @@ class RunSummary:
         self._curves: dict[str, dict[int, float]] = {}
 
     def add(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Take in the metrics at the end of an iteration."""
+        """Add the metrics at the end of an iteration."""
         for name in MEASURED:
             self._seconds[name] += metrics.get(f"time/{name}", 0.0)
         for name, value in metrics.items():
@@ -41,7 +41,7 @@ class RunSummary:
         self._seconds["start"] = time.monotonic() - self._started
 
     def add_evaluations(self, seconds: float) -> None:
-        """Take in the time of all evaluations."""
+        """Add the time of all evaluations."""
         self._seconds["evaluation"] += seconds
 
     def rows(self) -> list[tuple[str, str]]:

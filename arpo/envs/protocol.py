@@ -10,13 +10,13 @@ from arpo.types import Observation, Task
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one action led to."""
+    """The consequences of one action."""
 
     observation: Observation
     terminated: bool = False
-    """The task's own end was reached: the environment accepts no further action."""
+    """Whether the task's own end was reached: the environment accepts no further action then."""
     truncated: bool = False
-    """A limit outside the task cut the episode."""
+    """Whether a limit outside the task has cut the episode."""
 
 
 class DesktopEnv(Protocol):

@@ -1,4 +1,4 @@
-"""Signs of life: whatever takes long says so in the log, so that nobody takes a busy program for a dead one."""
+"""Signs of life in the log, so that nobody takes a busy program for a dead one."""
 
 import logging
 import threading
@@ -14,10 +14,10 @@ HEARTBEAT_S = 10.0
 
 
 class Heartbeat:
-    """Logs a line whenever a while has passed without one; a context manager, or `start` and `stop`."""
+    """A thread that logs a line whenever a while has passed without one; use `with`, or `start` and `stop`."""
 
     def __init__(self, line: Callable[[], str], every_s: float = HEARTBEAT_S) -> None:
-        """Take what to say; nothing is said before `start`.
+        """Prepare the thread; nothing is logged before `start`.
 
         Args:
             line: Returns the line of the moment; called in a thread of its own.

@@ -1,7 +1,6 @@
 """The processes of this machine: finding those that carry a label, ending them, and naming one for good."""
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,16 +13,16 @@ from arpo.host.labels import LABEL_VARIABLE
 TERMINATE_GRACE_S = 2.0
 KILL_GRACE_S = 5.0
 SWEEPS = 3
-"""How often we look again for processes that were born while we ended the others."""
+"""The number of searches for processes: some may be born while others end."""
 
 
 def own_name() -> str:
-    """Return what names this process on this machine for good: its id, and when it began."""
+    """Return a name that no other process of this machine ever has: the id of this one, and when it began."""
     return f"{os.getpid()}-{_life(os.getpid())[1]}"
 
 
 def owner_lives(name: str) -> bool:
-    """Say whether the process of a name lives; what is no such name, or may not be looked at, counts as living.
+    """Return whether the process of a name lives; a name of another form, or a hidden process, counts as living.
 
     A zombie does not: where nobody collects the dead, a process that was killed stays one for good.
     """
@@ -45,9 +44,6 @@ def _life(pid: int) -> tuple[bool, int]:
     Linux counts ticks since the machine was booted. The time of day would not do: when somebody sets the clock, it
     changes for processes that live.
     """
-    if sys.platform != "linux":
-        process = psutil.Process(pid)
-        return process.status() == psutil.STATUS_ZOMBIE, int(process.create_time())
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -61,7 +57,7 @@ def end_processes(label: str, directory: Path | None = None, variable: str = LAB
     """End every process that carries a label, first politely; return how many there were.
 
     Args:
-        label: What the environment variable of the processes holds.
+        label: The value of the environment variable of the processes.
         directory: Processes that write below it belong to the label as well.
         variable: The environment variable.
     """
@@ -103,11 +99,10 @@ def _is_marked(process: psutil.Process, variable: str, label: str, directory: Pa
 
 
 def _written_files(process: psutil.Process) -> Iterator[Path]:
-    """Yield the files that a process has open for writing; where the system does not tell how, none."""
-    if sys.platform == "linux":
-        for file in process.open_files():
-            if file.mode != "r":
-                yield Path(file.path)
+    """Yield the files that a process has open for writing."""
+    for file in process.open_files():
+        if file.mode != "r":
+            yield Path(file.path)
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:

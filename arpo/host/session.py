@@ -30,7 +30,7 @@ MAX_DIRECTORY_LENGTH = 38
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What was left over by runs that died."""
+    """The number of sessions and processes that dead runs had left behind."""
 
     sessions: int
     processes: int
@@ -43,12 +43,12 @@ class Session:
     cannot close its session: the next `start` under the same root does.
 
     Attributes:
-        directory: Where everything temporary of the run goes; the path is short enough for Ray's sockets.
-        label: What marks the processes of the run.
+        directory: The place of everything temporary of the run; its path is short enough for Ray's sockets.
+        label: The mark of the run's processes.
     """
 
     def __init__(self, directory: Path, descriptors: tuple[int, ...]) -> None:
-        """Take over a locked directory; use `Session.start`."""
+        """Take over a locked directory; call `Session.start` instead."""
         self.directory = directory
         self.label = directory.name
         self._descriptors = descriptors
@@ -66,7 +66,7 @@ class Session:
         """Reap what dead runs left behind, then open the session of this process.
 
         Args:
-            root: Where the directories of all sessions lie; by default one per user under the temporary directory.
+            root: The parent of the directories of all sessions; by default one per user under the temporary directory.
 
         Raises:
             ConfigError: If this process has an open session, or the root belongs to another user.

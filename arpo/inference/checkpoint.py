@@ -11,18 +11,18 @@ from arpo.models.names import checkpoint_name
 
 
 def check_context(path: str | Path, max_model_len: int) -> None:
-    """Check that the model takes contexts of so many tokens, before any library that would say it worse.
+    """Check that a model takes contexts of so many tokens, before any library that would say it worse.
 
     Args:
-        path: A `from_pretrained` directory or hub name.
+        path: A `from_pretrained` directory; one that a warm start has yet to write, or a hub name, is not checked.
         max_model_len: Tokens of prompt, images and response together.
 
     Raises:
         ConfigError: If the model has fewer positions.
     """
-    file = _directory(path) / "config.json"
+    file = Path(path) / "config.json"
     if not file.exists():
-        raise ConfigError(f"no config.json in '{file.parent}'; point path at a from_pretrained directory")
+        return
     config = json.loads(file.read_text())
     # Published files are flat; transformers 5 nests what is the language model's.
     positions = config.get("text_config", config).get("max_position_embeddings")
@@ -40,7 +40,7 @@ def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
         ConfigError: If the directory has no safetensors file.
     """
     shapes: dict[str, tuple[int, ...]] = {}
-    directory = _directory(path)
+    directory = Path(path) if Path(path).is_dir() else Path(snapshot_download(str(path)))
     for file in sorted(directory.glob("*.safetensors")):
         with safe_open(str(file), framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a mapping
@@ -48,7 +48,3 @@ def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     if not shapes:
         raise ConfigError(f"no *.safetensors in '{directory}'; point path at a from_pretrained directory")
     return shapes
-
-
-def _directory(path: str | Path) -> Path:
-    return Path(path) if Path(path).is_dir() else Path(snapshot_download(str(path)))

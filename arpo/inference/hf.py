@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from arpo.errors import ConfigError, EngineError
+from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, Sampling, check_length
 from arpo.inference.pump import PumpedEngine
@@ -62,8 +63,9 @@ class HfEngine(PumpedEngine):
         torch_dtype = dtype_of(dtype)
         if min(max_batch, max_model_len) < 1:
             raise ConfigError(f"max_batch and max_model_len must be at least 1, got {max_batch} and {max_model_len}")
-        chat = ChatTokenizer(path)
         check_context(path, max_model_len)
+        before_start()
+        chat = ChatTokenizer(path)
         super().__init__(max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path))
         self._path = path
         self._dtype = torch_dtype

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError
+from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, check_length
 from arpo.inference.pump import PumpedEngine
@@ -81,13 +82,14 @@ class VllmEngine(PumpedEngine):
                 f"got {max_model_len}, {max_num_seqs} and {max_images}"
             )
         dtype_of(dtype)
-        chat = ChatTokenizer(path)
         check_context(path, max_model_len)
         if torch.distributed.is_initialized():
             raise ConfigError(
                 "torch.distributed is already initialised in this process and vLLM needs its own; "
                 "host the engine in arpo.inference.remote.RemoteEngine"
             )
+        before_start()
+        chat = ChatTokenizer(path)
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
         self._path = Path(path)
         self._max_images = max_images
@@ -266,6 +268,7 @@ def _set_environment() -> None:
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
     if not torch.cuda.is_available():
+        logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # it warns that a CPU has no Triton
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         torch._dynamo.config.disable = os.environ["TORCH_COMPILE_DISABLE"] == "1"
 

@@ -1,53 +1,42 @@
 """From the configuration to objects, and what the configuration itself says."""
 
 import json
-import logging
-import warnings
 from typing import Any
 
-import transformers
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.errors import ArpoError, ConfigError
-from arpo.run.start import run_name
+from arpo.run.folder import run_name
+from arpo.run.warmstart import policy_of
 
 
 def register_resolvers() -> None:
-    """Teach OmegaConf what our YAML uses; idempotent."""
+    """Teach OmegaConf the functions that our YAML calls; idempotent."""
     OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
+    OmegaConf.register_new_resolver("policy_of", policy_of, replace=True)
 
 
-def quiet() -> None:
-    """Silence what libraries say about themselves, so that what a run says can be read."""
-    transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
-    logging.getLogger("lightning.pytorch.trainer.connectors.checkpoint_connector").setLevel(logging.WARNING)
-    logging.getLogger("vllm").setLevel(logging.ERROR)
-    for message in (
-        ".*sync_dist=True.*",  # vLLM initialises torch.distributed with one process; there is nothing to sync
-        ".*isinstance\\(treespec, LeafSpec\\).*",
-        ".*torch.distributed.reduce_op.*",
-        ".*IterableDataset. has .__len__. defined.*",
-        ".*does not have many workers.*",
-        ".*You have overridden `transfer_batch_to_device`.*",
-    ):
-        warnings.filterwarnings("ignore", message=message)
-
-
-def build(node: Any, **kwargs: Any) -> Any:
+def build(node: Any, place: str = "", **kwargs: Any) -> Any:
     """Build the object of a configuration node.
 
+    Args:
+        node: The node.
+        place: Its key, where the node itself does not know it.
+        kwargs: Further arguments of the constructor.
+
     Raises:
-        ConfigError: When a constructor refuses its arguments, with its own words and the node's place.
+        ConfigError: When a constructor refuses its arguments, with its own words and the key of the node.
     """
     try:
         return instantiate(node, **kwargs)
     except InstantiationException as error:
-        if isinstance(error.__cause__, ArpoError | ValueError):
-            place = str(error).rpartition("full_key: ")[2]
-            raise ConfigError(f"{error.__cause__} (configuration key: {place})") from error
+        cause = error.__cause__
+        if isinstance(cause, ArpoError | ValueError) or type(cause).__module__.startswith("lightning."):
+            _, _, inner = str(error).partition("full_key: ")
+            key = ".".join(part for part in (place, inner) if part)
+            raise ConfigError(f"{cause} (configuration key: {key})") from error
         raise
 
 

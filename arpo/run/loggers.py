@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: TensorBoard for eyes, one JSON line an iteration for programs.
+"""The loggers of a run: TensorBoard for eyes, one JSON line an iteration for programs.
 
 On the x axis stands the iteration: what was measured after n updates stands at n, the untrained policy at 0.
 """
@@ -41,12 +41,13 @@ LAYOUT: dict[str, list[str]] = {
 """The charts of the one page that shows how a run goes, by their metrics; a metric may be a regular expression."""
 
 FINAL = {"final/success_rate": "rollout/success_rate", "final/val_success_rate": "val/in_domain/success_rate"}
-"""What the table of runs compares: the last value of the metric on the right."""
+"""The columns of the table of runs: the last value of the metric on the right."""
 
 
 class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
-    """Writes event files straight into the folder of the run, with the page of important curves and a row in the
-    table of runs (HPARAMS) that also a failed run fills.
+    """TensorBoard's event files, straight in the folder of the run.
+
+    They have the page of important curves and a row in the table of runs (HPARAMS), which a failed run fills too.
     """
 
     def __init__(self, save_dir: str | Path, *, resume_step: int = 0) -> None:
@@ -118,7 +119,7 @@ def _scalars(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class JsonLinesLogger(lightning_loggers.Logger):
-    """Writes one line `{"step": 12, "rollout/success_rate": 0.5, …}` an iteration into one file.
+    """A file with one line `{"step": 12, "rollout/success_rate": 0.5, …}` an iteration.
 
     Values of one step that come in several portions become one line. A value that is no finite number is written as
     null. A line is whole or absent, whenever the process dies.
@@ -199,7 +200,7 @@ def _number(value: float) -> float | None:
 def cut_lines(path: Path, last_step: int) -> None:
     """Keep the lines of a metrics file up to a step; a new run, at step 0, keeps none.
 
-    What a crash cut in the middle goes too. The file is replaced at once, so that a second crash loses nothing.
+    A line that a crash cut in the middle goes too. The file is replaced at once, so that a second crash loses nothing.
     """
     if not path.exists():
         return

@@ -7,38 +7,35 @@ import lightning as L
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from arpo.callbacks.checkpoint import AtomicCheckpointIO, iteration_of
+from arpo.callbacks.checkpoint import AtomicCheckpointIO, checkpoints, iteration_of, newest_checkpoint
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
+from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
 from arpo.host.session import Session
-from arpo.run.build import build, flatten, required_model
-from arpo.run.preflight import check_arguments, preflight
-from arpo.run.start import ensure_model, find_checkpoint, forget_later, hold, refuse_to_overwrite
+from arpo.run.build import build, flatten
+from arpo.run.folder import hold
+from arpo.run.warmstart import ensure_model
 
 log = logging.getLogger(__name__)
 
 
 def train(cfg: DictConfig) -> int:
-    """Run a training from its configuration and return the exit code.
+    """Run a training that `check_training` has accepted, and return the exit code.
 
     Raises:
-        ConfigError: When the run cannot start; the message says what to do.
+        ConfigError: When another process holds the run's folder, or the warm start fails.
     """
     run_dir = Path(cfg.paths.run_dir)
-    preflight(OmegaConf.to_container(cfg.requires, resolve=True), required_model(cfg))  # type: ignore[arg-type]
-    check_arguments(OmegaConf.to_container(cfg, resolve=True))
     with hold(run_dir):
         return _train(cfg, run_dir)
 
 
 def _train(cfg: DictConfig, run_dir: Path) -> int:
     checkpoint = find_checkpoint(cfg.resume, cfg.paths.checkpoints)
-    if checkpoint is None:
-        refuse_to_overwrite(run_dir, cfg.resume)
-    elif iteration_of(checkpoint) >= cfg.iterations:
+    if checkpoint is not None and iteration_of(checkpoint) >= cfg.iterations:
         log.info("the run is finished: %s is of its last iteration, %d", checkpoint, cfg.iterations)
         return 0
-    else:
+    if checkpoint is not None:
         forget_later(run_dir, checkpoint)
     end_on_sigterm()
     if cfg.warmstart is not None:
@@ -84,3 +81,36 @@ def exit_code(trainer: L.Trainer) -> int:
         if isinstance(callback, GracefulStop) and callback.received is not None:
             return 128 + callback.received
     return 0
+
+
+def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
+    """Return the checkpoint that the run continues from, or None for a new run.
+
+    Args:
+        resume: None for a new run, `auto` for the newest valid checkpoint of the run's own, or a file
+                that `check_resume` has accepted.
+        directory: The run's own checkpoints.
+
+    Raises:
+        ConfigError: When all checkpoints of the run are damaged.
+    """
+    if resume is None:
+        return None
+    if resume == "auto":
+        found = newest_checkpoint(directory)
+        if found is None and checkpoints(Path(directory)):
+            raise ConfigError(
+                f"every checkpoint in {directory} is damaged. Put one back from a copy, or delete the run's folder to "
+                "start again"
+            )
+        log.info("resume=auto: %s", found or "no checkpoint yet, starting from the beginning")
+        return found
+    return Path(resume)
+
+
+def forget_later(run_dir: Path, checkpoint: Path) -> None:
+    """Remove checkpoints and evaluations of later iterations: the run takes another way from here."""
+    for path in [*checkpoints(checkpoint.parent), *(run_dir / "eval").glob("iteration_*.json")]:
+        if iteration_of(path) > iteration_of(checkpoint):
+            log.info("%s lies beyond the checkpoint that the run continues from: removed", path)
+            path.unlink()

@@ -22,8 +22,10 @@ from arpo.types import Outcome, Trajectory  # noqa: E402
 
 WINDOW = 5
 """Iterations of the moving mean: an iteration has 64 episodes."""
+SUCCESS_THRESHOLD = 0.5
+"""The default of `rollout.settings.success_threshold`."""
 MOST_STEPS = 5
-"""What fits beside each other in a README."""
+"""The number of steps that fit beside each other in a README."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,30 +38,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     draw_curve(learning_curve(options.run, store), options.out / "learning_curve.png")
     trajectory = solved_episode(store)
-    strip = film_strip(store.load_screenshots(trajectory), columns=MOST_STEPS + 1, rows=1, width=320)
+    strip = film_strip(
+        store.load_screenshots(trajectory),
+        success_threshold=SUCCESS_THRESHOLD,
+        columns=MOST_STEPS + 1,
+        rows=1,
+        width=320,
+    )
     strip.save(options.out / "episode.png", optimize=True)
 
 
 def iterations_of(store: TrajectoryStore) -> list[int]:
-    """The iterations that have trajectories."""
+    """Return the iterations that have trajectories."""
     files = sorted((store.root / "train").glob("iteration_*.jsonl"))
     return [int(path.stem.removeprefix("iteration_")) for path in files]
 
 
 def learning_curve(run: Path, store: TrajectoryStore) -> dict[int, float]:
-    """Success by iteration: from metrics.jsonl, or, where a run has none, from its trajectories."""
+    """Return success by iteration: from metrics.jsonl, or, where a run has none, from its trajectories."""
     metrics = run / "metrics.jsonl"
     if metrics.exists():
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
         return {line["step"]: line["rollout/success_rate"] for line in lines if "rollout/success_rate" in line}
     return {
-        iteration + 1: fmean(is_success(trajectory) for trajectory in store.read("train", iteration))
+        iteration + 1: fmean(
+            is_success(trajectory, threshold=SUCCESS_THRESHOLD) for trajectory in store.read("train", iteration)
+        )
         for iteration in iterations_of(store)
     }
 
 
 def draw_curve(curve: dict[int, float], path: Path) -> None:
-    """Success of every iteration as points, its moving mean as a line."""
+    """Draw the success of every iteration as points, its moving mean as a line."""
     iterations = sorted(curve)
     values = [100 * curve[iteration] for iteration in iterations]
     means = [fmean(values[max(0, index - WINDOW + 1) : index + 1]) for index in range(len(values))]
@@ -74,7 +84,7 @@ def draw_curve(curve: dict[int, float], path: Path) -> None:
 
 
 def solved_episode(store: TrajectoryStore) -> Trajectory:
-    """The solved episode with most different actions among those that fit the picture, of the newest iterations.
+    """Return the solved episode with most different actions among those that fit, of the newest iterations.
 
     Raises:
         ValueError: If no episode of the run was solved in two or more steps.
@@ -83,7 +93,7 @@ def solved_episode(store: TrajectoryStore) -> Trajectory:
         solved = [
             trajectory
             for trajectory in store.read("train", iteration)
-            if is_success(trajectory)
+            if is_success(trajectory, threshold=SUCCESS_THRESHOLD)
             and trajectory.outcome is not Outcome.PARSE_ERROR
             and 2 <= len(trajectory.steps) <= MOST_STEPS
         ]
@@ -95,7 +105,7 @@ def solved_episode(store: TrajectoryStore) -> Trajectory:
 
 
 def _variety(trajectory: Trajectory) -> tuple[int, int]:
-    """Kinds of actions and different actions: an episode that types and clicks shows more than one that clicks."""
+    """Count kinds of actions and different ones: an episode that types and clicks shows more than one that clicks."""
     actions = {step.action for step in trajectory.steps}
     return len({action.partition("(")[0] for action in actions}), len(actions)
 

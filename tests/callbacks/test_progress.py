@@ -16,6 +16,7 @@ from arpo.callbacks.evaluation import Evaluation
 from arpo.callbacks.progress import Progress, StepProgress
 from arpo.callbacks.rollout_metrics import RolloutMetrics
 from arpo.envs.fake import fake_tasks
+from arpo.evaluation.settings import EvaluationSettings
 from tests.callbacks.support import IdleModule, fit
 
 

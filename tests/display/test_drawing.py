@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from arpo.agent.actions import Click, DoubleClick, Drag, Finished, Hover, RightClick, Scroll, TypeText, Wait
-from arpo.display.drawing import ACTION, ERROR, draw_action, draw_parse_error, film_strip, step_picture
-from arpo.types import Outcome
+from arpo.display.drawing import ACTION, ERROR, GOOD, draw_action, draw_parse_error, film_strip, step_picture
+from arpo.types import Outcome, Trajectory
 from tests.callbacks.support import make_png, make_step, make_trajectory
 
 SMALL, LARGE = (168, 210), (1920, 1080)
@@ -131,31 +131,42 @@ def test_a_small_screen_grows_by_a_whole_factor() -> None:
     assert step_picture(make_step(action=Wait()), make_png(SMALL), width=400).size == (336, 420)
 
 
+def strip_of(trajectory: Trajectory, success_threshold: float = 0.5, **kwargs: int) -> Image.Image:
+    return film_strip(trajectory, success_threshold=success_threshold, **kwargs)
+
+
 def test_a_strip_holds_every_step_and_the_last_screen() -> None:
     trajectory = make_trajectory([Click(20, 30), TypeText("a"), Finished()])
-    strip = film_strip(trajectory, columns=5, rows=1, width=168)
+    strip = strip_of(trajectory, columns=5, rows=1, width=168)
     # 4 pictures of 168 with gaps of 10 around them: 10 + 4 * 178
     assert strip.width == 722
 
 
 def test_a_long_episode_wraps_and_its_middle_is_left_out() -> None:
     trajectory = make_trajectory([Wait()] * 9 + ["no_action"], task_reward=0.0, outcome=Outcome.PARSE_ERROR)
-    short = film_strip(trajectory, columns=3, rows=2, width=168)
-    whole = film_strip(trajectory, columns=3, rows=4, width=168)
+    short = strip_of(trajectory, columns=3, rows=2, width=168)
+    whole = strip_of(trajectory, columns=3, rows=4, width=168)
     assert short.width == whole.width == 10 + 3 * 178
     assert short.height < whole.height
     assert len(marked(short, ERROR)) > 0  # the last step is among those shown
 
 
 def test_a_strip_without_a_last_screen_or_an_instruction_can_be_drawn() -> None:
-    assert film_strip(make_trajectory([Wait()], last=False, instruction=""), width=168).width == 10 + 178
+    assert strip_of(make_trajectory([Wait()], last=False, instruction=""), width=168).width == 10 + 178
 
 
 def test_half_a_surrogate_pair_in_an_instruction_can_be_drawn() -> None:
-    film_strip(make_trajectory([Wait()], instruction="click \ud83d ä 語"))
+    strip_of(make_trajectory([Wait()], instruction="click \ud83d ä 語"))
 
 
 def test_a_strip_survives_a_trip_through_a_file() -> None:
     buffer = io.BytesIO()
-    film_strip(make_trajectory([Click(1, 2)]), width=168).save(buffer, "PNG")
+    strip_of(make_trajectory([Click(1, 2)]), width=168).save(buffer, "PNG")
     assert len(buffer.getvalue()) < 60_000
+
+
+@pytest.mark.parametrize(("reward", "color"), [(0.7, ERROR), (0.75, ERROR), (0.8, GOOD)])
+def test_the_ending_is_green_above_the_threshold_of_the_run(reward: float, color) -> None:
+    strip = strip_of(make_trajectory([Wait()], task_reward=reward), success_threshold=0.75, width=168)
+    assert len(marked(strip, color)) > 0
+    assert len(marked(strip, {ERROR: GOOD, GOOD: ERROR}[color])) == 0

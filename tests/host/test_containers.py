@@ -69,7 +69,7 @@ def test_memory_processes_and_cores_are_limited_and_rights_are_dropped(facts):
 def test_containers_carry_the_session_and_the_owner(facts):
     labels = facts["Config"]["Labels"]
     assert labels["arpo.owner"] == own_name()
-    assert labels["arpo.host.session"] == os.environ.get("ARPO_SESSION", own_name())
+    assert labels["arpo.session"] == os.environ.get("ARPO_SESSION", own_name())
 
 
 def test_a_guest_is_a_user_without_rights_who_cannot_change_the_system(desktop):
@@ -233,4 +233,4 @@ def start_stranger(owner):
 
 
 def running(label):
-    return docker("ps", "--all", "--quiet", "--filter", f"label=arpo.host.session={label}").split()
+    return docker("ps", "--all", "--quiet", "--filter", f"label=arpo.session={label}").split()

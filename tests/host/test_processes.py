@@ -4,15 +4,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from arpo.host.processes import own_name, owner_lives
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
 
 @pytest.fixture
@@ -44,7 +41,6 @@ def test_what_is_no_name_counts_as_living(name):
     assert owner_lives(name)
 
 
-@linux
 def test_a_process_that_was_killed_is_dead_though_nobody_has_waited_for_it(sleeper):
     assert owner_lives(name_of(sleeper.pid))
     sleeper.send_signal(signal.SIGKILL)
@@ -53,7 +49,6 @@ def test_a_process_that_was_killed_is_dead_though_nobody_has_waited_for_it(sleep
     assert not owner_lives(name_of(sleeper.pid))
 
 
-@linux
 def test_a_clock_that_was_set_makes_nobody_look_dead(monkeypatch):
     name = own_name()
     create_time = psutil.Process.create_time
@@ -62,7 +57,6 @@ def test_a_clock_that_was_set_makes_nobody_look_dead(monkeypatch):
     assert own_name() == name
 
 
-@linux
 def test_a_process_that_may_not_be_looked_at_counts_as_living(monkeypatch):
     def refuse(*_, **__):
         raise PermissionError

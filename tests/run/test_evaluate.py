@@ -8,7 +8,8 @@ from torch.testing import assert_close
 from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.errors import ConfigError
 from arpo.models.policy import Policy
-from arpo.run.evaluate import check_export, evaluate, policy_directory
+from arpo.run.check import check_checkpoint, check_evaluation, check_export
+from arpo.run.evaluate import policy_directory
 
 
 @pytest.fixture
@@ -61,9 +62,9 @@ def test_what_is_neither_a_directory_nor_a_checkpoint_of_a_run_is_refused(tmp_pa
     alone.write_bytes((folder / "checkpoints" / "iteration_000003.ckpt").read_bytes())
     for path in (alone, folder / "checkpoints" / "gone.ckpt", folder):
         with pytest.raises(ConfigError, match=r"neither a Hugging Face directory nor a \.ckpt inside the folder"):
-            policy_directory(path, tmp_path / "export")
+            check_checkpoint(path)
 
 
 def test_an_evaluation_wants_to_know_of_what():
     with pytest.raises(ConfigError, match="say what to evaluate: checkpoint="):
-        evaluate(OmegaConf.create({"checkpoint": "???"}))
+        check_evaluation(OmegaConf.create({"checkpoint": "???"}))

@@ -15,6 +15,7 @@ from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
+from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
 ResetMode = Literal["in_place", "restart", "fresh"]
@@ -89,6 +90,7 @@ class DockerDesktop:
         self._episode: tuple[DesktopTask, TaskSetup] | None = None
         self._last: Action | None = None
         self._used = False
+        before_start()
         self._machine = Machine(*self._new_guest(), server_port=GUEST_PORT, start_timeout_s=start_timeout_s)
 
     def reset(self, task: Task) -> Observation:

@@ -24,6 +24,7 @@ from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import LOOPBACK, ContainerSpec
 from arpo.host.containers import Containers
+from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
 CALL_TIMEOUT_S = 60.0
@@ -68,6 +69,7 @@ class OSWorldEnv:
                 raise ConfigError(
                     f"there is no {volume.partition(':')[0]} on this node: put OSWorld's disk image there"
                 )
+        before_start()
         self._spec = machine
         self._files = FileCache(cache)
         self._grader = GraderProcess(grader_python, timeout_s=grading_timeout_s)

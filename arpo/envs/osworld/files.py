@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import tenacity
 from filelock import FileLock
 
 from arpo.errors import EnvError
@@ -78,20 +79,21 @@ def _cloud_files(evaluator: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _download(url: str, path: Path) -> None:
-    error: Exception | None = None
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with (
-                atomically(path) as partial,
-                httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as response,
-                partial.open("wb") as file,
-            ):
-                response.raise_for_status()
-                for chunk in response.iter_bytes():
-                    file.write(chunk)
-        except (httpx.HTTPError, httpx.InvalidURL) as failure:
-            log.warning("download of %s, attempt %d of %d: %s", url, attempt, ATTEMPTS, failure)
-            error = failure
-        else:
-            return
-    raise EnvError("reset", f"{url} cannot be downloaded: {type(error).__name__}: {error}") from error
+    try:
+        with atomically(path) as partial:
+            _write(url, partial)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise EnvError("reset", f"{url} cannot be downloaded: {type(error).__name__}: {error}") from error
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(httpx.HTTPError),
+    stop=tenacity.stop_after_attempt(ATTEMPTS),
+    before_sleep=tenacity.before_sleep_log(log, logging.WARNING),
+    reraise=True,
+)
+def _write(url: str, path: Path) -> None:
+    with httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as response, path.open("wb") as file:
+        response.raise_for_status()
+        for chunk in response.iter_bytes():
+            file.write(chunk)

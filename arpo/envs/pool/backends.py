@@ -1,4 +1,4 @@
-"""Where the workers of a pool run: in Ray actors, in threads of this process, or where somebody else starts them."""
+"""The places in which workers of a pool run: Ray actors, threads of this process, or what somebody else writes."""
 
 from collections.abc import Callable
 from typing import Literal, Protocol

@@ -21,7 +21,7 @@ When all of them fail, the environment is given up."""
 
 
 class Fleet:
-    """The slots of a running pool, and whoever waits for them."""
+    """The environments of a running pool. It builds each, lends it, and builds it again when it breaks."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class Fleet:
         """Take over slots without workers.
 
         Args:
-            slots: What `make_slots` returns.
+            slots: The result of `make_slots`.
             launch: Starts a worker for so many environments.
             recycle_after: Rebuild an environment after this many episodes; None: never.
             deadlines: Seconds that a call of each method may take.
-            metrics: Counts what happens.
+            metrics: The counters of the pool.
         """
         self.slots = slots
         self._launch = launch
@@ -83,8 +83,8 @@ class Fleet:
         """End the use of an environment.
 
         Args:
-            slot: What `take` gave.
-            fault: What broke it.
+            slot: The slot that `take` returned.
+            fault: The error that broke it.
             used: Whether an episode ran.
             dirty: Whether a call may still be running in it.
         """
@@ -116,7 +116,7 @@ class Fleet:
         return LeasedEnv(slot.name, worker, slot.index, self._deadlines, self._metrics)
 
     def _condemn(self, host: Host) -> None:
-        """Let nobody else onto a worker that is dead or has a hung environment; it is replaced when it is empty."""
+        """Close a worker to new leases: it is dead or has a hung environment, and is replaced when it is empty."""
         host.condemned = True
         for slot in host.slots:
             if slot.state is SlotState.IDLE:
@@ -130,7 +130,7 @@ class Fleet:
         repair.add_done_callback(self._repairs.discard)
 
     async def _restore(self, slot: Slot) -> None:
-        """Build an environment again, several times if need be, and give it up when that does not help."""
+        """Build an environment again; try several times, then give it up."""
         success = "recycled" if slot.state is SlotState.RECYCLING else "restarts"
         began = time.monotonic()
         error: ArpoError | None = None
@@ -155,7 +155,7 @@ class Fleet:
             self._roster.refuse(ConfigError(message))
 
     async def _build(self, slot: Slot) -> ArpoError | None:
-        """Build one environment and offer it; return what went wrong instead, if anything did."""
+        """Build one environment and offer it to those who wait; return the error if it does not come up."""
         worker = None
         try:
             worker = await self._living_worker(slot.host)
@@ -173,7 +173,7 @@ class Fleet:
         return None
 
     async def _living_worker(self, host: Host) -> Worker:
-        """Return the worker of a host, a new one where the old one is condemned and empty."""
+        """Return the worker of a host; replace a condemned one as soon as it is empty."""
         async with host.replacing:
             if host.worker is not None and not host.condemned:
                 return host.worker
@@ -191,5 +191,5 @@ class Fleet:
         if host.worker is None:
             return
         closing = (self._env(slot, host.worker).call("close") for slot in host.slots)
-        await asyncio.gather(*closing, return_exceptions=True)  # whoever does not close is killed
+        await asyncio.gather(*closing, return_exceptions=True)  # an environment that does not close is killed
         await host.worker.kill()

@@ -1,4 +1,4 @@
-"""The near side of one environment: calls with deadlines, and what became of them."""
+"""The near side of one environment: its calls, their deadlines, and the error that broke it."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ class LeasedEnv:
     def __init__(
         self, name: str, worker: Worker, index: int, deadlines: Mapping[Method, float], metrics: PoolMetrics
     ) -> None:
-        """Belongs to the pool: use `EnvPool.lease`."""
+        """Take an environment from its worker; only the pool does, and `EnvPool.lease` is the way to one."""
         self.name = name
         self.fault: EnvError | None = None
         self.interrupted = False
@@ -63,11 +63,11 @@ class LeasedEnv:
 
         Raises:
             EnvError: If the environment failed, now or before, its worker died, or the deadline passed.
-            ArpoError: If what was asked for is wrong, not the environment.
+            ArpoError: If the request is wrong, not the environment.
         """
         if self.fault is not None:
             raise EnvError(self.fault.kind, f"the environment has failed before: {self.fault}")
-        self.interrupted = True  # until there is an answer: whoever is cancelled leaves the call running
+        self.interrupted = True  # until there is an answer: the call goes on when its caller is cancelled
         answer = await self._answer(method, *arguments)
         self.interrupted = False
         if isinstance(answer, EnvError):
@@ -77,7 +77,7 @@ class LeasedEnv:
         return answer
 
     async def _answer(self, method: Method, *arguments: object) -> object:
-        """Return what the worker answers in time, an error as a value."""
+        """Return the answer of the worker, or the error that stands for it."""
         began, deadline = time.monotonic(), self._deadlines[method]
         try:
             async with asyncio.timeout(deadline):

@@ -24,7 +24,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class EnvPool:
-    """Any number of environments behind leases; all coroutines belong to one event loop.
+    """A pool of environments behind leases; all coroutines belong to one event loop.
 
     A lease whose environment failed ends with the environment taken out and restarted in the background, in its
     worker where that is alive, else in a new one. With several environments in a worker, a hang of one of them lets

@@ -9,13 +9,11 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from io import BytesIO
 from typing import Literal, Protocol
-
-from PIL import Image
 
 from arpo.agent.actions import Action
 from arpo.envs.protocol import DesktopEnv, DistractingEnv, SolvableEnv, StepResult
+from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ArpoError, ConfigError, EnvError, env_boundary
 from arpo.host.threads import DaemonThread
 from arpo.types import Observation, Task
@@ -29,7 +27,7 @@ WORKER_VARIABLE = "ARPO_WORKER"
 
 
 class Worker(Protocol):
-    """A worker as the pool sees it: an `EnvWorker`, or whatever stands for one in another process."""
+    """A worker as the pool sees it: an `EnvWorker`, or a stand-in for one in another process."""
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
@@ -151,20 +149,3 @@ class HostedEnv:
         if self._env is None:
             raise EnvError("crash", "the environment is not built")
         return self._env
-
-
-def check_screenshot(observation: Observation) -> None:
-    """Check that a screenshot is a whole PNG of the size that the observation says; the pixels stay undecoded.
-
-    Raises:
-        EnvError: Of kind `screenshot`.
-    """
-    with env_boundary("screenshot", f"a screenshot of {len(observation.screenshot)} bytes is not a PNG"):
-        image = Image.open(BytesIO(observation.screenshot), formats=("PNG",))
-        image.verify()  # reads every chunk with its checksum
-    if image.size != (observation.width, observation.height):
-        raise EnvError(
-            "screenshot",
-            f"a screenshot is {image.width}x{image.height}, the observation says "
-            f"{observation.width}x{observation.height}",
-        )

@@ -1,49 +1,18 @@
 """The far side of the pool: what an environment may answer, and from which thread."""
 
 import asyncio
-import io
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.pool.worker import EnvWorker, check_screenshot
+from arpo.envs.pool.worker import EnvWorker
 from arpo.errors import EnvError
-from arpo.types import Observation
 
 REPOSITORY = Path(__file__).parents[3]
-
-
-def picture(form="PNG", size=(32, 16)):
-    buffer = io.BytesIO()
-    Image.effect_noise(size, 50).save(buffer, format=form)
-    return buffer.getvalue()
-
-
-def test_a_whole_png_of_the_right_size_is_a_screenshot():
-    check_screenshot(Observation(picture(), 32, 16))
-
-
-@pytest.mark.parametrize(
-    "png",
-    [
-        b"",
-        b"not a PNG",
-        picture()[:-20],
-        picture("JPEG"),
-        picture()[:60] + b"\0" + picture()[61:],
-        picture(size=(16, 32)),
-    ],
-    ids=["empty", "text", "cut", "JPEG", "damaged", "another size"],
-)
-def test_anything_else_is_a_fault(png):
-    with pytest.raises(EnvError) as caught:
-        check_screenshot(Observation(png, 32, 16))
-    assert caught.value.kind == "screenshot"
 
 
 class ThreadWitness(FakeDesktop):
