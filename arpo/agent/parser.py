@@ -44,7 +44,7 @@ _LABEL = "Action:"
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """What a response says, part by part."""
+    """The content of a response, part by part."""
 
     thought: str
     reflection: str
@@ -233,7 +233,7 @@ def _finished(arguments: _Arguments) -> Action:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """How to build one action, and from which arguments."""
+    """The way to build one action, and the arguments that it takes."""
 
     build: Callable[[_Arguments], Action]
     arguments: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ class ParseErrorKind(StrEnum):
     NO_ACTION = auto()
     """There is no `Action:`, or nothing after it."""
     BAD_SYNTAX = auto()
-    """What follows `Action:` is not a list of calls with named arguments, one a line."""
+    """The text after `Action:` is not a list of calls with named arguments, one a line."""
     UNKNOWN_ACTION = auto()
     """A call has a name that is not in the action space."""
     MISSING_ARGUMENT = auto()
@@ -46,7 +46,7 @@ class Call:
 
 
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
-"""What may follow a backslash in a string. Before any other character a backslash is itself, as in `C:\\Users`."""
+"""The characters that may follow a backslash in a string. Before any other it is itself, as in `C:\\Users`."""
 
 _BRACKETS = {"(": ")", "[": "]"}
 _TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox>"}
