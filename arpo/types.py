@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import StrEnum, auto
 from typing import Any
 
 
@@ -47,17 +47,17 @@ class Observation:
 class Outcome(StrEnum):
     """The ending of an episode. Infrastructure failures are not here: such an episode has no trajectory."""
 
-    FINISHED = "finished"
+    FINISHED = auto()
     """The agent said that it is done."""
-    GAVE_UP = "gave_up"
+    GAVE_UP = auto()
     """The agent said that the task cannot be done, or called the user."""
-    TERMINATED = "terminated"
+    TERMINATED = auto()
     """The environment ended the episode."""
-    PARSE_ERROR = "parse_error"
+    PARSE_ERROR = auto()
     """A response was not an action."""
-    MAX_STEPS = "max_steps"
+    MAX_STEPS = auto()
     """Truncated: the step limit was reached."""
-    CONTEXT_FULL = "context_full"
+    CONTEXT_FULL = auto()
     """Truncated: the next prompt does not fit the context."""
 
 
