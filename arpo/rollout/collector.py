@@ -14,7 +14,7 @@ from arpo.types import RolloutBatch, Task
 
 
 class RolloutCollector:
-    """Submits the episodes of iterations and collects their groups.
+    """A bridge from a trainer that blocks to episodes that overlap: submits iterations, collects their groups.
 
     Attributes:
         runtime: Plays the episodes.

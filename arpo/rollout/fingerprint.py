@@ -1,4 +1,4 @@
-"""How an episode was sampled, as a digest: a stored episode stands for a new one only where the digests agree."""
+"""Fingerprints of how an episode was sampled: a stored episode stands for a new one only where the digests agree."""
 
 import hashlib
 import json

@@ -76,7 +76,7 @@ class Job:
 
 
 class EpisodeRunner:
-    """Runs episodes on whatever environment is free; lives on the runtime's event loop.
+    """A runner of episodes on whatever environment is free; lives on the runtime's event loop.
 
     An episode that the infrastructure loses is made again with the same seed, on another environment because the
     pool takes the failed one out, and is given up after `max_attempts`.
