@@ -9,10 +9,10 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup desktop osworld train smoke test test-fast check format lock clean
+.PHONY: help setup desktop desktop-stop osworld train smoke test test-fast check format lock clean
 
 help:  ## Show this list.
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup:  ## Make .venv with the pinned requirements and find or install Chromium; a second call starts at once.
 ifeq ($(PYTHON),)
@@ -22,7 +22,10 @@ else
 endif
 
 desktop: setup  ## Build the Docker desktop image and see whether this machine can run it; as root it starts an engine.
-	eval "$$(bash docker/start_engine.sh)" && bash docker/build_image.sh && $(RUN) -m arpo.run.doctor
+	eval "$$(bash docker/start_engine.sh)" && bash docker/build_image.sh && $(RUN) -m arpo doctor
+
+desktop-stop:  ## End the Docker engine that `make desktop` started, with its containers; images stay.
+	@bash docker/stop_engine.sh
 
 osworld:  ## Make .venv-osworld, where OSWorld's own graders run; see docs/osworld.md.
 	@$(PYTHON) tools/osworld.py
@@ -53,5 +56,5 @@ lock:  ## Resolve requirements.txt into requirements/cpu.lock; run it after chan
 	@$(PYTHON) tools/setup.py lock
 
 clean:  ## Remove the environment and every cache; outputs/ and multirun/ stay.
-	rm -rf .venv .venv-lock .venv-osworld .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf .venv .venv-osworld .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find arpo tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,5 @@
 """Evaluate a policy: `python evaluate.py experiment=arpo_miniwob checkpoint=...`; see conf/evaluate.yaml."""
 
-import logging
 import os
 import sys
 
@@ -11,22 +10,21 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hydra
 from omegaconf import DictConfig
 
-from arpo.errors import ArpoError
-from arpo.run.instantiate import evaluate, quiet, register_resolvers
+from arpo.run.build import register_resolvers
+from arpo.run.check import check_evaluation
+from arpo.run.entry import explained
 
 register_resolvers()
-log = logging.getLogger("arpo")
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="evaluate")
 def main(cfg: DictConfig) -> None:
-    """Compose, run, and leave with an exit code."""
-    quiet()
-    try:
+    """Compose, check, run, and leave with an exit code."""
+    with explained(cfg):
+        check_evaluation(cfg)
+        from arpo.run.evaluate import evaluate  # after the check, because it imports torch and Lightning
+
         code = evaluate(cfg)
-    except ArpoError as error:
-        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
-        code = 2
     if code:
         sys.exit(code)
 

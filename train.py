@@ -1,6 +1,5 @@
 """Train a GUI agent: `python train.py experiment=arpo_miniwob`; see conf/ for every choice."""
 
-import logging
 import os
 import sys
 
@@ -11,22 +10,21 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hydra
 from omegaconf import DictConfig
 
-from arpo.errors import ArpoError
-from arpo.run.instantiate import quiet, register_resolvers, train
+from arpo.run.build import register_resolvers
+from arpo.run.check import check_training
+from arpo.run.entry import explained
 
 register_resolvers()
-log = logging.getLogger("arpo")
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(cfg: DictConfig) -> None:
-    """Compose, run, and leave with an exit code."""
-    quiet()
-    try:
+    """Compose, check, run, and leave with an exit code."""
+    with explained(cfg):
+        check_training(cfg)
+        from arpo.run.train import train  # after the check, because it imports torch and Lightning
+
         code = train(cfg)
-    except ArpoError as error:
-        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
-        code = 2
     if code:
         sys.exit(code)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from arpo.algorithms.rewards import is_success
+from arpo.algorithms.rewards import is_success, is_worth_replaying
 from arpo.errors import CheckpointError
 from arpo.types import Group, Trajectory
 
@@ -36,6 +36,7 @@ class ReplayBuffer:
         seed: int = 0,
         *,
         success_threshold: float = 0.5,
+        format_weight: float = 1.0,
         trigger: Trigger = "all_failed",
         replaced: Replaced = "random",
     ) -> None:
@@ -44,7 +45,9 @@ class ReplayBuffer:
         Args:
             capacity_per_task: Successes kept per task; the oldest goes when a new one arrives.
             seed: Of the buffer's own random numbers.
-            success_threshold: A trajectory is a success when its task reward lies above it.
+            success_threshold: A trajectory is a success when its task reward lies above it, and worth replaying when
+                its whole reward does.
+            format_weight: Weight of the format reward in the whole reward, the same as in the update's objective.
             trigger: Which groups get a replayed success. `all_failed`: those without a success. `official`: those
                 whose task rewards have a population std below 0.05 and a mean below 0.2, as in the official code.
             replaced: Which member makes room: a `random` one (the paper) or the `first` (the official code).
@@ -58,41 +61,45 @@ class ReplayBuffer:
             raise ValueError(
                 f"success_threshold must lie in [0, 1), got {success_threshold}; task rewards are in [0, 1]"
             )
+        if format_weight < 0:
+            raise ValueError(f"format_weight must be at least 0, got {format_weight}; use that of the objective")
         if trigger not in get_args(Trigger):
             raise ValueError(f"trigger must be one of {', '.join(get_args(Trigger))}, got {trigger!r}")
         if replaced not in get_args(Replaced):
             raise ValueError(f"replaced must be one of {', '.join(get_args(Replaced))}, got {replaced!r}")
         self.capacity_per_task = capacity_per_task
         self.success_threshold = success_threshold
+        self.format_weight = format_weight
         self.trigger = trigger
         self.replaced = replaced
         self._random = random.Random(seed)
         self._entries: dict[str, deque[Trajectory]] = {}
 
     def __len__(self) -> int:
-        """Give the number of stored trajectories."""
+        """Return the number of stored trajectories."""
         return sum(len(entries) for entries in self._entries.values())
 
     def entries(self, task_id: str) -> tuple[Trajectory, ...]:
-        """Give the stored successes of a task, oldest first."""
+        """Return the stored successes of a task, oldest first."""
         return tuple(self._entries.get(task_id, ()))
 
     def inject(self, group: Group) -> Group:
-        """Give the group with one member replaced by a stored success, or the group itself where replay has no work.
+        """Return the group with one member replaced by a stored success, or the group itself where replay has no work.
 
-        The replayed trajectory is drawn uniformly and stays in the buffer. It comes without screenshots.
+        The replayed trajectory is drawn uniformly from those worth replaying (a buffer of an older run, or of another
+        format weight, may hold others) and stays in the buffer. It comes without screenshots.
         """
-        stored = self._entries.get(group.task.id)
-        if not stored or not self._needs_success(group):
+        worthy = [trajectory for trajectory in self.entries(group.task.id) if self._is_worth_replaying(trajectory)]
+        if not worthy or not self._needs_success(group):
             return group
-        success = self._random.choice(stored)
+        success = self._random.choice(worthy)
         position = self._random.randrange(len(group.trajectories)) if self.replaced == "random" else 0
         trajectories = list(group.trajectories)
         trajectories[position] = success
         return replace(group, trajectories=tuple(trajectories), injected=(*group.injected, position))
 
     def admit(self, group: Group) -> int:
-        """Store every success of a group, in order, and give their number.
+        """Store every success of a group that is worth replaying, in order, and return their number.
 
         A replayed trajectory, or one that is already stored, is not a new success and keeps its age.
         """
@@ -101,9 +108,7 @@ class ReplayBuffer:
         fresh = [
             trajectory
             for position, trajectory in enumerate(group.trajectories)
-            if position not in group.injected
-            and trajectory.id not in known
-            and is_success(trajectory, threshold=self.success_threshold)
+            if position not in group.injected and trajectory.id not in known and self._is_worth_replaying(trajectory)
         ]
         if fresh:
             stored.extend(replace(trajectory, screenshots={}) for trajectory in fresh)
@@ -111,7 +116,7 @@ class ReplayBuffer:
         return len(fresh)
 
     def metrics(self, policy_version: int) -> dict[str, float]:
-        """Give size, tasks covered, and, unless empty, mean and largest age in policy versions."""
+        """Return size, tasks covered, and, unless empty, mean and largest age in policy versions."""
         ages = [policy_version - t.policy_version for entries in self._entries.values() for t in entries]
         metrics = {"size": float(len(ages)), "tasks": float(len(self._entries))}
         if ages:
@@ -119,7 +124,7 @@ class ReplayBuffer:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Give trajectory ids and random state, in built-ins only: a checkpoint must load with `weights_only`."""
+        """Return trajectory ids and random state, in built-ins only: a checkpoint must load with `weights_only`."""
         version, internal, gauss = self._random.getstate()
         return {
             "entries": {task_id: [t.id for t in entries] for task_id, entries in self._entries.items()},
@@ -127,10 +132,10 @@ class ReplayBuffer:
         }
 
     def load_state_dict(self, state: dict[str, Any], load: Callable[[str], Trajectory]) -> None:
-        """Become the buffer that gave the state; a smaller capacity keeps the newest.
+        """Restore the buffer that returned the state; a smaller capacity keeps the newest.
 
         Args:
-            state: What `state_dict` gave.
+            state: As returned by `state_dict`.
             load: Reads a trajectory by its id, from the trajectory store.
 
         Raises:
@@ -142,6 +147,9 @@ class ReplayBuffer:
         }
         version, internal, gauss = state["random_state"]
         self._random.setstate((version, tuple(internal), gauss))
+
+    def _is_worth_replaying(self, trajectory: Trajectory) -> bool:
+        return is_worth_replaying(trajectory, threshold=self.success_threshold, format_weight=self.format_weight)
 
     def _needs_success(self, group: Group) -> bool:
         if self.trigger == "all_failed":

@@ -1,9 +1,15 @@
 """The nouns of a rollout: frozen records without tensors, cheap to send, store and compare."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+
+def screenshot_key(png: bytes) -> str:
+    """Return the name of a screenshot in every record: the SHA-256 of its PNG, in hexadecimal digits."""
+    return hashlib.sha256(png).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class Step:
     """One observation, response and action, with the exact token ids that the engine saw and sampled."""
 
     screenshot: str
-    """SHA-256 of the PNG that the response answers; the bytes are in `Trajectory.screenshots` or on disk."""
+    """`screenshot_key` of the picture that was answered; the bytes are in `Trajectory.screenshots` or on disk."""
     width: int
     height: int
     prompt_ids: tuple[int, ...]
@@ -96,9 +102,9 @@ class Trajectory:
     format_reward: float
     """0, or -1 when a response did not parse."""
     screenshots: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
-    """PNG bytes by SHA-256; empty in a record that only refers to the trajectory store."""
+    """PNG bytes by `screenshot_key`; empty in a record that only refers to the trajectory store."""
     last_screenshot: str = ""
-    """SHA-256 of the screen after the last action, for people; empty where it was not taken."""
+    """`screenshot_key` of the screen after the last action, for people; empty where it was not taken."""
     duration_s: float = field(default=0.0, compare=False)
     """Wall-clock seconds of the episode."""
     sampling: str = ""

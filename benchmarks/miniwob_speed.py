@@ -1,4 +1,4 @@
-"""How fast MiniWoB++ runs here: `python benchmarks/miniwob_speed.py --envs 32 --processes 2`.
+"""The speed of MiniWoB++ on this machine: `python benchmarks/miniwob_speed.py --envs 32 --processes 2`.
 
 An episode is a reset and three clicks; every environment keeps its page, as under the pool's affinity. Prints
 episodes and steps a second, processor milliseconds an episode, and the memory (PSS) of everything that was started.

@@ -2,9 +2,11 @@
 # Install and start a Docker engine on a bare Debian machine, as root, with or without systemd.
 #   eval "$(start_engine.sh [DIRECTORY])"     prints the line that leads `docker` and this package to the engine
 # An engine that answers already is used as it is. One daemon a machine: a second one breaks the first one's network.
+# ARPO finds an engine in the default DIRECTORY without being led there; stop_engine.sh ends it.
 set -euo pipefail
 
 directory=${1:-/var/lib/arpo-engine}
+. "$(cd "${BASH_SOURCE[0]%/*}" && pwd)/progress.sh"
 use_if_it_answers() {
     docker info >/dev/null 2>&1 || return 0
     echo "export DOCKER_HOST=${DOCKER_HOST:-unix:///var/run/docker.sock}"
@@ -16,8 +18,11 @@ use_if_it_answers
 
 if ! { command -v dockerd && command -v iptables && command -v ip && command -v mmdebstrap; } >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
-    apt-get -qq update >&2
-    apt-get -qq install -y --no-install-recommends docker.io iptables iproute2 mmdebstrap >/dev/null
+    install_packages() {
+        apt-get -qq update >&2 &&
+            apt-get -qq install -y --no-install-recommends docker.io iptables iproute2 mmdebstrap >/dev/null
+    }
+    with_progress "start_engine.sh: installing Docker's packages" install_packages
     use_if_it_answers # with systemd, the package starts an engine
 fi
 

@@ -22,8 +22,9 @@ from arpo.errors import ConfigError
 from arpo.host.machine import Budget
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
-from arpo.run.instantiate import build, build_trainer, register_resolvers
-from arpo.run.preflight import check_arguments
+from arpo.run.arguments import check_arguments
+from arpo.run.build import build, register_resolvers
+from arpo.run.train import build_trainer
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
@@ -75,7 +76,7 @@ def test_every_experiment_composes_of_things_that_exist_with_arguments_that_they
     for overrides in variants:
         cfg = compose(f"experiment={experiment}", *overrides)
         check_targets(cfg)
-        check_arguments(plain(cfg))
+        check_arguments(cfg)
         assert cfg.name == experiment
 
 
@@ -84,14 +85,23 @@ def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_hav
     companions = ["datamodule=demonstrations", "module=sft"] if choice in OF_A_WARM_START else []
     cfg = compose(*companions, choice)
     check_targets(cfg)
+    check_arguments(cfg)
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm", "vllm_remote"])
+def test_the_smoke_run_is_repeatable_with_every_engine(engine):
+    cfg = compose("experiment=smoke", f"engine={engine}")
     check_arguments(plain(cfg))
+    assert cfg.engine.get("make_engine", cfg.engine).deterministic is True
+    usual = compose("experiment=arpo_miniwob", f"engine={engine}").engine
+    assert usual.get("make_engine", usual).deterministic is False
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_can_be_evaluated(experiment):
     cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="evaluate")
     check_targets(cfg)
-    check_arguments(plain(cfg))
+    check_arguments(cfg)
     training = compose(f"experiment={experiment}")
     assert "evaluation" not in training.callbacks or training.callbacks.evaluation.settings == cfg.evaluation
     assert all(name in cfg.tasks for name in cfg.lists)
@@ -101,7 +111,7 @@ def test_every_experiment_can_be_evaluated(experiment):
 def test_tasks_can_be_chosen_as_the_paper_chose_them(experiment):
     cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="select")
     check_targets(cfg)
-    check_arguments(plain(cfg))
+    check_arguments(cfg)
     how = cfg.evaluation
     assert (how.rollouts_per_task, how.temperature, how.protocol, cfg.lists) == (16, 1.0, "hard", ["train"])
     rule = build(cfg.selection)
@@ -183,13 +193,13 @@ def test_replay_is_one_line_and_the_only_difference_between_arpo_and_grpo():
 @pytest.mark.parametrize("experiment", ["arpo_subset32", "arpo_full"])
 def test_the_paper_s_runs_have_the_paper_s_numbers(experiment):
     cfg = compose(f"experiment={experiment}")
-    settings, module = cfg.rollout.settings, cfg.module
+    settings, module, objective = cfg.rollout.settings, cfg.module, cfg.module.objective
     assert module.optimizer.lr == 1e-6
     assert module.optimizer._target_.endswith("MasterWeightAdamW")
-    assert (module.clip_low, module.clip_high, module.dual_clip) == (0.2, 0.3, None)
-    assert (module.kl_coefficient, module.reference) == (0.0, None)
-    assert (module.estimator, module.std, module.aggregation) == ("grpo", "population", "sequence")
-    assert module.format_weight == 1.0
+    assert (objective.clip_low, objective.clip_high, objective.dual_clip) == (0.2, 0.3, None)
+    assert (objective.kl_coefficient, module.reference) == (0.0, None)
+    assert (objective.estimator, objective.std, objective.aggregation) == ("grpo", "population", "sequence")
+    assert objective.format_weight == 1.0
     assert (settings.group_size, settings.max_steps) == (8, 15)
     assert (settings.max_context, settings.max_tokens) == (65536, 8192)
     assert (settings.temperature, module.temperature) == (1.0, 1.0)
@@ -221,9 +231,11 @@ def test_a_list_of_osworld_tasks_has_as_many_as_its_name_says(tasks, count):
 
 def test_the_official_preset_is_what_the_published_code_does():
     cfg = compose("experiment=arpo_subset32", "preset=official")
-    assert (cfg.module.std, cfg.module.format_weight, cfg.module.dual_clip) == ("sample", 0.5, 3.0)
+    objective = cfg.module.objective
+    assert (objective.std, objective.format_weight, objective.dual_clip) == ("sample", 0.5, 3.0)
     assert (cfg.replay.buffer.trigger, cfg.replay.buffer.replaced) == ("official", "first")
     assert cfg.replay.buffer.success_threshold == 0.1
+    assert cfg.replay.buffer.format_weight == 0.5  # replay weighs a reward as the update does
     assert cfg.module.optimizer.lr == 1e-6  # what both agree on stays
 
 
@@ -234,7 +246,7 @@ def test_the_official_preset_is_what_the_published_code_does():
     ("override", "words"),
     [
         ("modul.lr=1", "modul"),
-        ("module.clip_lo=0.1", "clip_lo"),
+        ("module.objective.clip_lo=0.1", "clip_lo"),
         ("rollout.settings.groupsize=4", "groupsize"),
         ("replay=maybe", "replay/maybe"),
         ("experiment=arpo_miniwop", "arpo_miniwop"),
@@ -246,11 +258,11 @@ def test_a_misspelt_override_is_named(override, words):
 
 
 def test_keys_that_were_added_but_that_nothing_reads_are_all_named_with_those_that_exist():
-    cfg = compose("+module.clip_mid=1", "+module.optimizer.momentum=0.9", "+env.make_env.speed=2")
+    cfg = compose("+module.objective.clip_mid=1", "+module.optimizer.momentum=0.9", "+env.make_env.speed=2")
     with pytest.raises(ConfigError) as error:
-        check_arguments(plain(cfg))
+        check_arguments(cfg)
     message = str(error.value)
-    assert "module.clip_mid" in message
+    assert "module.objective.clip_mid" in message
     assert "clip_low" in message
     assert "module.optimizer.momentum: arpo.modules.optimizer.MasterWeightAdamW has params, lr, betas" in message
     assert "env.make_env.speed" in message
@@ -259,15 +271,15 @@ def test_keys_that_were_added_but_that_nothing_reads_are_all_named_with_those_th
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("module.minibatches=0", r"module\.minibatches must be at least 1, got 0 .*key: module"),
-        ("module.kl_coefficient=0.1", r"needs a reference policy"),
-        ("module.std=both", r"both"),
-        ("module.estimator=ppo", r"ppo"),
-        ("module.aggregation=mean", r"mean"),
-        ("module.aggregation=dr_grpo", r"dr_grpo"),
-        ("module.dual_clip=1.2", r"dual clip"),
-        ("module.level=word", r"word"),
-        ("module.kl=k9", r"k9"),
+        ("module.minibatches=0", r"minibatches must be at least 1, got 0 .*key: module"),
+        ("module.objective.kl_coefficient=0.1", r"needs a reference policy"),
+        ("module.objective.std=both", r"both"),
+        ("module.objective.estimator=ppo", r"ppo"),
+        ("module.objective.aggregation=mean", r"mean"),
+        ("module.objective.aggregation=dr_grpo", r"dr_grpo"),
+        ("module.objective.dual_clip=1.2", r"dual clip"),
+        ("module.objective.level=word", r"word"),
+        ("module.objective.kl=k9", r"k9"),
         ("module.max_grad_norm=0", r"max_grad_norm"),
         ("module.warmup_steps=-1", r"warmup_steps"),
         ("module.temperature=0", r"temperature"),

@@ -130,7 +130,7 @@ def test_a_run_that_was_cut_off_or_names_no_arm_is_left_out_and_named(tmp_path):
 
 
 def test_runs_that_differ_in_something_else_are_not_compared(tmp_path):
-    write_run(tmp_path, "module.std=sample,replay=off,seed=0", [0.2] * 5)
+    write_run(tmp_path, "module.objective.std=sample,replay=off,seed=0", [0.2] * 5)
     write_run(tmp_path, "replay=on,seed=0", [0.3] * 5)
     with pytest.raises(ValueError, match="differ in more than arm and seed"):
         summary_of(tmp_path)

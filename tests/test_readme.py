@@ -11,8 +11,8 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from arpo.run.instantiate import register_resolvers
-from arpo.run.preflight import check_arguments
+from arpo.run.arguments import check_arguments
+from arpo.run.build import register_resolvers
 
 ROOT = Path(__file__).parent.parent
 STUDIES = ROOT / "experiments"
@@ -63,7 +63,7 @@ def check_composes(script: str, arguments: list[str]) -> int:
             places.append("checkpoint=somewhere")
         with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             cfg = hydra.compose(script.removesuffix(".py"), [*places, *job])
-        check_arguments(OmegaConf.to_container(cfg, resolve=True))
+        check_arguments(cfg)
     return len(split)
 
 
@@ -76,6 +76,8 @@ def check_command(words: list[str]) -> None:
         for word in arguments:
             if word.startswith("ARGS="):
                 check_composes("train.py", shlex.split(word.removeprefix("ARGS=")))
+    elif arguments[:2] == ["-m", "arpo"]:
+        assert arguments[2:] in ([], ["doctor"]), f"python -m arpo knows no {arguments[2:]}"
     elif program == "python":
         script, *rest = arguments
         assert (ROOT / script).is_file(), f"there is no {script}"
@@ -113,6 +115,7 @@ def test_the_study_of_replay_is_ten_runs():
     [
         "make trian",
         "python trane.py",
+        "python -m arpo docter",
         "python train.py experiment=arpo_miniwop",
         "python train.py modul.clip_low=0.1",
         "python train.py +module.clip_lo=0.1",
@@ -132,7 +135,7 @@ def test_the_examples_of_the_readme_are_python_and_a_pool():
     assert methods == {"reset", "step", "evaluate", "close"}
     pool = OmegaConf.to_container(OmegaConf.create(yaml))
     assert pool.pop("make_env")["_partial_"] is True
-    check_arguments(pool | {"make_env": None})
+    check_arguments(OmegaConf.create(pool | {"make_env": {"_target_": "builtins.object"}}))
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

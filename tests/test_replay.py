@@ -69,9 +69,9 @@ def test_an_all_failed_group_gets_one_success() -> None:
 def test_an_injected_group_has_a_signal_and_the_group_before_had_none() -> None:
     failed = group([0] * 8, iteration=1)
     injected = filled().inject(failed)
-    assert torch.count_nonzero(group_advantages(group_rewards(failed))) == 0
+    assert torch.count_nonzero(group_advantages(group_rewards(failed, format_weight=1.0))) == 0
     # One success of eight, sample std: 2.4748666 / -0.3535524
-    advantages = group_advantages(group_rewards(injected), std="sample")
+    advantages = group_advantages(group_rewards(injected, format_weight=1.0), std="sample")
     expected = torch.full((8,), -0.3535524)
     expected[injected.injected[0]] = 2.4748666
     torch.testing.assert_close(advantages, expected, atol=1e-6, rtol=0)
@@ -98,6 +98,48 @@ def test_a_group_of_one_that_failed_becomes_the_success() -> None:
 def test_a_task_without_a_success_is_left_alone() -> None:
     other = group([0, 0], iteration=1, task_id="other")
     assert filled().inject(other) is other
+
+
+def solved_and_then_unreadable(id: str) -> Trajectory:
+    """An episode that solved its task and then failed to parse: its whole reward is 1 - 1 = 0."""
+    return replace(trajectory(id, 1.0), format_reward=-1.0)
+
+
+@pytest.mark.parametrize(("format_weight", "admitted"), [(1.0, 0), (0.5, 0), (0.4, 1), (0.0, 1)])
+def test_a_success_is_admitted_only_when_its_whole_reward_lies_above_the_threshold(
+    format_weight: float, admitted: int
+) -> None:
+    buffer = ReplayBuffer(format_weight=format_weight)  # 1 - weight: 0, 0.5, 0.6, 1 against 0.5
+    assert buffer.admit(Group(Task("t", "do"), (solved_and_then_unreadable("0/t/0"),))) == admitted
+
+
+@pytest.mark.parametrize("rewards", [[0, 0, 0, 0], [0, 0.3, 0, 0]], ids=str)
+def test_a_worthless_success_is_never_injected_and_a_worthy_one_always_leads_the_group(rewards: list[float]) -> None:
+    # Rewards after injecting one of 1 - 1 = 0 would be 0, 0, 0, 0: no advantage; or with 0.3: it would be pushed down.
+    worthless = Group(Task("t", "do"), (solved_and_then_unreadable("0/t/0"),))
+    failed = group(rewards, iteration=2)
+    buffer = ReplayBuffer()
+    buffer.admit(worthless)
+    assert buffer.inject(failed) is failed
+    buffer.admit(group([0, 1], iteration=1))
+    buffer.admit(worthless)
+    injected = buffer.inject(failed)
+    (position,) = injected.injected
+    assert injected.trajectories[position].id == "1/t/1"
+    advantages = group_advantages(group_rewards(injected, format_weight=buffer.format_weight))
+    assert advantages[position] > 0
+    assert int(advantages.argmax()) == position
+
+
+def test_a_worthless_success_that_an_older_checkpoint_holds_stays_where_it_is() -> None:
+    store = {"0/t/0": solved_and_then_unreadable("0/t/0"), "1/t/0": trajectory("1/t/0", 1.0)}
+    older = ReplayBuffer(format_weight=0.0)
+    for stored in store.values():
+        older.admit(Group(Task("t", "do"), (stored,)))
+    resumed = ReplayBuffer()
+    resumed.load_state_dict(older.state_dict(), store.__getitem__)
+    drawn = [resumed.inject(group([0, 0], iteration=i)) for i in range(2, 22)]
+    assert {g.trajectories[g.injected[0]].id for g in drawn} == {"1/t/0"}
 
 
 @pytest.mark.parametrize(
@@ -284,6 +326,7 @@ def test_metrics_say_size_tasks_and_age_in_policy_versions() -> None:
         ({"capacity_per_task": 0}, "capacity_per_task must be at least 1, got 0"),
         ({"success_threshold": 1.0}, r"success_threshold must lie in \[0, 1\), got 1.0"),
         ({"success_threshold": -0.1}, r"success_threshold must lie in \[0, 1\), got -0.1"),
+        ({"format_weight": -0.5}, "format_weight must be at least 0, got -0.5"),
         ({"trigger": "std"}, "trigger must be one of all_failed, official, got 'std'"),
         ({"replaced": "last"}, "replaced must be one of random, first, got 'last'"),
     ],

@@ -1,13 +1,14 @@
-"""The script that installs an engine, on a machine where nothing is what it seems."""
+"""The scripts that install, start and stop an engine, on a machine where nothing is what it seems."""
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "docker" / "start_engine.sh"
+SCRIPTS = Path(__file__).parents[1] / "docker"
 
 DOCKER = """#!/bin/sh
 [ -z "$DOCKER_HOST" ] && [ -e "$MARK" ]
@@ -33,7 +34,12 @@ def machine(tmp_path):
 
 def run(environment, directory):
     done = subprocess.run(
-        ["bash", str(SCRIPT), str(directory)], env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["bash", str(SCRIPTS / "start_engine.sh"), str(directory)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     return done.returncode, done.stdout
 
@@ -52,3 +58,62 @@ def test_an_engine_that_came_with_the_package_is_used(machine, tmp_path):
     environment, _ = machine
     assert run(environment, tmp_path / "engine") == USUAL
     assert not os.path.exists(tmp_path / "engine")
+
+
+STOPPED_DOCKER = """#!/bin/sh
+echo "$*" >> "$CALLS"
+case "$*" in *ps*) echo first; echo second ;; esac
+"""
+
+
+@pytest.fixture
+def stop(tmp_path):
+    """Runs the script that stops an engine; returns what it says and how it called `docker`."""
+    (tmp_path / "docker").write_text(STOPPED_DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    calls = tmp_path / "calls"
+    calls.touch()
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(calls)}
+
+    def run_it():
+        command = ["bash", str(SCRIPTS / "stop_engine.sh"), str(tmp_path)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout, calls.read_text().splitlines()
+
+    return run_it
+
+
+@pytest.fixture
+def process(tmp_path, request):
+    """A process with the name that the test asks for, in the place of the engine."""
+    with subprocess.Popen(["bash", "-c", f"exec -a {request.param} sleep 60"]) as process:
+        (tmp_path / "dockerd.pid").write_text(str(process.pid))
+        while request.param.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            pass
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("process", ["dockerd"], indirect=True)
+def test_our_engine_is_stopped_after_its_containers_are_removed(stop, process, tmp_path):
+    said, calls = stop()
+    host = f"--host unix://{tmp_path}/docker.sock"
+    assert calls == [f"{host} ps --all --quiet", f"{host} rm --force --volumes first second"]
+    assert process.wait(timeout=5) == -signal.SIGTERM
+    assert said == f"stop_engine.sh: the engine has ended; `rm -rf {tmp_path}` removes its images too\n"
+
+
+@pytest.mark.parametrize("process", ["stranger"], indirect=True)
+def test_a_process_that_got_the_number_of_an_engine_is_left_alone(stop, process, tmp_path):
+    assert stop() == (f"stop_engine.sh: no engine runs in {tmp_path}\n", [])
+    assert process.poll() is None
+
+
+def test_without_an_engine_there_is_nothing_to_stop(stop, tmp_path):
+    assert stop() == (f"stop_engine.sh: no engine runs in {tmp_path}\n", [])
+
+
+def test_a_long_step_says_every_few_seconds_what_it_is_and_keeps_its_exit_status(tmp_path):
+    script = f". {SCRIPTS}/progress.sh; step() {{ sleep 8.5; return 3; }}; with_progress 'the step' step"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "the step (8 s)\n")

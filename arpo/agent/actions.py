@@ -1,5 +1,6 @@
 """What an agent can do: a closed union of typed actions. Coordinates are pixels; which pixels, the holder knows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,23 +115,26 @@ class Fail:
     """Declare the task infeasible (`error_env` in UI-TARS's grammar)."""
 
 
-Action = (
-    Click
-    | DoubleClick
-    | RightClick
-    | Hover
-    | Drag
-    | Scroll
-    | Hotkey
-    | Press
-    | KeyDown
-    | KeyUp
-    | TypeText
-    | Wait
-    | Finished
-    | CallUser
-    | Fail
-)
+Pointer = Click | DoubleClick | RightClick | Hover | Drag | Scroll
+"""Actions of the mouse."""
+
+Keyboard = Hotkey | Press | KeyDown | KeyUp
+"""Actions of the keyboard but typing."""
 
 Terminal = Finished | CallUser | Fail
 """Actions after which the episode ends."""
+
+Action = Pointer | Keyboard | TypeText | Wait | Terminal
+
+
+def moved(action: Action, move: Callable[[float, float], tuple[float, float]]) -> Action:
+    """Return an action with every position of it moved, such as to the pixels of another picture."""
+    match action:
+        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | Hover(x, y):
+            return type(action)(*move(x, y))
+        case Drag(x, y, to_x, to_y):
+            return Drag(*move(x, y), *move(to_x, to_y))
+        case Scroll(direction, x, y) if x is not None and y is not None:
+            return Scroll(direction, *move(x, y))
+        case _:
+            return action

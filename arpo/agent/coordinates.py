@@ -1,9 +1,9 @@
 """Model pixels and screen pixels: the size at which the model sees a screen, and the way between the two."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from arpo.agent.actions import Action, Click, DoubleClick, Drag, Hover, RightClick, Scroll
+from arpo.agent.actions import Action, moved
 from arpo.errors import ConfigError
 
 _MAX_RATIO = 200
@@ -56,29 +56,15 @@ class CoordinateFrame:
 
     def to_screen(self, action: Action) -> Action:
         """Return the action in whole screen pixels, clamped to the screen."""
-        return _moved(action, (self.model_width, self.model_height), (self.screen_width, self.screen_height))
+        return _rescaled(action, (self.model_width, self.model_height), (self.screen_width, self.screen_height))
 
     def to_model(self, action: Action) -> Action:
         """Return the action in whole model pixels, clamped to the model's image."""
-        return _moved(action, (self.screen_width, self.screen_height), (self.model_width, self.model_height))
+        return _rescaled(action, (self.screen_width, self.screen_height), (self.model_width, self.model_height))
 
 
-def _moved(action: Action, source: tuple[int, int], target: tuple[int, int]) -> Action:
-    def x_of(x: float) -> float:
-        return _scaled(x, source[0], target[0])
-
-    def y_of(y: float) -> float:
-        return _scaled(y, source[1], target[1])
-
-    match action:
-        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | Hover(x, y):
-            return replace(action, x=x_of(x), y=y_of(y))
-        case Drag(x, y, to_x, to_y):
-            return Drag(x_of(x), y_of(y), x_of(to_x), y_of(to_y))
-        case Scroll(direction, float() | int() as x, float() | int() as y):
-            return Scroll(direction, x_of(x), y_of(y))
-        case _:
-            return action
+def _rescaled(action: Action, source: tuple[int, int], target: tuple[int, int]) -> Action:
+    return moved(action, lambda x, y: (_scaled(x, source[0], target[0]), _scaled(y, source[1], target[1])))
 
 
 def _scaled(value: float, source: int, target: int) -> float:

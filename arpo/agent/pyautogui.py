@@ -15,24 +15,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import assert_never
 
-from arpo.agent.actions import (
-    Action,
-    CallUser,
-    Click,
-    DoubleClick,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    RightClick,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
+from arpo.agent.actions import Action, Keyboard, Pointer
 from arpo.agent.keys import known_key
 
 SCROLL_CLICKS = 5
@@ -68,37 +52,37 @@ def to_pyautogui(action: Action, *, wait_s: float = 5.0) -> str:
 
 
 def _statements(action: Action, wait_s: float) -> list[str]:
+    if isinstance(action, Pointer):
+        return _pointer(action)
+    if isinstance(action, Keyboard):
+        return _keyboard(action)
     match action:
-        case Click() | DoubleClick() | RightClick() | Hover() | Drag() | Scroll():
-            return _pointer(action)
-        case Hotkey() | Press() | KeyDown() | KeyUp():
-            return _keyboard(action)
-        case TypeText(text):
+        case actions.TypeText(text):
             return _typing(text)
-        case Wait():
+        case actions.Wait():
             return [f"time.sleep({float(wait_s)!r})"]
-        case Finished() | CallUser() | Fail():
+        case actions.Finished() | actions.CallUser() | actions.Fail():
             return []
         case _:
             assert_never(action)
 
 
-def _pointer(action: Click | DoubleClick | RightClick | Hover | Drag | Scroll) -> list[str]:
+def _pointer(action: Pointer) -> list[str]:
     match action:
-        case Click(x, y):
+        case actions.Click(x, y):
             return [f"pyautogui.click({_point(x, y)}, button='left')"]
-        case DoubleClick(x, y):
+        case actions.DoubleClick(x, y):
             return [f"pyautogui.doubleClick({_point(x, y)}, button='left')"]
-        case RightClick(x, y):
+        case actions.RightClick(x, y):
             return [f"pyautogui.click({_point(x, y)}, button='right')"]
-        case Hover(x, y):
+        case actions.Hover(x, y):
             return [f"pyautogui.moveTo({_point(x, y)})"]
-        case Drag(x, y, to_x, to_y):
+        case actions.Drag(x, y, to_x, to_y):
             return [
                 f"pyautogui.moveTo({_point(x, y)})",
                 f"pyautogui.dragTo({_point(to_x, to_y)}, duration={DRAG_S}, button='left')",
             ]
-        case Scroll(direction, x, y):
+        case actions.Scroll(direction, x, y):
             wheel = "scroll" if direction in ("up", "down") else "hscroll"
             clicks = SCROLL_CLICKS if direction in ("up", "right") else -SCROLL_CLICKS
             where = "" if x is None or y is None else f", {_point(x, y)}"
@@ -107,16 +91,16 @@ def _pointer(action: Click | DoubleClick | RightClick | Hover | Drag | Scroll) -
             assert_never(action)
 
 
-def _keyboard(action: Hotkey | Press | KeyDown | KeyUp) -> list[str]:
+def _keyboard(action: Keyboard) -> list[str]:
     match action:
-        case Hotkey(keys):
+        case actions.Hotkey(keys):
             return [_hotkey(keys)]
-        case Press(key):
+        case actions.Press(key):
             names = _physical(key)
             return [f"pyautogui.press({names[0]!r})" if len(names) == 1 else _hotkey((key,))]
-        case KeyDown(key):
+        case actions.KeyDown(key):
             return [f"pyautogui.keyDown({name!r})" for name in _physical(key)]
-        case KeyUp(key):
+        case actions.KeyUp(key):
             return [f"pyautogui.keyUp({name!r})" for name in reversed(_physical(key))]
         case _:
             assert_never(action)

@@ -3,24 +3,8 @@
 import math
 from typing import assert_never
 
-from arpo.agent.actions import (
-    Action,
-    CallUser,
-    Click,
-    DoubleClick,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    RightClick,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
+from arpo.agent.actions import Action, Pointer
 from arpo.agent.boxes import MAX_COORDINATE
 from arpo.agent.keys import canonical_key
 
@@ -36,18 +20,18 @@ def render(action: Action) -> str:
     Raises:
         ValueError: If no text means this action: an unknown key, a position that is not a number.
     """
+    if isinstance(action, Pointer):
+        return f"{_NAMES[type(action)]}({_pointer_arguments(action)})"
     match action:
-        case Click() | DoubleClick() | RightClick() | Hover() | Drag() | Scroll():
-            arguments = _pointer_arguments(action)
-        case Hotkey(keys):
+        case actions.Hotkey(keys):
             arguments = f"key={_hotkey(keys)}"
-        case Press(key) | KeyDown(key) | KeyUp(key):
+        case actions.Press(key) | actions.KeyDown(key) | actions.KeyUp(key):
             arguments = f"key={_quote(_key(key))}"
-        case TypeText(text):
+        case actions.TypeText(text):
             arguments = f"content={_quote(text)}"
-        case Finished(content):
+        case actions.Finished(content):
             arguments = f"content={_quote(content)}" if content else ""
-        case Wait() | CallUser() | Fail():
+        case actions.Wait() | actions.CallUser() | actions.Fail():
             arguments = ""
         case _:
             assert_never(action)
@@ -61,29 +45,29 @@ def render_response(action: Action, thought: str = "") -> str:
 
 
 _NAMES = {
-    Click: "click",
-    DoubleClick: "left_double",
-    RightClick: "right_single",
-    Hover: "hover",
-    Drag: "drag",
-    Scroll: "scroll",
-    Hotkey: "hotkey",
-    Press: "press",
-    KeyDown: "keydown",
-    KeyUp: "keyup",
-    TypeText: "type",
-    Wait: "wait",
-    Finished: "finished",
-    CallUser: "call_user",
-    Fail: "error_env",
+    actions.Click: "click",
+    actions.DoubleClick: "left_double",
+    actions.RightClick: "right_single",
+    actions.Hover: "hover",
+    actions.Drag: "drag",
+    actions.Scroll: "scroll",
+    actions.Hotkey: "hotkey",
+    actions.Press: "press",
+    actions.KeyDown: "keydown",
+    actions.KeyUp: "keyup",
+    actions.TypeText: "type",
+    actions.Wait: "wait",
+    actions.Finished: "finished",
+    actions.CallUser: "call_user",
+    actions.Fail: "error_env",
 }
 
 
-def _pointer_arguments(action: Click | DoubleClick | RightClick | Hover | Drag | Scroll) -> str:
+def _pointer_arguments(action: Pointer) -> str:
     match action:
-        case Drag(x, y, to_x, to_y):
+        case actions.Drag(x, y, to_x, to_y):
             return f"start_box={_point(x, y)}, end_box={_point(to_x, to_y)}"
-        case Scroll(direction, x, y):
+        case actions.Scroll(direction, x, y):
             where = "" if x is None or y is None else f"start_box={_point(x, y)}, "
             return f"{where}direction='{direction}'"
         case _:

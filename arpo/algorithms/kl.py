@@ -10,6 +10,10 @@ from arpo.algorithms.losses import MAX_LOG_RATIO
 
 KLEstimator = Literal["k1", "abs", "k2", "k3"]
 
+MAX_K3 = 10.0
+"""Bound of k3, as in verl 0.9.1: one token that the reference finds e^20 times likelier would add 4.9e8 to the loss.
+A bounded token has no gradient; the bound is reached at d = -2.6, where π is a thirteenth of π_ref, and at d = 11."""
+
 
 def kl_divergence(
     logprobs: Float[Tensor, "batch actions"],
@@ -25,7 +29,8 @@ def kl_divergence(
       zero; it belongs into a reward or a metric.
     * `abs`: |d|.
     * `k2`: d² / 2. Biased, but as a loss its expected gradient is that of the KL.
-    * `k3`: exp(-d) - 1 + d. Unbiased and never negative; GRPO's choice (arXiv 2402.03300, equation 4).
+    * `k3`: min(exp(-d) - 1 + d, 10). Unbiased below the bound and never negative; GRPO's choice (arXiv 2402.03300,
+      equation 4).
 
     Raises:
         ValueError: When the estimator is not one of those above.
@@ -40,5 +45,5 @@ def kl_divergence(
             return 0.5 * difference.square()
         case "k3":
             # `expm1` keeps the value from drowning in the rounding of 1 where the policies nearly agree.
-            return torch.expm1(-difference) + difference
+            return (torch.expm1(-difference) + difference).clamp(max=MAX_K3)
     raise ValueError(f"estimator must be one of {', '.join(get_args(KLEstimator))}, got {estimator!r}")

@@ -17,6 +17,9 @@ MAX_LOG_RATIO = 20.0
 """Bound of a log-ratio before `exp`. e^20 ≈ 5e8 is far outside of any clip range, so no useful value changes, but
 it is finite: an advantage of zero times an infinite ratio would be NaN instead of zero, and one outlier with a
 negative advantage, which the clip does not bound, would make the gradient of the whole minibatch infinite."""
+MAX_SEQUENCE_LOG_RATIO = 10.0
+"""Upper bound of a sequence's mean log-ratio, as in verl 0.9.1. A mean over hundreds of tokens lies near 0, and all of
+them carry the same ratio: at 20 one sequence would weigh 5e8 on each of its tokens."""
 
 Aggregation = Literal["sequence", "token", "sequence_sum", "dr_grpo"]
 RatioLevel = Literal["token", "sequence"]
@@ -169,8 +172,9 @@ def policy_loss(
         mask: True on action tokens.
         average: Counts of the whole minibatch.
         clip: The ratios that still count.
-        level: `token`: a ratio a token. `sequence`: one ratio a sequence, the geometric mean of its tokens' ratios
-            (GSPO, arXiv 2507.18071, equation 7).
+        level: `token`: a ratio a token. `sequence`: one ratio a sequence, the geometric mean s of its tokens' ratios
+            (GSPO, arXiv 2507.18071, equation 7); a token's gradient is that of sg[s] · π / sg[π] (equation 14), so
+            that the weight of a token weighs that token's gradient alone.
         weights: Factors outside of the min, constant in the gradient: corrections of sampler-trainer mismatch
             (`corrections.py`) and selections of tokens (`selection.py`). Averages still count a token of weight 0.
 
@@ -190,12 +194,15 @@ def policy_loss(
 
 
 def _ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, level: str) -> tuple[Tensor, Tensor]:
-    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
-    if level == "sequence":
-        log_ratio = (log_ratio.sum(dim=1) / mask.sum(dim=1).clamp(min=1))[:, None].expand_as(mask)
-    elif level != "token":
+    if level not in get_args(RatioLevel):
         raise ValueError(f"level must be one of {', '.join(get_args(RatioLevel))}, got {level!r}")
-    log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
+    largest = MAX_LOG_RATIO
+    if level == "sequence":
+        largest = MAX_SEQUENCE_LOG_RATIO
+        mean = (log_ratio.sum(dim=1) / mask.sum(dim=1).clamp(min=1))[:, None].detach()
+        log_ratio = mean + torch.where(mask, logprobs - logprobs.detach(), 0.0)  # 0 in value, 1 in the gradient
+    log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, largest)
     return log_ratio.exp(), log_ratio
 
 

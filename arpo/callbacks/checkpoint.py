@@ -1,7 +1,6 @@
 """Checkpoints that are whole or absent, and finding the newest one that can be trusted."""
 
 import logging
-import os
 import re
 import zipfile
 from pathlib import Path
@@ -14,11 +13,11 @@ from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
 from arpo.errors import CheckpointError, ConfigError
+from arpo.host.files import PARTIAL, atomically
 
 log = logging.getLogger(__name__)
 
 SUFFIX = ".ckpt"
-PARTIAL = ".partial"
 
 
 class IterationCheckpoint(Checkpoint):
@@ -100,29 +99,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
         final = Path(path)
-        partial = final.with_name(final.name + PARTIAL)
-        final.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with partial.open("wb") as file:
+            with atomically(final, sync=True) as partial, partial.open("wb") as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(final)
-            _sync_directory(final.parent)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError of its zip writer
-            partial.unlink(missing_ok=True)
             raise CheckpointError(
                 f"cannot write checkpoint {final}: {error}; earlier checkpoints are untouched: free space, "
                 "then continue with resume=auto"
             ) from error
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_valid(path: Path) -> bool:

@@ -12,6 +12,7 @@ from typing_extensions import override
 from arpo.errors import ConfigError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
+from arpo.host.files import write_atomically
 from arpo.rollout.hooks import runtime_of
 from arpo.types import Task
 
@@ -47,6 +48,8 @@ class Evaluation(L.Callback):
         self.settings = settings
         self.every_n_iterations = every_n_iterations
         self.at_start = at_start
+        self.durations: list[float] = []
+        """Seconds of every evaluation of this process."""
 
     @override
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -59,10 +62,13 @@ class Evaluation(L.Callback):
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         iteration = trainer.current_epoch + 1
-        last = iteration == trainer.max_epochs
-        if last or (self.every_n_iterations and iteration % self.every_n_iterations == 0):
+        if self.is_due(iteration, trainer.max_epochs):
             metrics = self._evaluate(trainer, iteration)
             pl_module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
+
+    def is_due(self, iteration: int, last: int | None) -> bool:
+        """Return whether an iteration, from 1, ends with an evaluation; `last` is the last one of the run."""
+        return iteration == last or bool(self.every_n_iterations and iteration % self.every_n_iterations == 0)
 
     def _evaluate(self, trainer: L.Trainer, iteration: int) -> dict[str, float]:
         if not trainer.is_global_zero:
@@ -75,8 +81,7 @@ class Evaluation(L.Callback):
             results[name] = result.to_json()
             metrics[f"val/{name}/success_rate"] = result.success_rate
             log.info("iteration %d, %s: success %.1f %%", iteration, name, 100 * result.success_rate)
-        metrics["time/evaluation"] = time.monotonic() - started
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"iteration_{iteration:06d}.json"
-        path.write_text(json.dumps(results, indent=1))
+        self.durations.append(time.monotonic() - started)
+        metrics["time/evaluation"] = self.durations[-1]
+        write_atomically(self.directory / f"iteration_{iteration:06d}.json", json.dumps(results, indent=1))
         return metrics

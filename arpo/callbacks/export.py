@@ -1,13 +1,14 @@
 """Writing the policy as a directory that other programs load."""
 
 import logging
-import shutil
 from pathlib import Path
 
 import lightning as L
 from typing_extensions import override
 
+from arpo.host.files import atomically
 from arpo.models.policy import Policy
+from arpo.modules.base import PolicyModule
 
 log = logging.getLogger(__name__)
 
@@ -20,16 +21,12 @@ class ExportPolicy(L.Callback):
 
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        policy: Policy = pl_module.policy  # type: ignore[assignment]
         if trainer.is_global_zero:
-            export_policy(policy, self.directory)
+            export_policy(PolicyModule.of(pl_module).policy, self.directory)
 
 
 def export_policy(policy: Policy, directory: Path) -> None:
     """Write `policy` to `directory` through a folder beside it, so that nobody ever sees half of it."""
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    policy.save(partial)
-    shutil.rmtree(directory, ignore_errors=True)
-    partial.rename(directory)
+    with atomically(directory) as partial:
+        policy.save(partial)
     log.info("the policy is in %s", directory)

@@ -1,62 +1,23 @@
-"""How a run is doing, for the person in front of it: a live line in a terminal, plain lines everywhere else."""
+"""When to say how a run is doing; what is said and how it is shown stands in `arpo.display`."""
 
 import logging
-import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Literal, TextIO, cast
 
 import lightning as L
 from rich.console import Console
-from rich.file_proxy import FileProxy
-from rich.live import Live
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
-from arpo.display.summary import RunSummary, clock
+from arpo.callbacks.evaluation import Evaluation
+from arpo.display.live import LiveLine, live_line
+from arpo.display.progress_line import Line, State, clock, iteration_line, step_line, training_line
+from arpo.display.summary import RunSummary
 from arpo.rollout.hooks import RolloutCallback, runtime_of
-from arpo.rollout.meter import RolloutStatus
-from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import RolloutBatch
 
 log = logging.getLogger(__name__)
-
-WINDOW = 10
-"""Iterations of the moving mean and of the estimate of what is left."""
-HEARTBEAT_S = 30.0
-"""Seconds after which a plain log says that a long iteration is alive."""
-
-
-@dataclass(slots=True)
-class State:
-    """What the line shows besides the rollout itself; the trainer's thread writes, the painter reads."""
-
-    iteration: int = 0
-    """The running one, from 1."""
-    iterations: int | None = None
-    started: float = field(default_factory=time.monotonic)
-    """Of the running iteration."""
-    phase: Literal["starting", "update", "closing"] = "starting"
-    """What the trainer does while no episode runs."""
-    successes: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    """Success rates of the last iterations."""
-    durations: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    replayed: int = 0
-    replay_size: float | None = None
-
-    def remaining_s(self) -> float | None:
-        """Seconds to the end, if iterations stay as long as the last ones; None before the first has ended."""
-        if not self.durations or self.iterations is None:
-            return None
-        left = (self.iterations - self.iteration + 1) * fmean(self.durations) - (time.monotonic() - self.started)
-        return max(0.0, left)
 
 
 class Progress(RolloutCallback):
@@ -66,36 +27,40 @@ class Progress(RolloutCallback):
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        """Take a terminal.
+        """Start the run's clock.
 
         Args:
             console: Where to paint, standard error by default; where it is no terminal, lines go to the log.
         """
         self.console = console or Console(stderr=True)
+        self._built = time.monotonic()
         self._state = State()
         self._summary: RunSummary | None = None
-        self._painter: Painter | Heartbeat | None = None
-        self._mark = time.monotonic()
+        self._live: LiveLine | None = None
+        self._evaluations: list[Evaluation] = []
+
+    @override
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if not trainer.is_global_zero or stage != "fit":
+            return
+        endless = trainer.max_epochs in (None, -1)
+        state = self._state = State(iteration=1, iterations=None if endless else trainer.max_epochs)
+        self._summary = RunSummary(trainer.default_root_dir, started=self._built)
+        self._evaluations = [each for each in trainer.callbacks if isinstance(each, Evaluation)]  # type: ignore[attr-defined]
+        runtime = runtime_of(trainer)
+        self._live = live_line(self.console, lambda: training_line(state, runtime.status()))
+        self._live.start()  # before weights go to the engine for the first time
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
-        self._state = State(iteration=trainer.current_epoch + 1, iterations=trainer.max_epochs)
-        self._summary = RunSummary(trainer.default_root_dir)
-        runtime = runtime_of(trainer)
-        self._painter = (
-            Painter(self.console, self._state, runtime)
-            if self.console.is_terminal
-            else Heartbeat(self._state, runtime)
-        )
-        self._painter.start()
-        self._mark = time.monotonic()
+        self._state.iteration = trainer.current_epoch + 1
+        self._count_evaluations(done=trainer.current_epoch)
+        if self._summary is not None:
+            self._summary.started_working()
 
     @override
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._summary is not None and not self._state.durations:
-            self._summary.add_evaluation(time.monotonic() - self._mark)  # of the untrained policy
+        self._count_evaluations(done=trainer.current_epoch)  # the untrained policy's has just ended
         self._state.iteration = trainer.current_epoch + 1
         self._state.started = time.monotonic()
         self._state.phase = "starting"
@@ -112,35 +77,37 @@ class Progress(RolloutCallback):
         ]
         self._state.successes.append(fmean(collected) if collected else 0.0)
         self._state.replayed = sum(len(group.injected) for group in batch.groups)
-        self._state.phase = "update"
+        self._state.phase = "update and weight sync"
 
     @override
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        self._mark = time.monotonic()
+        now = time.monotonic()
+        self._state.durations.append(now - self._state.started)
+        self._state.started = now
         self._state.phase = "closing"
 
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._summary is None:
+        if self._summary is None or self._live is None:
             return
         state = self._state
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        duration = time.monotonic() - state.started
-        state.durations.append(duration)
+        duration = state.durations[-1] + time.monotonic() - state.started
         state.replay_size = metrics.get("replay/size")
         self._summary.add(state.iteration, metrics)
-        self._summary.add_evaluation(time.monotonic() - self._mark)
-        if isinstance(self._painter, Heartbeat):
-            self._painter.beat()
-            log.info("%s", iteration_line(state, duration))
+        self._count_evaluations(done=state.iteration)
+        state.started = time.monotonic()
+        self._live.say(iteration_line(state, duration))
+        state.phase = "saving"
 
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop()
         if self._summary is None:
             return
+        self._summary.add_evaluations(sum(sum(each.durations) for each in self._evaluations))
         if self.console.is_terminal:
             self.console.print(Panel(self._summary.table(), title="ARPO", expand=False))
         else:
@@ -155,139 +122,71 @@ class Progress(RolloutCallback):
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self._stop()
 
+    def _count_evaluations(self, *, done: int) -> None:
+        """Note how many evaluations come after `done` iterations, and how long the last ones took."""
+        last = self._state.iterations
+        coming = range(done + 1, (last or 0) + 1)
+        self._state.evaluations_left = max(
+            (sum(each.is_due(iteration, last) for iteration in coming) for each in self._evaluations), default=0
+        )
+        ended = [each.durations[-1] for each in self._evaluations if each.durations]
+        self._state.evaluation_s = sum(ended) if ended else None
+
     def _stop(self) -> None:
-        if self._painter is not None:
-            self._painter.stop()
-            self._painter = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
 
-class Painter:
-    """Repaints one line at the bottom of a terminal; log lines scroll above it."""
+class StepProgress(L.Callback):
+    """Shows step, loss and time to go of a training on data that is there, such as a warm start."""
 
-    def __init__(self, console: Console, state: State, runtime: RolloutRuntime) -> None:
-        self._console, self._state, self._runtime = console, state, runtime
-        self._live = Live(console=console, get_renderable=self._paint, refresh_per_second=4, transient=True)
-        self._streams: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
+    def __init__(self, console: Console | None = None) -> None:
+        """Take a terminal.
 
-    def start(self) -> None:
-        """Paint until `stop`."""
-        for handler in _terminal_handlers():
-            self._streams.append((handler, handler.stream))
-            handler.setStream(cast(TextIO, FileProxy(self._console, handler.stream)))
+        Args:
+            console: Where to paint, standard error by default; where it is no terminal, lines go to the log.
+        """
+        self.console = console or Console(stderr=True)
+        self._started = time.monotonic()
+        self._step = 0
+        self._steps: int | None = None
+        self._loss: float | None = None
+        self._live: LiveLine | None = None
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        batches = trainer.estimated_stepping_batches
+        self._steps = int(batches) if batches != float("inf") else None
+        self._started = time.monotonic()
+        self._live = live_line(self.console, self._line)
         self._live.start()
 
-    def stop(self) -> None:
-        """Give the terminal back as it was."""
-        self._live.stop()
-        for handler, stream in self._streams:
-            handler.setStream(stream)
-        self._streams.clear()
+    @override
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: object, batch_idx: int
+    ) -> None:
+        self._step = trainer.global_step
+        if self._live is not None and "train/loss" in trainer.callback_metrics:
+            self._loss = float(trainer.callback_metrics["train/loss"])
 
-    def _paint(self) -> Table:
-        return progress_line(self._state, self._runtime.status())
+    @override
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._live is not None:
+            self._stop()
+            loss = "" if self._loss is None else f", loss {self._loss:.3f}"
+            log.info("learned %d steps in %s%s", self._step, clock(time.monotonic() - self._started), loss)
 
+    @override
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self._stop()
 
-def _terminal_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
-    """Every handler that would write across the live line; libraries have their own beside the root's."""
-    loggers = [logging.getLogger(), *logging.getLogger().manager.loggerDict.values()]
-    for logger in loggers:
-        if isinstance(logger, logging.Logger):
-            for handler in logger.handlers:
-                fixed = "stream" in vars(handler)  # others look sys.stderr up at every line, and rich replaces that
-                if isinstance(handler, logging.StreamHandler) and fixed and handler.stream in (sys.stdout, sys.stderr):
-                    yield handler
+    def _line(self) -> Line:
+        return step_line(self._step, self._steps, self._loss, time.monotonic() - self._started)
 
-
-class Heartbeat:
-    """Logs where a rollout stands when nothing else was logged for a while."""
-
-    def __init__(self, state: State, runtime: RolloutRuntime, every_s: float = HEARTBEAT_S) -> None:
-        self._state, self._runtime, self._every_s = state, runtime, every_s
-        self._stopped = threading.Event()
-        self._last = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-
-    def start(self) -> None:
-        """Watch until `stop`."""
-        self._thread.start()
-
-    def beat(self) -> None:
-        """Something was logged: wait anew."""
-        self._last = time.monotonic()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(max(0.0, self._last + self._every_s - time.monotonic())):
-            if time.monotonic() - self._last >= self._every_s:
-                self.beat()
-                log.info("%s", " · ".join(parts(self._state, self._runtime.status())))
-
-
-def progress_line(state: State, rollout: RolloutStatus) -> Table:
-    """Give the live line: a bar of the run, then everything in words; what does not fit is cut at the end."""
-    row = Table.grid(padding=(0, 1))
-    row.add_column(no_wrap=True, width=10)
-    row.add_column(no_wrap=True, overflow="ellipsis")
-    bar = ProgressBar(total=state.iterations, completed=state.iteration - 1 + _share(state, rollout), width=10)
-    row.add_row(bar, " · ".join(parts(state, rollout)))
-    return row
-
-
-def parts(state: State, rollout: RolloutStatus) -> list[str]:
-    """Give what there is to say while an iteration runs, the most important first."""
-    said = [f"iteration {state.iteration}/{state.iterations or '?'}"]
-    running = _is_running(state, rollout)
-    if running:
-        name = "rollout" if rollout.name == "train" else f"evaluation {rollout.name}"
-        said.append(f"{name} {rollout.episodes_done}/{rollout.episodes_total}")
-        if rollout.episodes_done:
-            said.append(f"success {100 * rollout.successes / rollout.episodes_done:.0f} %")
-    else:
-        said.append(state.phase)
-    if state.successes:
-        said.append(recent(state))
-    remaining = state.remaining_s()
-    if remaining is not None:
-        said.append(f"{clock(remaining)} to go")
-    if state.replay_size is not None:
-        said.append(f"replay {state.replay_size:.0f}, {state.replayed} injected")
-    if running and rollout.elapsed_s > 0:
-        said.append(f"{rollout.steps / rollout.elapsed_s:.1f} steps/s")
-    if running and rollout.dropped:
-        said.append(f"{rollout.dropped} episodes lost")
-    return said
-
-
-def iteration_line(state: State, duration_s: float) -> str:
-    """Give the line that a plain log keeps of an iteration."""
-    said = [f"iteration {state.iteration}/{state.iterations or '?'}"]
-    if state.successes:
-        said.append(f"success {100 * state.successes[-1]:.0f} %, {recent(state)}")
-    if state.replay_size is not None:
-        said.append(f"replay {state.replay_size:.0f}, {state.replayed} injected")
-    said.append(f"{duration_s:.1f} s")
-    if state.iterations is not None and state.durations:
-        said.append(f"{clock((state.iterations - state.iteration) * fmean(state.durations))} to go")
-    return " · ".join(said)
-
-
-def recent(state: State) -> str:
-    """Give the moving mean of the success rate."""
-    return f"last {len(state.successes)}: {100 * fmean(state.successes):.0f} %"
-
-
-def _is_running(state: State, rollout: RolloutStatus) -> bool:
-    """Whether the trainer waits for episodes; during an update, episodes of a later iteration may run too."""
-    return state.phase != "update" and rollout.episodes_total > 0 and rollout.episodes_done < rollout.episodes_total
-
-
-def _share(state: State, rollout: RolloutStatus) -> float:
-    """How much of the running iteration is done, counting its rollout alone."""
-    if state.phase != "starting":
-        return 1.0
-    running = rollout.name == "train" and _is_running(state, rollout)
-    return rollout.episodes_done / rollout.episodes_total if running else 0.0
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None

@@ -3,22 +3,16 @@
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, pstdev
-from typing import Protocol
 
 import lightning as L
 from typing_extensions import override
 
 from arpo.algorithms.rewards import group_rewards, is_success
+from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import Group, Outcome, RolloutBatch, Trajectory
 
 TRUNCATED = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
-
-
-class RewardedModule(Protocol):
-    """The part of a LightningModule that the metrics of groups need."""
-
-    format_weight: float
 
 
 class RolloutMetrics(RolloutCallback):
@@ -29,9 +23,9 @@ class RolloutMetrics(RolloutCallback):
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
-        rewarded: RewardedModule = module  # type: ignore[assignment]
+        format_weight = PolicyModule.of(module).format_weight
         threshold = runtime_of(trainer).settings.success_threshold
-        metrics = batch_metrics(batch.groups, success_threshold=threshold, format_weight=rewarded.format_weight)
+        metrics = batch_metrics(batch.groups, success_threshold=threshold, format_weight=format_weight)
         module.log_dict(batch.metrics | metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
 

@@ -16,6 +16,8 @@ import psutil
 import torch
 from typing_extensions import override
 
+from arpo.host.files import write_atomically
+
 log = logging.getLogger(__name__)
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -62,10 +64,7 @@ class RunRecord(L.Callback):
         self._entry |= {"status": status, "updated": _now()}
         earlier = json.loads(self.path.read_text())["starts"] if self.path.exists() else []
         starts = [entry for entry in earlier if entry["started"] != self._entry["started"]]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".tmp")
-        partial.write_text(json.dumps({"starts": [*starts, self._entry]}, indent=1))
-        partial.replace(self.path)
+        write_atomically(self.path, json.dumps({"starts": [*starts, self._entry]}, indent=1))
 
 
 def provenance() -> dict[str, Any]:

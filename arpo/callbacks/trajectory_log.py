@@ -2,17 +2,16 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Protocol
 
 import lightning as L
 import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
 from arpo.display.drawing import ending, film_strip
+from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import Group, RolloutBatch, Step, Trajectory
 
@@ -20,28 +19,6 @@ log = logging.getLogger(__name__)
 
 MAX_RESPONSE = 2000
 """Characters of a response that the text shows."""
-
-
-class UpdateRecord(Protocol):
-    """A module's record of its last update, one value an element."""
-
-    @property
-    def advantages(self) -> Tensor:
-        """One a trajectory."""
-
-    @property
-    def ratios(self) -> Tensor:
-        """One a trained token."""
-
-    @property
-    def lengths(self) -> Tensor:
-        """Steps, one a trajectory."""
-
-
-class UpdatedModule(Protocol):
-    """The part of a LightningModule that the histograms need."""
-
-    last_update: UpdateRecord | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +69,7 @@ class TrajectoryLog(RolloutCallback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        updated: UpdatedModule = pl_module  # type: ignore[assignment]
-        record = updated.last_update
+        record = PolicyModule.of(pl_module).last_update
         if record is None or not self._is_due(batch.iteration):
             return
         values = {"advantage": record.advantages, "ratio": record.ratios, "length": record.lengths}

@@ -1,7 +1,6 @@
 """Demonstrations collected from environments that can solve themselves."""
 
 import asyncio
-import hashlib
 import logging
 import random
 from collections.abc import Sequence
@@ -13,10 +12,11 @@ from arpo.agent.actions import Action, Finished, Terminal
 from arpo.agent.coordinates import CoordinateFrame, smart_resize
 from arpo.agent.render import render_response
 from arpo.datamodules.demonstrator import Demonstrator
-from arpo.envs.pool.pool import EnvPool, LeasedEnv
+from arpo.envs.pool.lease import LeasedEnv
+from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, EnvError
 from arpo.rollout.seeds import derive_seed
-from arpo.types import Observation, Task
+from arpo.types import Observation, Task, screenshot_key
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +164,6 @@ class DemonstrationCollector:
         return CoordinateFrame(observation.width, observation.height, width, height)
 
     def _step(self, observation: Observation, action: Action) -> DemonstrationStep:
-        key = hashlib.sha256(observation.screenshot).hexdigest()
+        key = screenshot_key(observation.screenshot)
         self.screens[key] = observation.screenshot
         return DemonstrationStep(key, observation.width, observation.height, render_response(action))

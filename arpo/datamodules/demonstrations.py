@@ -19,6 +19,7 @@ from arpo.agent.render import render_response
 from arpo.datamodules.collecting import Demonstration, DemonstrationCollector, DemonstrationStep
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.pool import EnvPool
+from arpo.host.files import write_atomically
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Outcome, Step, Task, Trajectory
@@ -139,9 +140,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         for key, png in screens.items():
             (self.directory / f"{key}.png").write_bytes(png)
         lines = [json.dumps({"fingerprint": self._fingerprint()}), *(_encode(d) for d in demonstrations)]
-        partial = self.directory / "demonstrations.jsonl.partial"
-        partial.write_text("\n".join(lines) + "\n")
-        partial.replace(self.directory / "demonstrations.jsonl")
+        write_atomically(self.directory / "demonstrations.jsonl", "\n".join(lines) + "\n")
 
 
 def corpus(demonstrations: Sequence[Demonstration], prompt: Prompt, max_pixels: int, seed: int) -> list[str]:

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities.types import TRAIN_DATALOADERS
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
+from arpo.modules.base import PolicyModule
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskSampler
@@ -65,7 +66,7 @@ class RolloutDataModule(L.LightningDataModule):
         """Collect the batch of the trainer's current iteration; on other ranks than 0, an empty one."""
         assert self.trainer is not None
         iteration = self.trainer.current_epoch
-        version: int = self.trainer.lightning_module.policy_version  # type: ignore[assignment]
+        version = PolicyModule.of(self.trainer.lightning_module).policy_version
         if self._rank != 0:
             return RolloutBatch(iteration, version, [])
         self._begin(iteration)

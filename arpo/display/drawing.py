@@ -5,29 +5,12 @@ import importlib.util
 import io
 import textwrap
 from pathlib import Path
-from typing import assert_never
 
 from PIL import Image, ImageDraw, ImageFont
 from PIL.Image import Resampling
 
-from arpo.agent.actions import (
-    Action,
-    CallUser,
-    Click,
-    DoubleClick,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    RightClick,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
+from arpo.agent.actions import Action, moved
 from arpo.agent.parser import parse_action
 from arpo.agent.render import render
 from arpo.types import Step, Trajectory
@@ -58,25 +41,23 @@ def draw_action(screenshot: Image.Image, action: Action) -> Image.Image:
     """
     pen = _Pen(screenshot)
     match action:
-        case Click(x, y):
+        case actions.Click(x, y):
             pen.target((x, y), rings=1)
-        case DoubleClick(x, y):
+        case actions.DoubleClick(x, y):
             pen.target((x, y), rings=2)
-        case RightClick(x, y):
+        case actions.RightClick(x, y):
             pen.target((x, y), rings=1)
             pen.tag("right", (x, y))
-        case Hover(x, y):
+        case actions.Hover(x, y):
             pen.ring((x, y), 1.0)
             pen.tag("hover", (x, y))
-        case Drag(x, y, to_x, to_y):
+        case actions.Drag(x, y, to_x, to_y):
             pen.ring((x, y), 0.6)
             pen.arrow((x, y), (to_x, to_y))
-        case Scroll(direction, x, y):
+        case actions.Scroll(direction, x, y):
             pen.scroll(direction, None if x is None or y is None else (x, y))
-        case TypeText() | Hotkey() | Press() | KeyDown() | KeyUp() | Wait() | Finished() | CallUser() | Fail():
-            pen.label(render(action), ACTION)
         case _:
-            assert_never(action)
+            pen.label(render(action), ACTION)
     return pen.picture
 
 
@@ -99,7 +80,11 @@ def step_picture(step: Step, png: bytes, *, width: int = 400) -> Image.Image:
         return draw_parse_error(picture, step.parse_error)
     if not step.action:
         return picture
-    return draw_action(picture, _moved(parse_action(step.action), picture.width / step.width))
+    factor = picture.width / step.width
+    # the middle of a pixel stays in its middle
+    return draw_action(
+        picture, moved(parse_action(step.action), lambda x, y: ((x + 0.5) * factor, (y + 0.5) * factor))
+    )
 
 
 def film_strip(trajectory: Trajectory, *, columns: int = 5, rows: int = 2, width: int = 400) -> Image.Image:
@@ -171,23 +156,6 @@ def _scaled(picture: Image.Image, width: int) -> Image.Image:
         factor = max(1, round(width / picture.width))
         return picture.resize((picture.width * factor, picture.height * factor), Resampling.NEAREST)
     return picture.resize((width, round(picture.height * width / picture.width)), Resampling.LANCZOS)
-
-
-def _moved(action: Action, factor: float) -> Action:
-    """An action on a picture that was scaled by `factor`; the middle of a pixel stays in its middle."""
-
-    def scale(value: float) -> float:
-        return (value + 0.5) * factor
-
-    match action:
-        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | Hover(x, y):
-            return type(action)(scale(x), scale(y))
-        case Drag(x, y, to_x, to_y):
-            return Drag(scale(x), scale(y), scale(to_x), scale(to_y))
-        case Scroll(direction, x, y) if x is not None and y is not None:
-            return Scroll(direction, scale(x), scale(y))
-        case _:
-            return action
 
 
 @functools.cache

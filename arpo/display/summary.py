@@ -1,4 +1,4 @@
-"""The card at the end of a run: what it reached, where its time went, and where to look."""
+"""The card at the end of a run: its results, the share of each part in its time, and the places to look at."""
 
 import time
 from collections import defaultdict
@@ -7,28 +7,24 @@ from pathlib import Path
 
 from rich.table import Table
 
+from arpo.display.progress_line import clock
+
 MEASURED = ("rollout", "update", "sync", "env", "generate")
 """Read from the metrics `time/<name>`, which every iteration logs."""
-
-
-def clock(seconds: float) -> str:
-    """Give a duration as people read it: `0:07`, `12:34`, `3:05:00`."""
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 class RunSummary:
     """Collects what the card shows, iteration by iteration."""
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, started: float | None = None) -> None:
         """Start the clock.
 
         Args:
-            directory: Where the results of the run are.
+            directory: The folder of the run's results.
+            started: The time on `time.monotonic` at which the run began; now by default.
         """
         self.directory = Path(directory)
-        self._started = time.monotonic()
+        self._started = time.monotonic() if started is None else started
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._curves: dict[str, dict[int, float]] = {}
 
@@ -40,28 +36,33 @@ class RunSummary:
             if name.endswith("success_rate"):
                 self._curves.setdefault(name, {})[iteration] = value
 
-    def add_evaluation(self, seconds: float) -> None:
-        """Take in the time of an evaluation."""
+    def started_working(self) -> None:
+        """Count the time so far as that of starting engine and environments."""
+        self._seconds["start"] = time.monotonic() - self._started
+
+    def add_evaluations(self, seconds: float) -> None:
+        """Take in the time of all evaluations."""
         self._seconds["evaluation"] += seconds
 
     def rows(self) -> list[tuple[str, str]]:
-        """Give the card as pairs of what and how much."""
+        """Return the card as pairs of a name and what there is to say about it."""
         wall = time.monotonic() - self._started
         rows = []
         for name, curve in sorted(self._curves.items()):
             best = max(curve, key=lambda iteration: curve[iteration])
             last = curve[max(curve)]
             rows.append((name, f"{100 * last:.1f} % at the end, best {100 * curve[best]:.1f} % (iteration {best})"))
-        rows.append(("wall time", f"{clock(wall)}: {self._split(wall)}"))
+        rows.append(("wall time", f"{clock(wall)}, of which {self._split(wall)}"))
         rows.append(("results", str(self.directory)))
         rows.append(("curves", f"tensorboard --logdir {self.directory}"))
         return rows
 
     def _split(self, wall: float) -> str:
-        """Where the time went; the rollout is divided by what its episodes waited for."""
+        """Return the share of each part in the time; the rollout is divided by what its episodes waited for."""
         waited = self._seconds["env"] + self._seconds["generate"]
         environment = self._seconds["rollout"] * (self._seconds["env"] / waited if waited else 0.0)
         split = {
+            "start": self._seconds["start"],
             "environment": environment,
             "generation": self._seconds["rollout"] - environment,
             "update": self._seconds["update"],
@@ -72,12 +73,12 @@ class RunSummary:
         return ", ".join(f"{name} {100 * seconds / max(wall, 1e-9):.0f} %" for name, seconds in split.items())
 
     def table(self) -> Table:
-        """Give the card for a terminal."""
+        """Return the card for a terminal."""
         table = Table.grid(padding=(0, 2))
         for name, value in self.rows():
             table.add_row(name, value)
         return table
 
     def lines(self) -> list[str]:
-        """Give the card for a plain log."""
+        """Return the card for a plain log."""
         return [f"{name}: {value}" for name, value in self.rows()]

@@ -1,16 +1,14 @@
-"""What every desktop must do, as executable checks: one contract for the fake, the browser and the real desktops.
+"""The contract of a desktop as executable checks: one for the fake, the browser and the real desktops.
 
 check_env(env, task)        # a fresh environment; it is closed afterwards
 check_episode(env, task)    # one more task of an environment that goes on living
 """
 
-import io
 from collections.abc import Callable, Sequence
-
-from PIL import Image
 
 from arpo.agent.actions import Action, Finished, Hover, Press, Scroll, Wait
 from arpo.envs.protocol import DesktopEnv, SolvableEnv
+from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ConfigError, EnvError
 from arpo.types import Observation, Task
 
@@ -31,7 +29,7 @@ class ContractError(AssertionError):
 
 
 def harmless_actions(width: int, height: int) -> tuple[Action, ...]:
-    """Actions that any desktop accepts and that solve nothing; the last one ends an episode."""
+    """Return actions that any desktop accepts and that solve nothing; the last one ends an episode."""
     x, y = width // 2, height // 2
     return (Wait(), Hover(x, y), Scroll("down", x, y), Press("shift"), Finished())
 
@@ -97,19 +95,10 @@ def episode_violations(env: DesktopEnv, task: Task, *, deterministic: bool, max_
 
 def _observation_violations(what: str, observation: Observation) -> list[str]:
     try:
-        with Image.open(io.BytesIO(observation.screenshot)) as image:
-            image.load()
-            form, size = image.format, image.size
-    except OSError as error:
-        return [f"{what}: the screenshot cannot be decoded: {error}"]
-    broken = []
-    if form != "PNG":
-        broken.append(f"{what}: the screenshot is {form}, not PNG")
-    if size != (observation.width, observation.height):
-        broken.append(
-            f"{what}: the screenshot is {size}, the observation says {observation.width, observation.height}"
-        )
-    return broken
+        check_screenshot(observation)
+    except EnvError as error:
+        return [f"{what}: {error}"]
+    return []
 
 
 def _reward_violations(what: str, reward: float) -> list[str]:

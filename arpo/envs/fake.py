@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from PIL import Image, ImageDraw, ImageFont
 
 from arpo.agent.actions import Action, Click, Fail, Finished, TypeText
-from arpo.envs.faults import Call, Faults, FaultScript
+from arpo.envs.faults import Call, FaultKind, Faults, FaultScript, spoil
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Observation, Task
@@ -45,7 +45,7 @@ class Button:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What one task shows and wants."""
+    """The screen of one task, and its solution."""
 
     kind: Kind
     instruction: str
@@ -54,12 +54,12 @@ class Scene:
     order: tuple[str, ...]
     """Colours to click, in order."""
     text: str
-    """What the field has to hold."""
+    """The text that the field has to hold."""
 
 
 @dataclass(slots=True)
-class Progress:
-    """What the agent has done in the running episode."""
+class Deeds:
+    """The actions of the agent in the running episode, as far as they count."""
 
     clicked: list[str] = field(default_factory=list)
     focused: bool = False
@@ -118,19 +118,19 @@ def _place(generator: random.Random, cell: int, width: int, height: int) -> tupl
     return left, top, left + box_width - 1, top + box_height - 1
 
 
-def draw(scene: Scene, progress: Progress, width: int, height: int) -> bytes:
+def draw(scene: Scene, deeds: Deeds, width: int, height: int) -> bytes:
     """Draw the screen as PNG: buttons that were clicked are grey, a focused field has a dark frame."""
     image = Image.new("RGB", (width, height), (245, 245, 245))
     canvas = ImageDraw.Draw(image)
     for button in scene.buttons:
-        color = DONE_COLOR if button.color in progress.clicked else COLORS[button.color]
+        color = DONE_COLOR if button.color in deeds.clicked else COLORS[button.color]
         canvas.rectangle((button.left, button.top, button.right, button.bottom), fill=color)
     if scene.field is not None:
         box = scene.field
-        frame = (0, 0, 0) if progress.focused else DONE_COLOR
+        frame = (0, 0, 0) if deeds.focused else DONE_COLOR
         canvas.rectangle((box.left, box.top, box.right, box.bottom), fill=(255, 255, 255), outline=frame)
         # the bitmap font is the same on every machine; it knows Latin-1 alone, and a policy types what it likes
-        text = progress.text.encode("latin-1", errors="replace")
+        text = deeds.text.encode("latin-1", errors="replace")
         canvas.text((box.left + 1, box.top + 2), text, fill=(0, 0, 0), font=ImageFont.load_default_imagefont())
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", compress_level=1)
@@ -151,7 +151,7 @@ class FakeDesktop:
         self._height = height
         self._faults = FaultScript(faults if faults is not None else Faults())
         self._scene: Scene | None = None
-        self._progress = Progress()
+        self._deeds = Deeds()
         self._closed = False
 
     def reset(self, task: Task) -> Observation:
@@ -159,35 +159,35 @@ class FakeDesktop:
         if self._closed:
             raise EnvError("reset", "the environment is closed; build a new one")
         self._faults.begin(task.id)
-        self._progress = Progress()
-        garbage = self._faults.meet("reset")
+        self._deeds = Deeds()
+        fault = self._faults.meet("reset")
         self._scene = make_scene(*_read_config(task), self._width, self._height)
-        return self._observe(garbage, instruction="" if task.instruction else self._scene.instruction)
+        return self._observe(fault, instruction="" if task.instruction else self._scene.instruction)
 
     def step(self, action: Action) -> StepResult:
         """Perform one action; anything but a click, a text or the end of the episode changes nothing."""
-        scene, progress = self._running("step"), self._progress
-        if progress.over:
+        scene, deeds = self._running("step"), self._deeds
+        if deeds.over:
             raise EnvError("step", "the episode has terminated; reset the environment first")
-        garbage = self._faults.meet("step")
-        progress.last = action
+        fault = self._faults.meet("step")
+        deeds.last = action
         match action:
             case Click(x, y):
                 self._click(scene, x, y)
-            case TypeText(text) if progress.focused:
-                progress.text += text
-        return StepResult(self._observe(garbage), terminated=progress.over)
+            case TypeText(text) if deeds.focused:
+                deeds.text += text
+        return StepResult(self._observe(fault), terminated=deeds.over)
 
     def evaluate(self) -> float:
-        """Return 1.0 when the task is done, else 0.0."""
-        scene, progress = self._running("evaluate"), self._progress
-        if self._faults.meet("evaluate"):
+        """Return 1.0 if the task is done, else 0.0."""
+        scene, deeds = self._running("evaluate"), self._deeds
+        if self._faults.meet("evaluate") == "garbage":
             return float("nan")
         if scene.kind == "infeasible":
-            return float(isinstance(progress.last, Fail))
+            return float(isinstance(deeds.last, Fail))
         if scene.kind == "type":
-            return float(progress.text == scene.text)
-        return float(tuple(progress.clicked) == scene.order)
+            return float(deeds.text == scene.text)
+        return float(tuple(deeds.clicked) == scene.order)
 
     def close(self) -> None:
         """Forget the task, and accept no other."""
@@ -214,19 +214,19 @@ class FakeDesktop:
         return self._scene
 
     def _click(self, scene: Scene, x: float, y: float) -> None:
-        progress = self._progress
-        progress.focused = scene.field is not None and scene.field.holds(x, y)
+        deeds = self._deeds
+        deeds.focused = scene.field is not None and scene.field.holds(x, y)
         hit = next((button.color for button in scene.buttons if button.holds(x, y)), None)
         if hit is None:
             return
-        progress.clicked.append(hit)
-        done = tuple(progress.clicked)
-        progress.over = done == scene.order or done != scene.order[: len(done)]
+        deeds.clicked.append(hit)
+        done = tuple(deeds.clicked)
+        deeds.over = done == scene.order or done != scene.order[: len(done)]
 
-    def _observe(self, garbage: bool, instruction: str = "") -> Observation:
+    def _observe(self, fault: FaultKind | None, instruction: str = "") -> Observation:
         scene = self._running("step")
-        png = b"not a PNG" if garbage else draw(scene, self._progress, self._width, self._height)
-        return Observation(png, self._width, self._height, instruction)
+        png = draw(scene, self._deeds, self._width, self._height)
+        return Observation(spoil(png, fault), self._width, self._height, instruction)
 
 
 def _read_config(task: Task) -> tuple[Kind, int]:

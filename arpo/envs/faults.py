@@ -3,6 +3,7 @@
 import os
 import random
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Literal, get_args
 
 from arpo.errors import ConfigError, EnvError
 
-FaultKind = Literal["hang", "crash", "error", "garbage"]
+FaultKind = Literal["hang", "crash", "error", "garbage", "undecodable"]
 Call = Literal["reset", "step", "evaluate"]
 
 HANG_S = 3600.0
@@ -19,16 +20,17 @@ HANG_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, and when.
+    """One thing that goes wrong, and the call in which it does.
 
-    `hang` does not return, `crash` ends the process, `error` raises an `EnvError` of the call's kind, and `garbage`
-    gives a screenshot that is not a PNG, or a task reward that is not a number.
+    `hang` does not return, `crash` ends the process, `error` raises an `EnvError` of the call's kind, `garbage`
+    gives a screenshot that is not a PNG, or a task reward that is not a number, and `undecodable` a screenshot whose
+    checksums are right and whose pixels are not all there.
     """
 
     kind: FaultKind
     call: Call
     number: int = 0
-    """Which call of that name in the episode, from 0."""
+    """Position among the calls of that name in the episode, from 0."""
     attempts: int | None = None
     """Only in this many first episodes of a task; None: in all."""
     probability: float = 1.0
@@ -39,17 +41,19 @@ class Fault:
             raise ConfigError(f"kind must be one of {get_args(FaultKind)}, got {self.kind!r}")
         if self.call not in get_args(Call):
             raise ConfigError(f"call must be one of {get_args(Call)}, got {self.call!r}")
+        if self.kind == "undecodable" and self.call == "evaluate":
+            raise ConfigError("call must be 'reset' or 'step' for kind='undecodable', got 'evaluate'")
         if not 0 <= self.probability <= 1:
             raise ConfigError(f"probability must be in [0, 1], got {self.probability}")
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong in an environment; the same for the same seed, task and attempt, whoever runs it."""
+    """A plan of what goes wrong in an environment; the same for the same seed, task and attempt, whoever runs it."""
 
     plan: Sequence[Fault] = ()
     latency_s: float = 0.0
-    """How long every call takes."""
+    """Seconds that every call takes."""
     seed: int = 0
     ledger: str | None = None
     """A directory in which all environments, in all processes, count the attempts at a task together, so that an
@@ -63,7 +67,7 @@ class Faults:
 
 
 class FaultScript:
-    """Plays `Faults` for one environment: `begin` every episode, `meet` what is planned for every call."""
+    """The faults of one environment as they happen: `begin` every episode, `meet` what is planned for every call."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -83,8 +87,8 @@ class FaultScript:
             if draw < fault.probability and (fault.attempts is None or attempt < fault.attempts)
         )
 
-    def meet(self, call: Call) -> bool:
-        """Let a planned fault happen; return whether the answer of this call is to be garbage.
+    def meet(self, call: Call) -> FaultKind | None:
+        """Let a planned fault happen; return the one that is in the answer of this call, if any.
 
         Raises:
             EnvError: If the plan says so.
@@ -92,14 +96,14 @@ class FaultScript:
         number = self._calls[call]
         self._calls[call] += 1
         threading.Event().wait(self._faults.latency_s)
-        kinds = {fault.kind for fault in self._due if (fault.call, fault.number) == (call, number)}
+        kinds = [fault.kind for fault in self._due if (fault.call, fault.number) == (call, number)]
         if "crash" in kinds:
             os._exit(1)
         if "hang" in kinds:
             threading.Event().wait(HANG_S)
         if "error" in kinds:
             raise EnvError(call, f"planned fault in {call} number {number}")
-        return "garbage" in kinds
+        return kinds[0] if kinds else None
 
     def _count_attempt(self, task_id: str) -> int:
         if self._faults.ledger is None:
@@ -110,3 +114,21 @@ class FaultScript:
             ledger.write(b".")
             ledger.flush()
             return ledger.tell() - 1
+
+
+def spoil(png: bytes, fault: FaultKind | None) -> bytes:
+    """Return a screenshot with the fault that is planned for it; without one, the screenshot."""
+    if fault == "garbage":
+        return b"not a PNG"
+    if fault == "undecodable":
+        return _without_half_of_the_pixels(png)
+    return png
+
+
+def _without_half_of_the_pixels(png: bytes) -> bytes:
+    """Cut the first chunk of pixels in half, and give it the length and the checksum of what it holds now."""
+    kind = png.index(b"IDAT")
+    length = int.from_bytes(png[kind - 4 : kind])
+    chunk = png[kind : kind + 4 + length // 2]
+    end = png[-12:]
+    return png[: kind - 4] + (length // 2).to_bytes(4) + chunk + zlib.crc32(chunk).to_bytes(4) + end

@@ -1,6 +1,6 @@
 """The environment protocol: what a desktop must be able to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -10,13 +10,13 @@ from arpo.types import Observation, Task
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one action led to."""
+    """The consequences of one action."""
 
     observation: Observation
     terminated: bool = False
-    """The task's own end was reached: the environment accepts no further action."""
+    """Whether the task's own end was reached: the environment accepts no further action then."""
     truncated: bool = False
-    """A limit outside the task cut the episode."""
+    """Whether a limit outside the task has cut the episode."""
 
 
 class DesktopEnv(Protocol):
@@ -64,4 +64,13 @@ class SolvableEnv(Protocol):
 
     def solve(self) -> Iterator[Action]:
         """Yield, closed loop, the next right action; the caller performs each before it asks for the next."""
+        ...
+
+
+@runtime_checkable
+class DistractingEnv(Protocol):
+    """An environment that knows plausible wrong actions: imperfect demonstrations live on it."""
+
+    def distractors(self) -> Sequence[Action]:
+        """Return actions like the right ones that are wrong now."""
         ...

@@ -7,6 +7,8 @@ from typing import Any
 from arpo.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
+GUEST_USER = 1000
+"""User and group id of the guest, who owns its scratch directories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +27,12 @@ class ContainerSpec:
     processes: int = 512
     scratch_mb: Mapping[str, int] = field(default_factory=dict)
     """Directories in memory and their sizes, MiB; with any of them, the rest of the file system is read-only."""
-    scratch_owner: int = 1000
-    """User id in the guest."""
-    shared_memory_mb: int = 64
     devices: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
     """`host path:guest path:ro`."""
 
     def __post_init__(self) -> None:
-        for name in ("memory_mb", "cpus", "processes", "shared_memory_mb"):
+        for name in ("memory_mb", "cpus", "processes"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} of a container must be greater than 0, got {getattr(self, name)}")
 
@@ -49,13 +48,12 @@ def engine_options(spec: ContainerSpec) -> dict[str, Any]:
         "memswap_limit": f"{spec.memory_mb}m",
         "nano_cpus": round(spec.cpus * 1e9),
         "pids_limit": spec.processes,
-        "shm_size": f"{spec.shared_memory_mb}m",
         "cap_drop": ["ALL"],
         "cap_add": list(spec.capabilities),
         "security_opt": ["no-new-privileges"],
         "read_only": bool(spec.scratch_mb),
         "tmpfs": {
-            path: f"rw,exec,nosuid,nodev,uid={spec.scratch_owner},gid={spec.scratch_owner},size={size}m"
+            path: f"rw,exec,nosuid,nodev,uid={GUEST_USER},gid={GUEST_USER},size={size}m"
             for path, size in spec.scratch_mb.items()
         },
         "devices": list(spec.devices),

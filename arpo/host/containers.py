@@ -17,19 +17,21 @@ import tenacity
 
 from arpo.errors import ConfigError, EnvError, env_boundary
 from arpo.host.container_spec import ContainerSpec, engine_options
-from arpo.host.processes import LABEL_VARIABLE, own_name, owner_lives
-from arpo.host.session import CONTAINERS_MARKER, session_directory
+from arpo.host.labels import CONTAINERS_MARKER, LABEL_VARIABLE, session_directory
+from arpo.host.processes import own_name, owner_lives
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 log = logging.getLogger(__name__)
 
-SESSION_LABEL = "arpo.host.session"
+SESSION_LABEL = "arpo.session"
 OWNER_LABEL = "arpo.owner"
 HOST_LABEL = "arpo.host"
 """Machine and process namespace of the owner: only there its process id means something."""
 
+OWN_ENGINE = Path("/var/lib/arpo-engine/docker.sock")
+"""Place of the engine that `make desktop` starts (`docker/start_engine.sh`); asked when the usual one is silent."""
 API_TIMEOUT_S = 30.0
 
 ENGINE_PATIENCE_S = 20.0
@@ -101,11 +103,6 @@ class Container:
             written = self._handle.logs(tail=5).decode(errors="replace").strip()
         return f"container {self.id[:12]} is {state['Status']}, exit status {state['ExitCode']}: {written or 'silent'}"
 
-    def remove(self) -> None:
-        """End and remove it; a container that is gone already is fine."""
-        with env_boundary("guest", f"removing container {self.id[:12]}"):
-            _remove(self._handle.client, self.id)
-
     def _read_ports(self) -> None:
         with env_boundary("guest", "reading the ports of a container"):
             self._handle.reload()
@@ -113,7 +110,7 @@ class Container:
 
 
 class Containers:
-    """Starts containers on the engine that `DOCKER_HOST` names, by default the local one.
+    """Starter of containers on the engine that `connect` finds.
 
     The first one of a process removes what dead processes of this machine left behind.
 
@@ -186,15 +183,22 @@ class Containers:
 
 
 def connect(timeout_s: float = API_TIMEOUT_S) -> "DockerClient":
-    """Return a connection to the engine.
+    """Return a connection to the engine that `DOCKER_HOST` names; without it, to the local one or else to ours.
 
     Raises:
         EnvError: If none answers.
     """
+    from docker.errors import DockerException
+
     import docker
 
-    with env_boundary("guest", "no Docker engine answers"):
-        return docker.from_env(timeout=timeout_s)
+    with env_boundary("guest", "no Docker engine answers; `make desktop` starts one on Debian, as root"):
+        try:
+            return docker.from_env(timeout=timeout_s)
+        except DockerException:
+            if "DOCKER_HOST" in os.environ or not OWN_ENGINE.is_socket():
+                raise
+            return docker.DockerClient(f"unix://{OWN_ENGINE}", timeout=timeout_s)
 
 
 @tenacity.retry(

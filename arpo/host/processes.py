@@ -9,8 +9,7 @@ from pathlib import Path
 
 import psutil
 
-LABEL_VARIABLE = "ARPO_SESSION"
-"""Marks the processes of a session."""
+from arpo.host.labels import LABEL_VARIABLE
 
 TERMINATE_GRACE_S = 2.0
 KILL_GRACE_S = 5.0

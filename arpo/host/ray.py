@@ -10,16 +10,18 @@ from pathlib import Path
 
 import arpo
 from arpo.errors import ConfigError, env_boundary
-from arpo.host.processes import LABEL_VARIABLE
-from arpo.host.session import MAX_DIRECTORY_LENGTH, session_directory
+from arpo.host.labels import LABEL_VARIABLE, session_directory
+from arpo.host.session import MAX_DIRECTORY_LENGTH
 from arpo.host.threads import DaemonThread
 
+MAX_CALLS_IN_FLIGHT = 1000
+"""Calls that an actor works on at the same time; Ray holds back the others."""
 OBJECT_STORE_BYTES = 200 * 2**20
 """Room for some hundred 1080p screenshots on their way; small ones never enter the store."""
 
 
 class RayRuntime:
-    """The Ray of this process, started for the first pool and stopped after the last.
+    """The Ray of this process, started for its first user and stopped after its last.
 
     Ray is started in a thread of its own, for two reasons: the kernel kills Ray's processes when the thread that
     started them ends, which must not be the thread of an event loop; and outside the main thread Ray leaves the
@@ -88,7 +90,7 @@ RAY = RayRuntime()
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of a worker process: few threads, the way to this package, and whose it is."""
+    """Return the environment of a worker process: few threads, the path to this package, and the session's label."""
     package_parent = str(Path(arpo.__file__).resolve().parent.parent)
     python_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -97,7 +99,7 @@ def worker_environment() -> dict[str, str]:
 
 
 def _ray_directory() -> str | None:
-    """Return where Ray may put its files: in the session, or, without one, where it likes."""
+    """Return the directory for the files of Ray: in the session; None, without one, for the place that Ray likes."""
     session = session_directory()
     if session is None:
         return None

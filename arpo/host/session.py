@@ -6,7 +6,6 @@ or when it descends from such a process. Nothing is ever found by its name.
 """
 
 import atexit
-import fcntl
 import logging
 import os
 import shutil
@@ -18,14 +17,12 @@ from types import TracebackType
 from typing import Self
 
 from arpo.errors import ConfigError, EnvError
-from arpo.host.processes import LABEL_VARIABLE, end_processes, own_name, owner_lives
+from arpo.host.containers import remove_session
+from arpo.host.files import take_lock
+from arpo.host.labels import CONTAINERS_MARKER, DIRECTORY_VARIABLE, LABEL_VARIABLE, session_directory
+from arpo.host.processes import end_processes, own_name, owner_lives
 
 log = logging.getLogger(__name__)
-
-DIRECTORY_VARIABLE = "ARPO_SESSION_DIR"
-
-CONTAINERS_MARKER = "containers"
-"""A file in the directory of a session that has started containers: without it, nobody asks an engine."""
 
 MAX_DIRECTORY_LENGTH = 38
 """Ray adds up to 68 characters for its sockets, and Linux allows 107 in the path of a socket."""
@@ -118,12 +115,6 @@ class Session:
         self.close()
 
 
-def session_directory() -> Path | None:
-    """Return the directory of the session that this process runs in, None outside of a session."""
-    value = os.environ.get(DIRECTORY_VARIABLE)
-    return Path(value) if value else None
-
-
 def reap(root: Path) -> Reaped:
     """End the processes and remove the directories of all sessions under `root` whose owner is gone."""
     sessions = processes = 0
@@ -167,20 +158,6 @@ def _private(root: Path) -> Path:
     return root
 
 
-def take_lock(path: Path, mode: int = 0o600) -> int | None:
-    """Lock a file until its descriptor is closed; None when somebody else holds it.
-
-    The kernel drops the lock when the owner dies, a forked child does not inherit it, and other containers see it.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def _lock_of(directory: Path) -> Path:
     """Return the lock that lies beside the directory of a session."""
     return directory.with_name(directory.name + ".lock")
@@ -190,8 +167,6 @@ def _remove_containers(directory: Path) -> None:
     """Remove the containers of a session, if it has started any."""
     if not (directory / CONTAINERS_MARKER).exists():
         return
-    from arpo.host.containers import remove_session
-
     try:
         removed = remove_session(directory.name)
     except EnvError as error:

@@ -9,7 +9,7 @@ from arpo.errors import ArpoError, env_boundary
 
 
 class DaemonThread:
-    """Runs functions one after the other, always in the same thread, as browser drivers demand.
+    """A thread that runs functions one after the other: browser drivers demand to be called from one thread.
 
     Unlike a thread of an executor it never holds up the end of the process, even when a function does not return.
     """

@@ -1,7 +1,6 @@
 """transformers' generate as an engine: batches of requests, each with its own random numbers."""
 
 import gc
-import hashlib
 from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
@@ -20,12 +19,14 @@ from transformers import (
 )
 
 from arpo.errors import ConfigError, EngineError
+from arpo.host.trial import before_start
+from arpo.inference.checkpoint import checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.pump import PumpedEngine
-from arpo.inference.weights import checked
 from arpo.models.images import ImagePatches, ImageProcessor
 from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
+from arpo.types import screenshot_key
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -33,8 +34,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class HfEngine(PumpedEngine):
     """`model.generate` in a thread of this process: slower than vLLM, with nothing to install and nothing cached.
 
-    Requests that wait are generated together, left-padded, until the last of them is done; `max_batch=1` makes every
-    response the same bit for bit whatever else is in flight.
+    Requests that wait are generated together, left-padded, until the last of them is done.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class HfEngine(PumpedEngine):
         device: str = "cpu",
         max_batch: int = 16,
         max_model_len: int = 4096,
+        deterministic: bool = False,
     ) -> None:
         """Load the weights at `path` as policy version 0.
 
@@ -54,6 +55,8 @@ class HfEngine(PumpedEngine):
             device: Where the model runs.
             max_batch: Requests generated together.
             max_model_len: Tokens of prompt, images and response together.
+            deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests are then
+                generated one by one, so this is for tests and tiny runs.
 
         Raises:
             ConfigError: If an argument is impossible.
@@ -62,12 +65,14 @@ class HfEngine(PumpedEngine):
             raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got '{dtype}'")
         if min(max_batch, max_model_len) < 1:
             raise ConfigError(f"max_batch and max_model_len must be at least 1, got {max_batch} and {max_model_len}")
-        super().__init__(max_in_flight=max_batch)
+        before_start()
+        super().__init__(max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path))
         self._path, self._dtype, self._device = path, DTYPES[dtype], torch.device(device)
         self._max_model_len = max_model_len
         self._chat = ChatTokenizer(path)
         self._images = ImageProcessor(path)
         self._model: Qwen2_5_VLForConditionalGeneration = None
+        self._parameters: dict[str, Tensor] = {}
         self._waiting: dict[str, _Row] = {}
         self._launch()
 
@@ -79,6 +84,7 @@ class HfEngine(PumpedEngine):
     def _start(self) -> None:
         model = Qwen2_5_VLForConditionalGeneration.from_pretrained(self._path, dtype=self._dtype)
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
+        self._parameters = {checkpoint_name(name): tensor for name, tensor in self._model.named_parameters()}
 
     def _add(self, key: str, request: GenerateRequest) -> None:
         patches = [self._patches(png) for png in request.images]
@@ -93,7 +99,7 @@ class HfEngine(PumpedEngine):
 
     def _patches(self, png: bytes) -> ImagePatches:
         try:
-            return self._images(hashlib.sha256(png).hexdigest(), png)
+            return self._images(screenshot_key(png), png)
         except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a broken PNG
             raise EngineError(f"a screenshot of {len(png)} bytes is not an image: {error}") from error
 
@@ -133,16 +139,15 @@ class HfEngine(PumpedEngine):
         return {name: tensor.to(self._device) for name, tensor in inputs.items()}
 
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        parameters = {checkpoint_name(name): parameter for name, parameter in self._model.named_parameters()}
-        shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-        for name, tensor in checked(tensors, shapes):
-            parameters[name].copy_(tensor)
+        for name, tensor in tensors:
+            self._parameters[name].copy_(tensor)
 
     def _reset_caches(self) -> None:
         """There is nothing to forget: no activation outlives a batch."""
 
     def _stop(self) -> None:
         self._model = None
+        self._parameters.clear()
         self._waiting.clear()
         gc.collect()
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from arpo.errors import ArpoError, EngineError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response
+from arpo.models.names import HEAD
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,9 @@ class PumpedEngine(ABC):
     A subclass sets its fields, then calls `_launch`. Its underscored methods run in the engine's thread only.
     """
 
-    def __init__(self, *, max_in_flight: int) -> None:
+    def __init__(self, *, max_in_flight: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._max_in_flight = max_in_flight
+        self._shapes = shapes
         self._version = 0
         self._wake = threading.Condition()
         self._commands: deque[_Generate | _Update] = deque()
@@ -157,7 +159,7 @@ class PumpedEngine(ABC):
     def _update(self, command: _Update) -> None:
         command.future.set_running_or_notify_cancel()
         self._updating = command
-        self._load(command.tensors)
+        self._load(checked(command.tensors, self._shapes))
         self._reset_caches()
         self._version = command.version
         self._updating = None
@@ -211,7 +213,7 @@ class PumpedEngine(ABC):
 
     @abstractmethod
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Take over weights; nothing is in flight."""
+        """Take over weights, which are exactly the checkpoint's; nothing is in flight."""
 
     @abstractmethod
     def _reset_caches(self) -> None:
@@ -220,3 +222,31 @@ class PumpedEngine(ABC):
     @abstractmethod
     def _stop(self) -> None:
         """Free everything, also after a start that failed half-way."""
+
+
+def checked(
+    tensors: Iterable[tuple[str, Tensor]], shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of an update one by one, and make sure in the end that all of the checkpoint were there.
+
+    Args:
+        tensors: By the names of the checkpoint; a tied output layer may be among them and is left out.
+        shapes: Of every tensor of the checkpoint.
+
+    Raises:
+        WeightSyncError: At a name the checkpoint does not have or has with another shape, or at the end when a tensor
+            is missing.
+    """
+    left = set(shapes)
+    for name, tensor in tensors:
+        if name == HEAD and HEAD not in shapes:
+            continue
+        if name not in shapes:
+            raise WeightSyncError(f"the model has no tensor '{name}'; its names are like '{min(shapes)}'")
+        if tuple(tensor.shape) != shapes[name]:
+            raise WeightSyncError(f"tensor '{name}' is {tuple(tensor.shape)}, the model's is {shapes[name]}")
+        left.discard(name)
+        yield name, tensor.detach()
+    if left:
+        some = ", ".join(sorted(left)[:3])
+        raise WeightSyncError(f"{len(left)} of {len(shapes)} tensors are missing from the update: {some}, ...")

@@ -14,9 +14,9 @@ import torch
 from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor
 
-from arpo.envs.pool.backends import MAX_CALLS_IN_FLIGHT
 from arpo.errors import ArpoError, ConfigError, EngineError, WeightSyncError
-from arpo.host.ray import RAY, worker_environment
+from arpo.host.ray import MAX_CALLS_IN_FLIGHT, RAY, worker_environment
+from arpo.host.trial import before_start
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 
 BUCKET_BYTES = 32 * 2**20
@@ -56,6 +56,7 @@ class RemoteEngine:
         """
         if num_gpus < 0 or threads < 1:
             raise ConfigError(f"num_gpus must not be negative and threads at least 1, got {num_gpus} and {threads}")
+        before_start()
         RAY.acquire().result()
         self._closed = False
         self._update: asyncio.Future[None] | None = None

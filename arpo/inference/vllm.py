@@ -1,6 +1,5 @@
 """vLLM in this process, on CPU and GPU, with continuous batching and in-place weight updates."""
 
-import hashlib
 import io
 import logging
 import os
@@ -19,10 +18,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError
+from arpo.host.trial import before_start
+from arpo.inference.checkpoint import checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.pump import PumpedEngine
-from arpo.inference.weights import EMBEDDING, HEAD, checked, checkpoint_shapes
+from arpo.models.names import EMBEDDING, HEAD
 from arpo.models.tokenization import ChatTokenizer
+from arpo.types import screenshot_key
 
 log = logging.getLogger(__name__)
 
@@ -81,14 +83,14 @@ class VllmEngine(PumpedEngine):
                 "torch.distributed is already initialised in this process and vLLM needs its own; "
                 "host the engine in arpo.inference.remote.RemoteEngine"
             )
-        super().__init__(max_in_flight=1 if deterministic else max_num_seqs)
+        before_start()
+        super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
         self._path = Path(path)
         self._max_images = max_images
         self._max_model_len = max_model_len
         self._deterministic = deterministic
         self._chat = ChatTokenizer(path)
         self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
-        self._shapes = checkpoint_shapes(path)
         self._arguments: dict[str, Any] = {
             "model": str(path),
             "dtype": dtype,
@@ -142,7 +144,7 @@ class VllmEngine(PumpedEngine):
             # Wrapped, because a bare picture is decoded every time, known or not.
             wrapped = [MediaWithBytes(image, png) for image, png in zip(images, request.images, strict=True)]
             prompt["multi_modal_data"] = {"image": wrapped}
-            prompt["multi_modal_uuids"] = {"image": [hashlib.sha256(png).hexdigest() for png in request.images]}
+            prompt["multi_modal_uuids"] = {"image": [screenshot_key(png) for png in request.images]}
         try:
             (rendered,) = self._engine.renderer.render_cmpl([prompt])
             self._engine.add_request(key, rendered, self._sampling(request))
@@ -186,7 +188,7 @@ class VllmEngine(PumpedEngine):
         self._engine.abort_request([key])
 
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        tensors = _with_head(checked(tensors, self._shapes), tied=HEAD not in self._shapes)
+        tensors = _with_head(tensors, tied=HEAD not in self._shapes)
         if self._engine.vllm_config.parallel_config.world_size == 1:
             self._load_in_place(tensors)
         else:

@@ -3,6 +3,10 @@
 RENAMED = (("model.visual.", "visual."), ("model.language_model.", "model."))
 """Modules carry the names on the left, published checkpoints, and so vLLM, those on the right."""
 
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+"""In a checkpoint only where the model does not share it with the embedding."""
+
 
 def checkpoint_name(name: str) -> str:
     """Return a parameter's name as published Qwen2.5-VL checkpoints write it."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.errors import ConfigError
+from arpo.host.trial import before_start
 from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import chosen_logprobs, pack_left
@@ -87,6 +88,7 @@ class Policy(nn.Module):
             raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got {dtype!r}")
         if logits_chunk < 1:
             raise ConfigError(f"logits_chunk must be at least 1, got {logits_chunk}")
+        before_start()
         self.path = path
         self.chat = ChatTokenizer(path)
         self.images = ImageProcessor(path)

@@ -48,6 +48,8 @@ CHAT_TEMPLATE = (
 )
 """Qwen2.5-VL's turns without its default system message, which would cost tokens in every prompt."""
 
+CONTEXT = 32768
+"""Tokens of a conversation that the model is made for."""
 HEAD_DIM = 32
 """vLLM's CPU attention wants a multiple of 32."""
 VISION_HIDDEN = 64
@@ -149,7 +151,7 @@ def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int) -> 
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=[t for t in SPECIAL_TOKENS if t not in ("<|im_end|>", "<|endoftext|>")],
-        model_max_length=32768,
+        model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE,
     )
@@ -168,7 +170,7 @@ def _build_model(
             "num_hidden_layers": layers,
             "num_attention_heads": hidden // HEAD_DIM,
             "num_key_value_heads": hidden // HEAD_DIM // 2,
-            "max_position_embeddings": 32768,
+            "max_position_embeddings": CONTEXT,
             "max_window_layers": layers,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]},
             "tie_word_embeddings": True,

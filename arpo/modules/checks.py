@@ -11,7 +11,7 @@ def check_at_least(bound: float, **values: float) -> None:
     """
     for name, value in values.items():
         if not value >= bound:
-            raise ConfigError(f"module.{name} must be at least {bound}, got {value}")
+            raise ConfigError(f"{name} must be at least {bound}, got {value}")
 
 
 def check_positive(**values: float) -> None:
@@ -22,4 +22,4 @@ def check_positive(**values: float) -> None:
     """
     for name, value in values.items():
         if not value > 0:
-            raise ConfigError(f"module.{name} must be above 0, got {value}")
+            raise ConfigError(f"{name} must be above 0, got {value}")

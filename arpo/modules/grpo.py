@@ -2,52 +2,39 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-import lightning as L
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
-from arpo.algorithms.advantages import Deviation, Estimator
-from arpo.algorithms.kl import KLEstimator
-from arpo.algorithms.losses import Aggregation, ClipRange, MinibatchAverage, RatioLevel
+from arpo.algorithms.losses import MinibatchAverage
 from arpo.errors import ConfigError
-from arpo.models.collate import collate, micro_batches
+from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import tokenize
+from arpo.modules.base import PolicyModule
 from arpo.modules.checks import check_at_least, check_positive
-from arpo.modules.metrics import UpdateMeter, UpdateRecord
+from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Minibatch, Sample, pick, scatter, split, without_zero_advantage
 from arpo.modules.objective import Objective
-from arpo.modules.optimizer import GradientGuard, warmup_factor
+from arpo.modules.optimizer import warmup_factor
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.seeds import derive_seed
-from arpo.types import Group, RolloutBatch, Trajectory
+from arpo.types import Group, RolloutBatch
 
 
-class GRPOModule(L.LightningModule):
-    """Holds the policy; one `training_step` learns from one rollout batch in `minibatches * epochs` optimizer steps.
+class GRPOModule(PolicyModule):
+    """A policy whose `training_step` learns from one rollout batch in `minibatches * epochs` optimizer steps.
 
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
         optimizer: Builds the optimizer from the trainable parameters.
+        objective: What an update maximises.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
-        reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` > 0.
-        kl_coefficient: Weight of the KL term; the paper has none.
-        kl: Estimator of the KL term.
-        format_weight: Weight of the format reward in the reward; 1.0 in the paper, 0.5 in its code.
-        estimator: How rewards of a group become advantages.
-        std: Standard deviation of the group: `population` as in the paper, `sample` as in its code.
-        clip_low: The ratio is clipped below at 1 - `clip_low`.
-        clip_high: The ratio is clipped above at 1 + `clip_high`.
-        dual_clip: Bound on the loss of a negative advantage, as a multiple of it; None is off, as in the paper.
-        level: Ratio per `token`, or per `sequence` (GSPO, arXiv 2507.18071).
-        aggregation: How token losses become one number.
-        dr_grpo_length: The constant length of the aggregation `dr_grpo`, and of no other.
-        sampler_correction: Cap of the weights old / sampler, for `max_policy_lag` > 0 (1 in DART, arXiv 2509.23866).
+        reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
         minibatches: Optimizer steps in one pass over a batch.
         epochs: Passes over a batch.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
@@ -56,27 +43,19 @@ class GRPOModule(L.LightningModule):
         replayed_old_logprobs: Old log-probabilities of a replayed trajectory: `recompute`d with the current policy
             (the ratio starts at 1, as in the official code), or the `stored` ones of the policy that sampled it.
         seed: Seeds the order of groups in minibatches.
+
+    Raises:
+        ConfigError: When a number is out of its range, or the KL term has no reference.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of the paper's table
         self,
         policy: Callable[[], Policy],
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        objective: Objective,
         *,
         warmup_steps: int = 0,
         reference: Callable[[], Policy] | None = None,
-        kl_coefficient: float = 0.0,
-        kl: KLEstimator = "k3",
-        format_weight: float = 1.0,
-        estimator: Estimator = "grpo",
-        std: Deviation = "population",
-        clip_low: float = 0.2,
-        clip_high: float = 0.3,
-        dual_clip: float | None = None,
-        level: RatioLevel = "token",
-        aggregation: Aggregation = "sequence",
-        dr_grpo_length: int | None = None,
-        sampler_correction: float | None = None,
         minibatches: int = 2,
         epochs: int = 1,
         micro_batch_tokens: int = 65536,
@@ -85,49 +64,34 @@ class GRPOModule(L.LightningModule):
         replayed_old_logprobs: Literal["recompute", "stored"] = "recompute",
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        self.objective = Objective(
-            clip=ClipRange(low=clip_low, high=clip_high, dual=dual_clip),
-            format_weight=format_weight,
-            estimator=estimator,
-            std=std,
-            level=level,
-            aggregation=aggregation,
-            dr_grpo_length=dr_grpo_length,
-            sampler_correction=sampler_correction,
-            kl_coefficient=kl_coefficient,
-            kl=kl,
-        )
-        if kl_coefficient > 0 and reference is None:
+        super().__init__(policy, optimizer, micro_batch_tokens=micro_batch_tokens, max_grad_norm=max_grad_norm)
+        if objective.kl_coefficient > 0 and reference is None:
             raise ConfigError(
-                f"module.kl_coefficient={kl_coefficient} needs a reference policy: set module.reference, for example "
-                "to ${model.policy}, or module.kl_coefficient=0"
+                f"kl_coefficient={objective.kl_coefficient} needs a reference policy: set reference, for example to "
+                "${model.policy}, or kl_coefficient=0"
             )
         if replayed_old_logprobs not in ("recompute", "stored"):
-            raise ConfigError(
-                f"module.replayed_old_logprobs must be recompute or stored, got {replayed_old_logprobs!r}"
-            )
-        check_at_least(1, minibatches=minibatches, epochs=epochs, micro_batch_tokens=micro_batch_tokens)
+            raise ConfigError(f"replayed_old_logprobs must be recompute or stored, got {replayed_old_logprobs!r}")
+        check_at_least(1, minibatches=minibatches, epochs=epochs)
         check_at_least(0, warmup_steps=warmup_steps)
-        check_positive(max_grad_norm=max_grad_norm, temperature=temperature)
-        self.automatic_optimization = False
-        self.make_policy, self.make_optimizer, self.make_reference = policy, optimizer, reference
-        self.warmup_steps, self.format_weight = warmup_steps, format_weight  # the latter for the metrics of groups
-        self.minibatches, self.epochs, self.micro_batch_tokens = minibatches, epochs, micro_batch_tokens
-        self.max_grad_norm, self.temperature = max_grad_norm, temperature
+        check_positive(temperature=temperature)
+        self.make_reference = reference
+        self.objective = objective
+        self.format_weight = objective.format_weight
+        self.warmup_steps = warmup_steps
+        self.minibatches = minibatches
+        self.epochs = epochs
+        self.temperature = temperature
         self.replayed_old_logprobs = replayed_old_logprobs
         self.seed = seed
-        self.policy_version = 0
-        self.last_update: UpdateRecord | None = None
-        self.policy: Policy
         self._reference: list[Policy] = []  # in a list: its weights belong in no checkpoint and no optimizer
-        self._guard = GradientGuard()
 
     # --- one iteration, as in the paper's algorithm box -------------------------------------------------------------
 
     @override
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
-        started, work = time.monotonic(), UpdateMeter()
+        started = time.monotonic()
+        work = UpdateMeter()
         minibatches = None
         if self.global_rank == 0:  # rank 0 collects, injects and deals out
             self._announce(batch)
@@ -135,6 +99,7 @@ class GRPOModule(L.LightningModule):
             work.advantages = [sample.advantage for samples in groups for sample in samples]
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
+        work.minibatches = len(minibatches)
         old_logprobs = [None, *(self.old_logprobs(minibatch, work) for minibatch in minibatches[1:])]
         for minibatch, old in zip(minibatches, old_logprobs, strict=False):
             self.update(minibatch, old, work)
@@ -142,13 +107,13 @@ class GRPOModule(L.LightningModule):
         self._report(batch, work, time.monotonic() - started)
 
     def _announce(self, batch: RolloutBatch) -> None:
-        """Let callbacks see, and change, the batch before anything is computed from it."""
+        """Show the batch to callbacks, which may change it, before anything is computed from it."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RolloutCallback):
                 callback.on_rollout_end(self.trainer, self, batch)
 
     def samples(self, group: Group) -> list[Sample]:
-        """Give every trajectory of a group its advantage and its tokens."""
+        """Return every trajectory of a group with its advantage and its tokens."""
         advantages = self.objective.advantages(group)
         return [
             Sample(tokens, trajectory.screenshots, advantage, replayed=position in group.injected)
@@ -157,7 +122,7 @@ class GRPOModule(L.LightningModule):
         ]
 
     def _plan(self, groups: Sequence[Sequence[Sample]], iteration: int) -> list[Minibatch]:
-        """The minibatches of this iteration in order, without samples that have nothing to teach."""
+        """Return the minibatches of this iteration in order, without samples that have nothing to teach."""
         planned = [
             minibatch
             for epoch in range(self.epochs)
@@ -169,7 +134,7 @@ class GRPOModule(L.LightningModule):
 
     @torch.no_grad()
     def old_logprobs(self, minibatch: Minibatch, work: UpdateMeter) -> list[Tensor]:
-        """Log-probabilities of a minibatch before the first update of this iteration, one tensor a sample."""
+        """Return log-probabilities from before the first update of this iteration, one tensor [actions] a sample."""
         rows = [torch.empty(0)] * len(minibatch.samples)
         for chunk in self._chunks(minibatch):
             samples = pick(minibatch, chunk)
@@ -179,26 +144,24 @@ class GRPOModule(L.LightningModule):
 
     def update(self, minibatch: Minibatch, old: list[Tensor] | None, work: UpdateMeter) -> None:
         """Take one optimizer step; `old` is None where no step came before, so that old and new are the same."""
-        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         if not minibatch.samples:
             work.averages.total("train/skipped_minibatches", 1.0)
             return
         for chunk in self._chunks(minibatch):
-            self._accumulate(minibatch, chunk, old and [old[index] for index in chunk], work)
-        norm = torch.nn.utils.clip_grad_norm_(self.trainable_parameters(), self.max_grad_norm)
-        if self._guard.accepts(norm.item()):
-            work.averages.mean("train/grad_norm", norm.item())
-            optimizer.step()  # type: ignore[union-attr]
-            scheduler.step()  # type: ignore[union-attr]
-        else:
+            # A filler, for which a rank without samples has an empty chunk, has no old log-probabilities.
+            before = [old[index] for index in chunk] if old is not None and chunk else None
+            self._accumulate(minibatch, chunk, before, work)
+        norm = self.take_step()
+        if norm is None:
             work.averages.total("train/refused_gradients", 1.0)
-        optimizer.zero_grad()  # type: ignore[union-attr]
+        else:
+            work.averages.mean("train/grad_norm", norm)
 
     def _accumulate(self, minibatch: Minibatch, chunk: list[int], old: list[Tensor] | None, work: UpdateMeter) -> None:
         """Add the gradient of one micro-batch."""
         samples = pick(minibatch, chunk)
         output = self._forward(samples, with_entropy=True)
-        before = pad_sequence(old or self._old(samples, output, work), batch_first=True)
+        before = pad_sequence(self._old(samples, output, work) if old is None else old, batch_first=True)
         mask = output.mask & torch.tensor([not sample.filler for sample in samples], device=self.device)[:, None]
         average = self.objective.average(minibatch, self.trainer.world_size)
         advantages = torch.tensor([sample.advantage for sample in samples], device=self.device)
@@ -208,7 +171,7 @@ class GRPOModule(L.LightningModule):
         result = self.objective.loss(output, before, advantages, mask, average, weights)
         loss = result.loss + self._kl_penalty(samples, output, mask, average, work)
         self.manual_backward(loss)
-        work.averages.total("train/loss", loss.item() / self.minibatches / self.epochs)
+        work.averages.total("train/loss", loss.item() / work.minibatches)
         work.add(result.metrics, output, before, mask)
 
     def _kl_penalty(
@@ -219,24 +182,13 @@ class GRPOModule(L.LightningModule):
         with torch.no_grad():
             reference = self._forward(samples, policy=self._reference[0])
         penalty = self.objective.kl_penalty(output, reference, mask, average)
-        work.averages.total("train/kl_reference", penalty.item() / self.minibatches / self.epochs)
+        work.averages.total("train/kl_reference", penalty.item() / work.minibatches)
         return self.objective.kl_coefficient * penalty
 
     # --- the policy -------------------------------------------------------------------------------------------------
 
-    def sampled_logprobs(self, trajectory: Trajectory) -> list[float]:
-        """The trainer's log-probabilities of the sampled tokens of a trajectory, to compare with the engine's."""
-        (tokens,) = tokenize(trajectory, self.policy.chat)
-        with torch.no_grad():
-            output = self._forward([Sample(tokens, trajectory.screenshots, advantage=0.0)])
-        return output.logprobs[output.mask].tolist()
-
-    def trainable_parameters(self) -> list[torch.nn.Parameter]:
-        """The parameters that the update changes."""
-        return [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-
     def _chunks(self, minibatch: Minibatch) -> list[list[int]]:
-        """Micro-batches as positions in the minibatch; on several ranks, equally many on each."""
+        """Return micro-batches as positions in the minibatch; on several ranks, equally many on each."""
         chunks = micro_batches([sample.length for sample in minibatch.samples], self.micro_batch_tokens)
         if self.trainer.world_size == 1:
             return chunks
@@ -246,13 +198,12 @@ class GRPOModule(L.LightningModule):
     def _forward(
         self, samples: Sequence[Sample], *, policy: Policy | None = None, with_entropy: bool = False
     ) -> ActionLogprobs:
-        policy = policy or self.policy
         screenshots = {key: png for sample in samples for key, png in sample.screenshots.items()}
-        batch = collate([sample.tokens for sample in samples], screenshots, policy.images).to(self.device)
-        return policy.action_logprobs(batch, temperature=self.temperature, with_entropy=with_entropy)
+        tokenized = [sample.tokens for sample in samples]
+        return self.action_logprobs(tokenized, screenshots, policy=policy, with_entropy=with_entropy)
 
     def _old(self, samples: Sequence[Sample], output: ActionLogprobs, work: UpdateMeter) -> list[Tensor]:
-        """Old log-probabilities of samples from a forward that no update preceded, compared with the sampler's."""
+        """Return old log-probabilities from a forward that no update preceded, and compare them with the sampler's."""
         rows = []
         for sample, logprobs, mask in zip(samples, output.logprobs.detach(), output.mask, strict=True):
             sampler = sample.tokens.sampler_logprobs.to(self.device)
@@ -265,8 +216,7 @@ class GRPOModule(L.LightningModule):
     def _report(self, batch: RolloutBatch, work: UpdateMeter, seconds: float) -> None:
         work = work.over_ranks()
         metrics = work.compute() | {"time/update": seconds, "policy/version": float(self.policy_version)}
-        optimizer = self.optimizers()
-        metrics["train/learning_rate"] = optimizer.param_groups[0]["lr"]  # type: ignore[union-attr]
+        metrics["train/learning_rate"] = self.learning_rate
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)
         self.last_update = work.record(batch)
 
@@ -274,10 +224,8 @@ class GRPOModule(L.LightningModule):
 
     @override
     def configure_model(self) -> None:
-        if "policy" in self._modules:
-            return
-        self.policy = self.make_policy().train()  # checkpointing of activations works in training mode only
-        if self.make_reference is not None and self.objective.kl_coefficient > 0:
+        super().configure_model()
+        if self.make_reference is not None and self.objective.kl_coefficient > 0 and not self._reference:
             self._reference = [self.make_reference().eval().requires_grad_(False)]
 
     @override
@@ -290,11 +238,3 @@ class GRPOModule(L.LightningModule):
         optimizer = self.make_optimizer(iter(self.trainable_parameters()))
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_factor(step, self.warmup_steps))
         return {"optimizer": optimizer, "lr_scheduler": schedule}
-
-    @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["policy_version"] = self.policy_version
-
-    @override
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.policy_version = checkpoint["policy_version"]

@@ -73,6 +73,8 @@ class UpdateMeter:
 
     def __init__(self) -> None:
         self.averages = Averages()
+        self.minibatches = 0
+        """Minibatches of the update, all epochs together: fewer than configured where there are fewer groups."""
         self.advantages: list[float] = []
         self._loss_metrics: LossMetrics | None = None
         self._ratios: list[Tensor] = []

@@ -1,6 +1,6 @@
-"""What an update maximises: every choice between published variants in one place, checked before anything starts."""
+"""What an update maximises: every choice between published variants in one place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 import torch
@@ -13,24 +13,47 @@ from arpo.algorithms.losses import Aggregation, ClipRange, LossOutput, Minibatch
 from arpo.algorithms.rewards import group_rewards
 from arpo.errors import ConfigError
 from arpo.models.policy import ActionLogprobs
+from arpo.modules.checks import check_at_least, check_positive
 from arpo.modules.minibatch import Minibatch
 from arpo.types import Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """From rewards to advantages, and from log-probabilities to a loss; `GRPOModule` says what each number is."""
+    """The way from rewards to advantages, and from log-probabilities to a loss.
 
-    clip: ClipRange
-    format_weight: float
-    estimator: Estimator
-    std: Deviation
-    level: RatioLevel
-    aggregation: Aggregation
-    dr_grpo_length: int | None
-    sampler_correction: float | None
-    kl_coefficient: float
-    kl: KLEstimator
+    Args:
+        format_weight: Weight of the format reward in the reward; 1.0 in the paper, 0.5 in its code.
+        estimator: How rewards of a group become advantages.
+        std: Standard deviation of the group: `population` as in the paper, `sample` as in its code.
+        clip_low: The ratio is clipped below at 1 - `clip_low`.
+        clip_high: The ratio is clipped above at 1 + `clip_high`.
+        dual_clip: Bound on the loss of a negative advantage, as a multiple of it; None is off, as in the paper.
+        level: Ratio per `token`, or per `sequence` (GSPO, arXiv 2507.18071).
+        aggregation: How token losses become one number.
+        dr_grpo_length: The constant length of the aggregation `dr_grpo`, and of no other.
+        sampler_correction: Cap of the weights old / sampler, for `max_policy_lag` > 0 (1 in DART, arXiv 2509.23866).
+        kl_coefficient: Weight of the KL term; the paper has none.
+        kl: Estimator of the KL term.
+
+    Raises:
+        ConfigError: When a value is not one of those above, or two of them contradict each other.
+        ValueError: When the clips make no range.
+    """
+
+    format_weight: float = 1.0
+    estimator: Estimator = "grpo"
+    std: Deviation = "population"
+    clip_low: float = 0.2
+    clip_high: float = 0.3
+    dual_clip: float | None = None
+    level: RatioLevel = "token"
+    aggregation: Aggregation = "sequence"
+    dr_grpo_length: int | None = None
+    sampler_correction: float | None = None
+    kl_coefficient: float = 0.0
+    kl: KLEstimator = "k3"
+    clip: ClipRange = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -41,29 +64,26 @@ class Objective:
             ("kl", self.kl, get_args(KLEstimator)),
         ):
             if value not in allowed:
-                raise ConfigError(f"module.{name} must be one of {', '.join(allowed)}, got {value!r}")
+                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
         if (self.aggregation == "dr_grpo") != (self.dr_grpo_length is not None):
             raise ConfigError(
-                f"module.dr_grpo_length={self.dr_grpo_length} with module.aggregation={self.aggregation}: the length "
-                "belongs to aggregation=dr_grpo, which needs it, and to no other"
+                f"dr_grpo_length={self.dr_grpo_length} with aggregation={self.aggregation}: the length belongs to "
+                "aggregation=dr_grpo, which needs it, and to no other"
             )
-        if self.sampler_correction is not None and self.sampler_correction <= 0:
-            raise ConfigError(
-                f"module.sampler_correction must be positive, or null for none, got {self.sampler_correction}"
-            )
-        if self.format_weight < 0 or self.kl_coefficient < 0:
-            raise ConfigError(
-                "module.format_weight and module.kl_coefficient must not be negative, got "
-                f"{self.format_weight} and {self.kl_coefficient}"
-            )
+        if self.dr_grpo_length is not None:
+            check_at_least(1, dr_grpo_length=self.dr_grpo_length)
+        if self.sampler_correction is not None:
+            check_positive(sampler_correction=self.sampler_correction)
+        check_at_least(0, format_weight=self.format_weight, kl_coefficient=self.kl_coefficient)
+        object.__setattr__(self, "clip", ClipRange(low=self.clip_low, high=self.clip_high, dual=self.dual_clip))
 
     def advantages(self, group: Group) -> list[float]:
-        """Give one advantage a trajectory of the group."""
+        """Return one advantage a trajectory of the group."""
         rewards = group_rewards(group, format_weight=self.format_weight)
         return group_advantages(rewards, estimator=self.estimator, std=self.std).tolist()
 
     def average(self, minibatch: Minibatch, ranks: int) -> MinibatchAverage:
-        """Give the average over the tokens of a minibatch that `ranks` ranks share: they average their gradients."""
+        """Return the average over the tokens of a minibatch that `ranks` ranks share: they average their gradients."""
         return MinibatchAverage(
             self.aggregation,
             sequences=minibatch.sequences / ranks,
@@ -72,15 +92,15 @@ class Objective:
         )
 
     def weights(self, before: Tensor, sampler: Tensor, mask: Tensor, replayed: Tensor) -> Tensor | None:
-        """Give the weight of each token for what its sampler was off the policy; None where nothing is corrected.
+        """Return the weight of each token for how far its sampler was off-policy; None where nothing is corrected.
 
         A replayed success counts in full: it is there because the policy would hardly sample it.
 
         Args:
-            before: Log-probabilities of the policy before the update.
-            sampler: Log-probabilities of the engine at generation.
-            mask: True on action tokens.
-            replayed: True for sequences that replay put in.
+            before: Log-probabilities of the policy before the update, [batch, actions].
+            sampler: Log-probabilities of the engine at generation, [batch, actions].
+            mask: True on action tokens, [batch, actions].
+            replayed: True for sequences that replay put in, [batch].
         """
         if self.sampler_correction is None:
             return None
@@ -96,7 +116,7 @@ class Objective:
         average: MinibatchAverage,
         weights: Tensor | None = None,
     ) -> LossOutput:
-        """Give the clipped loss of a micro-batch."""
+        """Return the clipped loss of a micro-batch."""
         return policy_loss(
             output.logprobs,
             before,
@@ -111,5 +131,5 @@ class Objective:
     def kl_penalty(
         self, output: ActionLogprobs, reference: ActionLogprobs, mask: Tensor, average: MinibatchAverage
     ) -> Tensor:
-        """Give the divergence of a micro-batch from the reference, without its coefficient."""
+        """Return the divergence of a micro-batch from the reference, without its coefficient."""
         return average(kl_divergence(output.logprobs, reference.logprobs, estimator=self.kl), mask)

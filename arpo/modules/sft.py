@@ -3,21 +3,21 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import lightning as L
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from typing_extensions import override
 
 from arpo.errors import ConfigError
-from arpo.models.collate import collate, micro_batches
+from arpo.models.collate import micro_batches
 from arpo.models.policy import Policy
 from arpo.models.tokenization import tokenize
-from arpo.modules.checks import check_at_least, check_positive
+from arpo.modules.base import PolicyModule
+from arpo.modules.checks import check_at_least
 from arpo.types import Trajectory
 
 
-class SFTModule(L.LightningModule):
-    """Maximises the likelihood of demonstrated responses, averaged over all their tokens.
+class SFTModule(PolicyModule):
+    """A policy that learns to imitate: it minimises -log π of demonstrated responses, averaged over all their tokens.
 
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
@@ -38,22 +38,12 @@ class SFTModule(L.LightningModule):
         micro_batch_tokens: int = 65536,
         max_grad_norm: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(policy, optimizer, micro_batch_tokens=micro_batch_tokens, max_grad_norm=max_grad_norm)
         check_at_least(3, steps=steps)  # one up, one at the top, one down
-        check_at_least(1, micro_batch_tokens=micro_batch_tokens)
-        check_positive(max_grad_norm=max_grad_norm)
         if not 0 <= warmup_fraction <= 1:
-            raise ConfigError(f"module.warmup_fraction must lie in [0, 1], got {warmup_fraction}")
-        self.automatic_optimization = False
-        self.make_policy, self.make_optimizer = policy, optimizer
-        self.steps, self.warmup_fraction = steps, warmup_fraction
-        self.micro_batch_tokens, self.max_grad_norm = micro_batch_tokens, max_grad_norm
-        self.policy: Policy
-
-    @override
-    def configure_model(self) -> None:
-        if "policy" not in self._modules:
-            self.policy = self.make_policy().train()  # checkpointing of activations works in training mode only
+            raise ConfigError(f"warmup_fraction must lie in [0, 1], got {warmup_fraction}")
+        self.steps = steps
+        self.warmup_fraction = warmup_fraction
 
     @override
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -61,27 +51,24 @@ class SFTModule(L.LightningModule):
 
     @override
     def training_step(self, batch: Sequence[Trajectory], batch_idx: int) -> None:
-        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         tokenized = [tokens for trajectory in batch for tokens in tokenize(trajectory, self.policy.chat)]
         screenshots = {key: png for trajectory in batch for key, png in trajectory.screenshots.items()}
         total = sum(int(tokens.action_mask.sum()) for tokens in tokenized)
-        likelihood = 0.0
+        loss = 0.0
         for chunk in micro_batches([len(tokens) for tokens in tokenized], self.micro_batch_tokens):
-            tokens = collate([tokenized[index] for index in chunk], screenshots, self.policy.images)
-            output = self.policy.action_logprobs(tokens.to(self.device))
-            loss = -output.logprobs[output.mask].sum() / total
-            self.manual_backward(loss)
-            likelihood += loss.item()
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-        optimizer.step()  # type: ignore[union-attr]
-        scheduler.step()  # type: ignore[union-attr]
-        optimizer.zero_grad()  # type: ignore[union-attr]
-        metrics = {"train/loss": likelihood, "train/grad_norm": norm.item()}
-        self.log_dict(metrics, on_step=True, on_epoch=False, prog_bar=True, batch_size=len(batch))
+            output = self.action_logprobs([tokenized[index] for index in chunk], screenshots)
+            share = -output.logprobs[output.mask].sum() / total
+            self.manual_backward(share)
+            loss += share.item()
+        norm = self.take_step()
+        measured = {"train/refused_gradients": 1.0} if norm is None else {"train/grad_norm": norm}
+        self.log_dict(
+            {"train/loss": loss} | measured, on_step=True, on_epoch=False, prog_bar=True, batch_size=len(batch)
+        )
 
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
+        optimizer = self.make_optimizer(iter(self.trainable_parameters()))
         peak = [group["lr"] for group in optimizer.param_groups]
         rise = max(self.warmup_fraction, 2 / self.steps)  # with one step, torch would divide by zero
         schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -1,6 +1,5 @@
 """One episode: a task, a desktop and a policy make a trajectory."""
 
-import hashlib
 import time
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -17,7 +16,7 @@ from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.meter import Meter
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.settings import RolloutSettings
-from arpo.types import Observation, Outcome, Step, Task, Trajectory
+from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
 EpisodeProtocol = Literal["hard", "standard"]
 """The rule at the step limit. `hard`: the desktop is judged as it is. `standard`, OSWorld's own: a last response
@@ -173,7 +172,7 @@ class _Conversation:
     def show(self, observation: Observation) -> None:
         """Take what is on the screen now."""
         self._observation = observation
-        self.screen = hashlib.sha256(observation.screenshot).hexdigest()
+        self.screen = screenshot_key(observation.screenshot)
         self.screenshots[self.screen] = observation.screenshot
 
     def ask(self, prompt_ids: tuple[int, ...]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from arpo.agent.prompt import Prompt
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError
+from arpo.host.heartbeat import still
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
@@ -130,8 +131,9 @@ class RolloutRuntime:
         self._loop.start()
         pool = self._loop.submit(self.pool.start())
         try:
-            self._engine = self._make_engine()
-            pool.result()
+            with still("starting the engine and the environments"):
+                self._engine = self._make_engine()
+                pool.result()
         except BaseException:  # a Ctrl-C too must leave no process behind
             pool.cancel()
             self.close()

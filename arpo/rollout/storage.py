@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo.errors import ArpoError
+from arpo.host.files import atomically
 from arpo.types import Outcome, Step, Trajectory
 
 log = logging.getLogger(__name__)
@@ -140,12 +141,8 @@ class TrajectoryStore:
         path = self._screen(key)
         if path.exists():
             return
-        partial = self._scratch / path.name
-        with partial.open("wb") as file:
-            file.write(png)
-            self._settle(file.fileno())
-        path.parent.mkdir(exist_ok=True)
-        partial.replace(path)
+        with atomically(path, sync=self._fsync, scratch=self._scratch) as partial:
+            partial.write_bytes(png)
 
     def _append(self, path: Path, line: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,11 +152,8 @@ class TrajectoryStore:
             written = file.write(line)
             if written != len(line):
                 file.write(line[written:])
-            self._settle(file.fileno())
-
-    def _settle(self, descriptor: int) -> None:
-        if self._fsync:
-            os.fsync(descriptor)
+            if self._fsync:
+                os.fsync(file.fileno())
 
 
 def _locate(trajectory_id: str) -> tuple[str, int]:

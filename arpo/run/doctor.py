@@ -1,6 +1,6 @@
 """Say whether this machine can run real desktops, how fast they are, and how to mend what is missing.
 
-    python -m arpo.run.doctor
+    python -m arpo doctor
 
 Looks at the Docker engine, the image, disk, memory and loopback ports, boots one desktop and times it, and boots a
 small virtual machine, because /dev/kvm may be there and yet not boot any kernel.
@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -66,8 +65,7 @@ def look_at_engine() -> Finding:
     try:
         said = ask_engine().summary
     except ArpoError as error:
-        remedy = 'start one: eval "$(bash docker/start_engine.sh)" as root on Debian; elsewhere install Docker Engine'
-        return Finding("engine", False, str(error), remedy)
+        return Finding("engine", False, str(error), "make desktop; elsewhere than on Debian install Docker Engine")
     return Finding("engine", True, said)
 
 
@@ -157,7 +155,3 @@ def main() -> int:
             good &= finding.good or not finding.needed
     Console().print(table)
     return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,6 +20,7 @@ from torch.utils.tensorboard.summary import hparams
 from typing_extensions import override
 
 from arpo.errors import ConfigError
+from arpo.host.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ LAYOUT: dict[str, list[str]] = {
     "ratio and KL": ["train/approx_kl", "train/kl_reference", "train/ratio_max"],
     "clipped tokens": ["train/clip_fraction_low", "train/clip_fraction_high"],
     "gradient norm": ["train/grad_norm"],
-    "engine against trainer": ["engine/logprob_gap_max", "engine/probe_gap"],
+    "engine against trainer": ["engine/logprob_gap_max", "engine/probe_gap", "engine/probe_older_share"],
     "parse errors and truncation": ["rollout/parse_error", "rollout/truncated"],
     "steps an episode": ["rollout/steps"],
     "seconds an iteration": ["time/rollout", "time/update", "time/sync", "time/evaluation"],
@@ -208,7 +209,5 @@ def cut_lines(path: Path, last_step: int) -> None:
         if not line.endswith("\n") or json.loads(line)["step"] > last_step:
             break
         kept.append(line)
-    partial = path.with_name(path.name + ".tmp")
-    partial.write_text("".join(kept))
-    partial.replace(path)
+    write_atomically(path, "".join(kept))
     log.info("%s: kept %d lines up to iteration %d", path, len(kept), last_step)

@@ -1,14 +1,11 @@
-"""What a run needs and this machine lacks, and what its configuration misspells, said before anything starts."""
+"""The check of what a run needs and this machine lacks, before anything starts."""
 
-import inspect
 import logging
 import os
-import pydoc
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import torch
 
 from arpo.errors import ConfigError, EnvError
 from arpo.host.containers import ask_engine
@@ -50,10 +47,19 @@ def preflight(requires: Mapping[str, object], model_path: str | Path | None) -> 
 
 def _missing_gpus(requires: Mapping[str, object]) -> list[str]:
     wanted = int(str(requires.get("gpus", 0)))
-    found = torch.cuda.device_count()
+    found = _count_gpus() if wanted else 0
     if found >= wanted:
         return []
     return [f"it needs {wanted} NVIDIA GPU(s), and torch sees {found}: use a GPU machine and the CUDA requirements"]
+
+
+def _count_gpus() -> int:
+    """Return how many GPUs torch can use; where there is no driver, torch need not be imported to know."""
+    if shutil.which("nvidia-smi") is None and not Path("/proc/driver/nvidia").exists():
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _missing_desktops(requires: Mapping[str, object]) -> list[str]:
@@ -96,47 +102,6 @@ def _missing_kvm(requires: Mapping[str, object]) -> list[str]:
 def _desktops_elsewhere() -> bool:
     """Whether the desktops run on the nodes of a cluster, which this machine need not be one of."""
     return bool(os.environ.get("RAY_ADDRESS"))
-
-
-def check_arguments(tree: object) -> None:
-    """Check that every constructor of a configuration has an argument for each of its keys.
-
-    Hydra itself says so too late: a `_partial_` constructor is called minutes after the run began.
-
-    Args:
-        tree: The configuration as plain dicts and lists.
-
-    Raises:
-        ConfigError: One line for each unknown key, with those that exist.
-    """
-    unknown = list(_unknown_arguments(tree, ""))
-    if unknown:
-        lines = "\n".join(f"  - {line}" for line in unknown)
-        raise ConfigError(f"the configuration has keys that nothing reads:\n{lines}")
-
-
-def _unknown_arguments(tree: object, place: str) -> Iterator[str]:
-    if isinstance(tree, list):
-        tree = dict(enumerate(tree))
-    if not isinstance(tree, Mapping):
-        return
-    target = pydoc.locate(str(tree.get("_target_")))  # None where there is nothing: whoever builds it says that best
-    if callable(target) and _has_signature(target):
-        parameters = inspect.signature(target).parameters
-        given = [str(key) for key in tree if not str(key).startswith("_")]
-        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
-            known = ", ".join(parameters)
-            yield from (f"{place}.{key}: {tree['_target_']} has {known}" for key in given if key not in parameters)
-    for key, value in tree.items():
-        yield from _unknown_arguments(value, f"{place}.{key}" if place else str(key))
-
-
-def _has_signature(target: Callable[..., object]) -> bool:
-    try:
-        inspect.signature(target)
-    except ValueError:  # some built-in types have none that Python can read
-        return False
-    return True
 
 
 def _missing_files(requires: Mapping[str, object], key: str) -> list[str]:

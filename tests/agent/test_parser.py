@@ -42,6 +42,9 @@ def kind_of(text: str) -> str:
         ("hotkey(key='ctrl c')", Hotkey(("ctrl", "c"))),
         ("hotkey(hotkey='ctrl c')", Hotkey(("ctrl", "c"))),
         ("press(key='enter')", Press("enter")),
+        ("press(key=' ')", Press("space")),
+        (r"press(key='\n')", Press("enter")),
+        ("press(key=' a ')", Press("a")),
         ("keydown(key='shift')", KeyDown("shift")),
         ("keyup(key='shift')", KeyUp("shift")),
         ("type(content='hello')", TypeText("hello")),
@@ -115,6 +118,8 @@ def test_a_position_may_be_written_in_many_ways(box):
         "((10,20),(30,40),(50,60))",
         "[a]",
         "<point></point>",
+        "'<point>100 200 300 400'",  # a tag that was not closed hides how much of the text is the position
+        "'100 200 300 400</point>'",
     ],
 )
 def test_what_is_not_a_position_is_a_bad_box(box):

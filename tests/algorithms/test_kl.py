@@ -21,6 +21,24 @@ def test_k3_is_finite_and_never_negative(logprob: float, reference: float) -> No
     assert 0 <= value < math.inf
 
 
+@pytest.mark.parametrize(
+    ("difference", "value", "gradient"),
+    [
+        (-20.0, 10.0, 0.0),  # e^20 - 1 - 20 = 4.9e8
+        (20.0, 10.0, 0.0),  # e^-20 - 1 + 20 = 19
+        (-2.0, math.e**2 - 3, 1 - math.e**2),  # 4.389: below the bound; d/dd = 1 - e^-d
+        (2.0, math.e**-2 + 1, 1 - math.e**-2),
+    ],
+)
+def test_one_token_far_from_the_reference_adds_at_most_ten(difference: float, value: float, gradient: float) -> None:
+    logprobs = torch.tensor([[difference - 30.0]], requires_grad=True)
+    divergence = kl_divergence(logprobs, torch.tensor([[-30.0]]), estimator="k3")
+    divergence.sum().backward()
+    assert divergence.item() == pytest.approx(value, rel=1e-5)
+    assert logprobs.grad is not None
+    assert logprobs.grad.item() == pytest.approx(gradient, rel=1e-5)
+
+
 def test_the_gradient_of_k3_vanishes_where_the_policies_agree() -> None:
     logprobs = OLD.clone().requires_grad_()
     kl_divergence(logprobs, OLD, estimator="k3").sum().backward()

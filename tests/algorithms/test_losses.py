@@ -11,6 +11,7 @@ from arpo.algorithms.corrections import truncated_importance_weights
 from arpo.algorithms.kl import kl_divergence
 from arpo.algorithms.losses import (
     MAX_LOG_RATIO,
+    MAX_SEQUENCE_LOG_RATIO,
     Aggregation,
     ClipRange,
     LossOutput,
@@ -145,6 +146,64 @@ def test_at_ratio_one_the_gradient_is_the_policy_gradient(aggregation: Aggregati
     reference = OLD.clone().requires_grad_()
     average(aggregation)(-reference * ADVANTAGES[:, None], MASK).backward()
     torch.testing.assert_close(logprobs.grad, reference.grad)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "scales"),
+    [
+        ("token", (1 / 5, 1 / 5)),  # 5 tokens
+        ("sequence", (1 / 6, 1 / 4)),  # 2 sequences of 3 and of 2 tokens
+        ("sequence_sum", (1 / 2, 1 / 2)),
+        ("dr_grpo", (1 / 6, 1 / 6)),  # 2 sequences times the constant length 3
+    ],
+)
+def test_under_one_ratio_a_sequence_the_weight_of_a_token_weighs_its_own_gradient(
+    aggregation: Aggregation, scales: tuple[float, float]
+) -> None:
+    logprobs = NEW.clone().requires_grad_()
+    weights = torch.tensor([[0.0, 2.0, 0.5], [1.0, 0.0, 7.0]])  # the last one lies on padding
+    output = policy_loss(
+        logprobs,
+        OLD,
+        torch.tensor([1.0, -1.0]),
+        MASK,
+        average=average(aggregation),
+        clip=ClipRange(low=0.2, high=0.3),
+        level="sequence",
+        weights=weights,
+    )
+    output.loss.backward()
+    # Log-ratios .4, -.4, 0 and -.1, .6: ratios s = e^0 = 1 and e^.25 = 1.284, and neither is clipped: 1 lies inside,
+    # and at a negative advantage a ratio above 1 is not stopped.
+    # Token (i, t) adds -w s A scale to the loss; d s / d log π = s, so its gradient is the same number.
+    first, second = -1.0 * scales[0], math.exp(0.25) * scales[1]
+    assert_golden(output.loss.detach(), 2.5 * first + second)
+    assert logprobs.grad is not None
+    assert_golden(logprobs.grad, [[0.0, 2 * first, 0.5 * first], [second, 0.0, 0.0]])
+    assert logprobs.grad[0, 0] == logprobs.grad[1, 1] == 0.0  # exactly, at weight 0
+
+
+@pytest.mark.parametrize("difference", [20.0, -20.0])
+def test_the_ratio_of_a_sequence_is_bounded_at_ten(difference: float) -> None:
+    # A negative advantage is not clipped: at log-ratio 20 the loss would be e^20 = 4.9e8.
+    logprobs = torch.full((1, 2), difference, requires_grad=True)
+    mask = torch.tensor([[True, True]])
+    output = policy_loss(
+        logprobs,
+        torch.zeros(1, 2),
+        torch.tensor([-1.0]),
+        mask,
+        average=average("sequence", mask),
+        clip=ClipRange(low=0.2, high=0.3),
+        level="sequence",
+    )
+    output.loss.backward()
+    # Above the bound e^10 = 22026.466; below, the clip: 1 - 0.2. Neither pulls at anything.
+    expected = math.exp(MAX_SEQUENCE_LOG_RATIO) if difference > 0 else 0.8
+    assert output.loss.item() == pytest.approx(expected, rel=1e-6)
+    assert output.loss.item() < 22027
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from arpo.algorithms.rewards import group_rewards, is_success, trajectory_reward
+from arpo.algorithms.rewards import group_rewards, is_success, is_worth_replaying, trajectory_reward
 from arpo.types import Group, Outcome, Task, Trajectory
 
 
@@ -48,3 +48,20 @@ def test_a_success_lies_above_the_threshold_and_not_on_it(
     task_reward: float, threshold: float, expected: bool
 ) -> None:
     assert is_success(trajectory(task_reward, format_reward=-1.0), threshold=threshold) is expected
+
+
+@pytest.mark.parametrize(
+    ("task_reward", "format_reward", "format_weight", "threshold", "expected"),
+    [
+        (1.0, 0.0, 1.0, 0.5, True),
+        (0.5, 0.0, 1.0, 0.5, False),  # no success
+        (1.0, -1.0, 1.0, 0.5, False),  # the paper: 1 - 1 = 0
+        (1.0, -1.0, 0.5, 0.1, True),  # the official code: 1 - 0.5 = 0.5 > 0.1
+        (0.4, -1.0, 0.5, 0.1, False),  # the official code: 0.4 - 0.5 = -0.1, a success of negative reward
+    ],
+)
+def test_a_success_is_worth_replaying_when_its_whole_reward_is_above_the_threshold(
+    task_reward: float, format_reward: float, format_weight: float, threshold: float, expected: bool
+) -> None:
+    member = trajectory(task_reward, format_reward)
+    assert is_worth_replaying(member, threshold=threshold, format_weight=format_weight) is expected

@@ -3,7 +3,7 @@
 import hashlib
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import lightning as L
@@ -15,6 +15,9 @@ from arpo.agent.actions import Action
 from arpo.agent.render import render
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
+from arpo.models.policy import Policy
+from arpo.modules.base import PolicyModule
+from arpo.modules.metrics import UpdateRecord
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.sampler import ShuffledTasks
@@ -75,24 +78,20 @@ def make_group(*trajectories: Trajectory, injected: tuple[int, ...] = ()) -> Gro
     return Group(Task("fake/click/1", "Press OK."), trajectories, injected)
 
 
-@dataclass(frozen=True)
-class Update:
-    advantages: torch.Tensor
-    ratios: torch.Tensor
-    lengths: torch.Tensor
+def no_policy() -> Policy:
+    raise AssertionError("an idle module has no policy")
 
 
-class IdleModule(L.LightningModule):
+class IdleModule(PolicyModule):
     """Goes through the hooks of a training iteration as the real module does, and learns nothing."""
 
     def __init__(self, at_step: Callable[[], None] = lambda: None) -> None:
-        super().__init__()
-        self.automatic_optimization = False
+        super().__init__(no_policy, partial(torch.optim.SGD, lr=0.1), micro_batch_tokens=1, max_grad_norm=1.0)
         self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.policy_version = 0
-        self.format_weight = 1.0
-        self.last_update: Update | None = None
         self.at_step = at_step
+
+    def configure_model(self) -> None:
+        """Load no policy: there is nothing to learn."""
 
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         for callback in self.trainer.callbacks:
@@ -101,18 +100,12 @@ class IdleModule(L.LightningModule):
         self.at_step()
         self.optimizers().step()
         self.policy_version += 1
-        self.last_update = Update(torch.tensor([-1.0, 1.0]), torch.ones(5), torch.tensor([1.0, 2.0]))
+        self.last_update = UpdateRecord(torch.tensor([-1.0, 1.0]), torch.ones(5), torch.tensor([1.0, 2.0]))
         metrics = {"time/update": 0.5, "policy/version": float(self.policy_version)}
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    def on_save_checkpoint(self, checkpoint: dict) -> None:
-        checkpoint["policy_version"] = self.policy_version
-
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        self.policy_version = checkpoint["policy_version"]
+        return self.make_optimizer(self.parameters())
 
 
 class EngineFollows(L.Callback):

@@ -9,6 +9,7 @@ from arpo.callbacks.export import ExportPolicy, export_policy
 from arpo.models.collate import collate
 from arpo.models.policy import Policy
 from arpo.models.tokenization import tokenize
+from tests.callbacks.support import IdleModule
 from tests.models import samples
 
 
@@ -31,7 +32,9 @@ def logprobs(policy):
 
 
 def run(policy, directory, rank=0):
-    ExportPolicy(directory).on_train_end(SimpleNamespace(is_global_zero=rank == 0), SimpleNamespace(policy=policy))
+    module = IdleModule()
+    module.policy = policy
+    ExportPolicy(directory).on_train_end(SimpleNamespace(is_global_zero=rank == 0), module)
 
 
 def test_what_was_trained_is_what_is_loaded(trained, tmp_path, tiny_model):

@@ -20,13 +20,15 @@ from tests.rollout.trajectories import make_trajectory
 
 
 class Module:
-    """Takes what is logged."""
+    """Takes what is logged, and how."""
 
     def __init__(self):
         self.logged = {}
+        self.options = {}
 
-    def log_dict(self, metrics, **_):
+    def log_dict(self, metrics, **options):
         self.logged = metrics
+        self.options = options
 
 
 def episode(id, reward, version=0):
@@ -72,6 +74,8 @@ def see(trainer):
                 trainer.datamodule.runtime.store.write(trajectory)
         module = Module()
         callback.on_rollout_end(trainer, module, given)
+        # Once an iteration, and from rank 0 alone: the other ranks wait for nothing that they would have to reduce.
+        assert module.options == {"on_step": False, "on_epoch": True, "batch_size": 1, "rank_zero_only": True}
         return module.logged
 
     return roll_out
@@ -110,6 +114,16 @@ def test_what_was_replayed_is_not_remembered_a_second_time(start, see):
     see(callback, batch(0, group(0, 1.0, 0.0)))
     see(callback, batch(1, group(1, 0.0, 0.0)))
     assert [trajectory.id for trajectory in callback.buffer.entries(TASK.id)] == ["0/0/0"]
+
+
+def test_a_success_that_then_failed_to_parse_is_not_remembered(start, see):
+    callback = start()
+    worthless = replace(episode("0/0/0", 1.0), format_reward=-1.0)  # 1 - 1 = 0
+    assert see(callback, batch(0, Group(TASK, (worthless,))))["replay/size"] == 0.0
+    failed = group(1, 0.0, 0.0)
+    given = batch(1, failed)
+    see(callback, given)
+    assert given.groups[0] is failed
 
 
 def test_groups_with_a_success_are_left_as_they_are(start, see):

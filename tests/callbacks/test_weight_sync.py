@@ -5,13 +5,13 @@ import asyncio
 import lightning as L
 import pytest
 
-from arpo.callbacks.weight_sync import WeightSync, as_trajectory, probe_picture
+from arpo.callbacks.weight_sync import WeightSync
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
 from arpo.errors import WeightSyncError
-from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.engine import GenerateRequest, Sampling
+from arpo.inference.probe import picture
 from arpo.inference.scripted import ScriptedEngine
-from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.rollout.sampler import ShuffledTasks
 from tests.callbacks.support import IdleModule
 
@@ -28,7 +28,7 @@ class LoggedEngine(ScriptedEngine):
         self.events = []
 
     async def generate(self, request):
-        what = "probe" if request.images == (probe_picture(),) else "rollout"
+        what = "probe" if request.images == (picture(),) else "rollout"
         self.events.append((what, self.policy_version))
         return await super().generate(request)
 
@@ -75,14 +75,14 @@ class SyncedModule(IdleModule):
 
 @pytest.fixture
 def run(chat, make_collector):
-    def train(*, engine=None, error=0.0, iterations=2, **options):
+    def train(*, engine=None, error=0.0, iterations=2, sync=None, **options):
         engine = engine or LoggedEngine(chat)
         module = SyncedModule(chat, error)
         collector = make_collector(engine=engine, start=False, group_size=2)
         trainer = L.Trainer(
             accelerator="cpu",
             max_epochs=iterations,
-            callbacks=[WeightSync(**options)],
+            callbacks=[sync or WeightSync(**options)],
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -112,6 +112,8 @@ def test_the_engine_is_in_sync_before_the_first_rollout_and_after_every_update(r
 def test_the_gap_and_the_time_of_a_sync_are_logged(run):
     _, _, trainer = run(error=1e-5)
     assert trainer.callback_metrics["engine/probe_gap"].item() == pytest.approx(1e-5, rel=1e-3)
+    assert trainer.callback_metrics["engine/probe_gap_max"].item() == pytest.approx(1e-5, rel=1e-3)
+    assert trainer.callback_metrics["engine/probe_older_share"].item() == 0
     assert trainer.callback_metrics["time/sync"].item() > 0
 
 
@@ -120,6 +122,34 @@ def test_a_cache_from_before_the_update_is_caught_at_the_first_sync_after_it(run
     with pytest.raises(WeightSyncError, match=r"cache"):
         run(engine=engine)
     assert engine.story()[-2:] == [("update", 1), ("probe", 1)]
+
+
+class OneBehind(LoggedEngine):
+    """Tells every version and answers with the one before it."""
+
+    def _logprobs(self, request, ids, version):
+        return super()._logprobs(request, ids, max(version - 1, 0))
+
+
+def test_an_engine_that_is_one_version_behind_is_caught_where_the_tolerance_lets_it_pass(run, chat):
+    engine = OneBehind(chat)
+    with pytest.raises(WeightSyncError, match=r"nearer to the trainer's previous weights .* at (\d+) of \1 tokens"):
+        run(engine=engine, tolerance=10.0)
+    assert engine.story()[-2:] == [("update", 1), ("probe", 1)]
+
+
+class EndedAtTwo(LoggedEngine):
+    """Answers at version 0 as the end of a training of two iterations did."""
+
+    def _logprobs(self, request, ids, version):
+        return super()._logprobs(request, ids, version or 2)
+
+
+def test_a_second_training_is_not_compared_with_the_first(run, chat):
+    """With the same callback, as in a notebook."""
+    sync = WeightSync(tolerance=10.0)
+    run(sync=sync)
+    run(sync=sync, engine=EndedAtTwo(chat), iterations=1)
 
 
 def test_the_tolerance_is_the_gap_that_is_still_accepted(run):
@@ -131,20 +161,21 @@ def test_the_tolerance_is_the_gap_that_is_still_accepted(run):
 @pytest.mark.parametrize(("every", "probed"), [(0, []), (1, [0, 1, 2, 3]), (2, [0, 2])])
 def test_probe_every_n_probes_every_nth_policy_version(run, every, probed):
     engine, _, _ = run(probe_every=every, iterations=3)
-    assert [version for what, version in engine.events if what == "probe"] == probed
+    assert [version for what, version in engine.story() if what == "probe"] == probed
     assert engine.updates == 4  # the sync itself is never left out
 
 
 def test_probe_tokens_is_how_long_the_answer_may_be(run):
     engine, _, _ = run(probe_tokens=3, iterations=1)
-    probes = [request for request in engine.requests if request.images == (probe_picture(),)]
+    probes = [request for request in engine.requests if request.images == (picture(),)]
     assert {request.sampling.max_tokens for request in probes} == {3}
-    assert len({(request.prompt_ids, request.sampling) for request in probes}) == 1  # the same question every time
+    assert len({(request.prompt_ids, request.sampling) for request in probes}) == 16  # the same questions every time
+    assert len(probes) == 2 * 16
 
 
 def test_the_probe_is_sampled_at_the_temperature_that_the_trainer_reads_it_at(run):
     engine, module, _ = run(iterations=1)
-    probes = [request for request in engine.requests if request.images == (probe_picture(),)]
+    probes = [request for request in engine.requests if request.images == (picture(),)]
     assert {request.sampling.temperature for request in probes} == {module.temperature}
 
 
@@ -154,20 +185,3 @@ def test_the_probe_is_sampled_at_the_temperature_that_the_trainer_reads_it_at(ru
 def test_impossible_numbers_are_refused(options):
     with pytest.raises(ValueError, match=f"got .*{next(iter(options.values()))}"):
         WeightSync(**options)
-
-
-def test_the_picture_of_the_probe_is_the_same_every_time_and_of_many_shades():
-    assert probe_picture() == probe_picture()
-    assert probe_picture().startswith(b"\x89PNG")
-
-
-def test_the_trainer_reads_a_probe_as_the_trajectory_that_the_engine_saw(chat: ChatTokenizer):
-    prompt = chat.first_prompt([{"role": "user", "content": [{"type": "text", "text": "Press."}, {"type": "image"}]}])
-    request = GenerateRequest(prompt, (probe_picture(),), Sampling(seed=5))
-    ids = chat.encode_response("Action: wait()")
-    response = Response(ids, (-0.5,) * len(ids), "stop", policy_version=3)
-    trajectory = as_trajectory(request, response)
-    (tokens,) = tokenize(trajectory, chat)
-    assert tokens.input_ids[tokens.action_mask].tolist() == list(response.token_ids)
-    assert int(tokens.image_mask.sum()) == chat.image_tokens(112, 112)
-    assert (trajectory.policy_version, trajectory.seed) == (3, 5)

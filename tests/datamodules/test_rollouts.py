@@ -65,11 +65,13 @@ def fit(data, iterations=3):
 
 def on_its_own(data, *, iteration=0, rank=0, iterations=10):
     """A trainer that only says where it stands."""
+    module = IdleModule()
+    module.policy_version = iteration
     data.trainer = SimpleNamespace(
         current_epoch=iteration,
         max_epochs=iterations,
         global_rank=rank,
-        lightning_module=SimpleNamespace(policy_version=iteration),
+        lightning_module=module,
     )
     data.setup("fit")
     return data

@@ -2,6 +2,7 @@
 
 import io
 import math
+from itertools import combinations
 
 import pytest
 from PIL import Image
@@ -41,6 +42,47 @@ def test_buttons_are_where_the_screenshot_shows_them():
     screenshot = FakeDesktop().reset(task).screenshot
     for button in make_scene("click", 0).buttons:
         assert pixel(screenshot, button.center) == COLORS[button.color]
+
+
+@pytest.mark.parametrize("size", [(64, 48), (112, 84), (320, 200)])
+def test_buttons_lie_apart_and_inside_the_screen_and_are_two_thirds_of_a_cell(size):
+    width, height = size
+    for seed in range(50):
+        scene = make_scene("type", seed, width, height)
+        boxes = [*scene.buttons, scene.field]
+        assert len(boxes) == 4
+        for box in boxes:
+            assert 0 < box.left < box.right < width
+            assert 0 < box.top < box.bottom < height
+            assert box.right - box.left + 1 == 2 * (width // 4) // 3  # four columns of cells, three rows
+            assert box.bottom - box.top + 1 == 2 * (height // 3) // 3
+        for one, two in combinations(boxes, 2):
+            beside = one.right < two.left or two.right < one.left
+            assert beside or one.bottom < two.top or two.bottom < one.top
+
+
+def test_the_smallest_screen_can_be_played():
+    assert FakeDesktop(width=64, height=48).reset(fake_tasks(1)[0]).width == 64
+
+
+def test_both_ends_of_a_button_are_on_it_and_the_next_pixel_is_not():
+    button = make_scene("click", 0).buttons[0]
+    assert button.holds(button.left, button.top)
+    assert button.holds(button.right, button.bottom)
+    for x, y in ((button.left - 1, button.top), (button.right + 1, button.top)):
+        assert not button.holds(x, y)
+    for x, y in ((button.left, button.top - 1), (button.left, button.bottom + 1)):
+        assert not button.holds(x, y)
+
+
+def test_the_field_shows_its_focus_and_what_was_typed():
+    env = FakeDesktop()
+    blank = env.reset(fake_tasks(1, kinds=("type",))[0]).screenshot
+    scene = make_scene("type", 0)
+    corner = (scene.field.left, scene.field.top)
+    focused = env.step(Click(*scene.field.center)).observation.screenshot
+    assert (pixel(blank, corner), pixel(focused, corner)) == ((170, 170, 170), (0, 0, 0))
+    assert env.step(TypeText(scene.text)).observation.screenshot != focused
 
 
 def test_the_layout_depends_on_the_seed():
@@ -129,6 +171,15 @@ def test_planned_garbage_is_no_screenshot_and_no_reward():
     assert math.isnan(env.evaluate())
 
 
+def test_a_planned_screenshot_without_all_its_pixels_has_the_right_checksums():
+    env = FakeDesktop(faults=Faults(plan=[Fault("undecodable", "step")]))
+    env.reset(fake_tasks(1)[0])
+    png = env.step(Wait()).observation.screenshot
+    Image.open(io.BytesIO(png)).verify()
+    with pytest.raises(OSError, match="truncated"):
+        Image.open(io.BytesIO(png)).load()
+
+
 def test_a_fault_can_be_limited_to_the_first_attempts_at_a_task():
     env = FakeDesktop(faults=Faults(plan=[Fault("error", "reset", attempts=2)]))
     task, other = fake_tasks(2)
@@ -177,6 +228,7 @@ def test_the_probability_of_a_fault_is_drawn_from_seed_task_and_attempt():
         (lambda: Fault("melt", "step"), "kind"),
         (lambda: Fault("hang", "boot"), "call"),
         (lambda: Fault("hang", "step", probability=2), "probability"),
+        (lambda: Fault("undecodable", "evaluate"), "call must be 'reset' or 'step'"),
         (lambda: Faults(latency_s=-1), "latency_s"),
         (lambda: Faults(ledger="/nowhere"), "ledger"),
     ],

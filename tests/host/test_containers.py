@@ -34,11 +34,11 @@ def desktop():
 
 @pytest.fixture(scope="module")
 def facts(desktop):
-    return json.loads(docker("inspect", desktop._container.id))[0]
+    return json.loads(docker("inspect", desktop._machine.container.id))[0]
 
 
 def in_guest(desktop, command):
-    return desktop._guest.execute(command, shell=True, timeout_s=20)
+    return desktop._machine.guest.execute(command, shell=True, timeout_s=20)
 
 
 def ask(port, headers):
@@ -52,7 +52,7 @@ def ask(port, headers):
 
 def test_ports_are_chosen_by_the_engine_and_bound_to_loopback(desktop, facts):
     (binding,) = facts["NetworkSettings"]["Ports"]["5000/tcp"]
-    assert binding == {"HostIp": "127.0.0.1", "HostPort": str(desktop._container.port(5000))}
+    assert binding == {"HostIp": "127.0.0.1", "HostPort": str(desktop._machine.container.port(5000))}
 
 
 def test_memory_processes_and_cores_are_limited_and_rights_are_dropped(facts):
@@ -69,7 +69,7 @@ def test_memory_processes_and_cores_are_limited_and_rights_are_dropped(facts):
 def test_containers_carry_the_session_and_the_owner(facts):
     labels = facts["Config"]["Labels"]
     assert labels["arpo.owner"] == own_name()
-    assert labels["arpo.host.session"] == os.environ.get("ARPO_SESSION", own_name())
+    assert labels["arpo.session"] == os.environ.get("ARPO_SESSION", own_name())
 
 
 def test_a_guest_is_a_user_without_rights_who_cannot_change_the_system(desktop):
@@ -96,7 +96,7 @@ def test_a_guest_reaches_neither_the_network_nor_the_host_nor_another_guest(desk
         assert in_guest(desktop, udp.format("127.0.0.1")).returncode == 0
         other = DockerDesktop(**QUICK)
         try:
-            address = json.loads(docker("inspect", other._container.id))[0]["NetworkSettings"]["IPAddress"]
+            address = json.loads(docker("inspect", other._machine.container.id))[0]["NetworkSettings"]["IPAddress"]
             assert in_guest(desktop, reach.format(address, 5000)).output == ""
         finally:
             other.close()
@@ -116,7 +116,7 @@ def test_an_open_desktop_reaches_its_host(facts):
 
 
 def test_a_process_without_the_secret_cannot_drive_a_guest(desktop):
-    port = desktop._container.port(5000)
+    port = desktop._machine.container.port(5000)
     assert ask(port, {})[0] == 401
     assert ask(port, {"Authorization": "Bearer " + "0" * 32})[0] == 401
     assert ask(port, {"Authorization": f"Bearer {desktop._secret}"})[0] == 200
@@ -137,7 +137,7 @@ def test_no_process_of_a_guest_shows_the_secret(desktop):
 )
 def test_a_body_that_will_not_be_used_is_not_read(desktop, length, knows_the_secret, status):
     secret = desktop._secret if knows_the_secret else ""
-    connection = http.client.HTTPConnection("127.0.0.1", desktop._container.port(5000), timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", desktop._machine.container.port(5000), timeout=5)
     connection.putrequest("POST", "/action")
     connection.putheader("Authorization", f"Bearer {secret}")
     connection.putheader("Content-Length", str(length))
@@ -164,7 +164,7 @@ from arpo.host.session import Session
 from arpo.envs.desktop.env import DockerDesktop
 session = Session.start(Path(sys.argv[1]))
 env = DockerDesktop(screen=(320, 240))
-print(session.label, env._container.id, flush=True)
+print(session.label, env._machine.container.id, flush=True)
 sys.stdin.readline()
 session.close()
 """
@@ -233,4 +233,4 @@ def start_stranger(owner):
 
 
 def running(label):
-    return docker("ps", "--all", "--quiet", "--filter", f"label=arpo.host.session={label}").split()
+    return docker("ps", "--all", "--quiet", "--filter", f"label=arpo.session={label}").split()

@@ -5,21 +5,21 @@ import threading
 import pytest
 
 from arpo.host.ray import RayRuntime
-from arpo.host.threads import DaemonThread
+
+
+class SlowToStart(threading.Thread):
+    """A thread of Ray that starts so slowly that every other user comes in between."""
+
+    def start(self):
+        if self.name == "ray":
+            threading.Event().wait(0.05)
+        super().start()
 
 
 def test_users_who_come_at_the_same_moment_share_one_thread_of_ray(monkeypatch: pytest.MonkeyPatch):
     """The engine's thread and the pool's loop both ask for Ray at the start of `arpo_subset32`."""
+    before = {thread for thread in threading.enumerate() if thread.name == "ray"}
     arrived = threading.Barrier(8)
-    started: list[str] = []
-
-    class SlowThread(DaemonThread):
-        def __init__(self, name: str) -> None:
-            started.append(name)
-            threading.Event().wait(0.05)  # long enough for every other user to come in between
-            super().__init__(name)
-
-    monkeypatch.setattr("arpo.host.ray.DaemonThread", SlowThread)
     runtime = RayRuntime()
 
     def use() -> None:
@@ -27,8 +27,10 @@ def test_users_who_come_at_the_same_moment_share_one_thread_of_ray(monkeypatch: 
         runtime._submit(lambda: None).result()
 
     users = [threading.Thread(target=use) for _ in range(8)]
+    monkeypatch.setattr(threading, "Thread", SlowToStart)
     for user in users:
         user.start()
     for user in users:
         user.join()
-    assert started == ["ray"]
+    threads = {thread for thread in threading.enumerate() if thread.name == "ray"} - before
+    assert len(threads) == 1

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from arpo.errors import ConfigError
-from arpo.host.session import Session, reap, session_directory
+from arpo.host.labels import session_directory
+from arpo.host.session import Session, reap
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -10,10 +10,10 @@ from arpo.inference.hf import HfEngine
 from tests.inference.conftest import Questions, Trainer, together
 
 
-def test_one_at_a_time_every_bit_is_the_same_whatever_else_is_in_flight(
+def test_deterministic_means_every_bit_whatever_else_is_in_flight(
     tiny_model: Path, questions: Questions, closing: Any
 ) -> None:
-    engine = closing(HfEngine(tiny_model, max_batch=1))
+    engine = closing(HfEngine(tiny_model, deterministic=True))
     requests = [questions.ask(n, images=1 + n % 3, seed=n) for n in range(6)]
     at_once = together(*(engine.generate(request) for request in reversed(requests)))
     one_by_one = [together(engine.generate(request))[0] for request in requests]
@@ -25,7 +25,7 @@ def test_an_update_without_a_tensor_is_refused_and_the_engine_serves_no_more(
 ) -> None:
     engine = closing(HfEngine(tiny_model))
     weights = trainer.changed(1)
-    del weights["model.visual.blocks.0.attn.proj.weight"]
+    del weights["visual.blocks.0.attn.proj.weight"]
     with pytest.raises(WeightSyncError, match=r"missing from the update: visual\.blocks\.0\.attn\.proj\.weight"):
         asyncio.run(engine.update_weights(weights.items(), 1))
     with pytest.raises(EngineError, match="dead"):

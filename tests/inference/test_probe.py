@@ -1,53 +1,204 @@
 import asyncio
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from arpo.errors import WeightSyncError
-from arpo.inference.probe import check_probe, logprob_gap
+from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.hf import HfEngine
+from arpo.inference.probe import Answer, Freshness, ask, freshness, picture, probe_trajectory, questions
 from arpo.inference.scripted import ScriptedEngine
-from arpo.models.tokenization import ChatTokenizer
-from tests.inference.conftest import Questions
+from arpo.models.collate import collate
+from arpo.models.policy import Policy
+from arpo.models.tokenization import ChatTokenizer, tokenize
+
+BFLOAT16 = 0.05
+"""The tolerance of runs in bfloat16."""
 
 
-def test_the_gap_is_the_largest_difference() -> None:
-    # |-1 + 1.5| = 0.5, |-2 + 2| = 0, |-3 + 2.25| = 0.75
-    assert logprob_gap([-1.0, -2.0, -3.0], [-1.5, -2.0, -2.25]) == 0.75
+def answer(engine: list[float], trainer: list[float], ids: tuple[int, ...] = ()) -> Answer:
+    return Answer(ids or tuple(range(len(engine))), tuple(engine), tuple(trainer))
 
 
-def test_a_gap_that_is_not_a_number_is_not_hidden_by_others() -> None:
-    assert math.isnan(logprob_gap([-1.0, math.nan, -3.0], [-1.0, -2.0, -9.0]))
+def test_the_gap_is_the_mean_distance_over_all_answers_and_the_largest_stands_beside_it() -> None:
+    # |-1 + 1.5| = 0.5, |-2 + 2| = 0, |-3 + 2.25| = 0.75, |-1 + 1.25| = 0.25: mean 1.5 / 4
+    found = freshness([answer([-1.0, -2.0, -3.0], [-1.5, -2.0, -2.25]), answer([-1.0], [-1.25])])
+    assert (found.gap, found.largest_gap) == (0.375, 0.75)
+    assert found.compared == 0  # there was no probe before
+
+
+def test_tokens_are_compared_with_the_weights_of_before_up_to_the_first_one_that_differs() -> None:
+    before = [answer([-9.0] * 4, [-2.0, -2.0, -2.0, -2.0], (5, 6, 7, 8)), answer([-9.0], [-2.0], (1,))]
+    # Old, new, and after a token that is another one nothing. In the second answer the update changed nothing.
+    now = [answer([-2.1, -1.1, -2.0, -2.0], [-1.0, -1.0, -1.0, -1.0], (5, 6, 9, 8)), answer([-2.0], [-2.0], (1,))]
+    found = freshness(now, before)
+    assert (found.older, found.compared) == (1, 2)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [([], []), ([-1.0], [-1.0, -2.0])])
 def test_nothing_to_compare_is_refused(ours: list[float], theirs: list[float]) -> None:
-    with pytest.raises(ValueError, match=f"got {len(ours)} from the engine and {len(theirs)} from the trainer"):
-        logprob_gap(ours, theirs)
+    with pytest.raises(ValueError, match=f"{len(ours)} from the engine and {len(theirs)} from the trainer"):
+        answer(ours, theirs)
 
 
 def test_a_gap_up_to_the_tolerance_passes() -> None:
-    check_probe(1e-4, 1e-4)
+    Freshness(gap=1e-4, largest_gap=1.0, older=0, compared=0).check(1e-4)
 
 
 @pytest.mark.parametrize("gap", [2e-4, math.inf, math.nan])
 def test_a_larger_gap_stops_the_run_and_says_why(gap: float) -> None:
     with pytest.raises(WeightSyncError, match=r"allowed is 0\.0001.*cache"):
-        check_probe(gap, 1e-4)
+        Freshness(gap=gap, largest_gap=gap, older=0, compared=0).check(1e-4)
 
 
-@pytest.mark.parametrize("sticky_cache", [False, True])
-def test_a_cache_from_before_the_update_is_caught(
-    questions: Questions, chat: ChatTokenizer, sticky_cache: bool
-) -> None:
-    engine = ScriptedEngine(chat, lambda request: "Action: wait()", sticky_cache=sticky_cache)
-    honest = ScriptedEngine(chat, lambda request: "Action: wait()")
-    request = questions.ask()
+@pytest.mark.parametrize("wrong", ["engine", "trainer"])
+def test_one_token_that_is_not_a_number_stops_the_run(wrong: str) -> None:
+    numbers = {"engine": [-1.0] * 3, "trainer": [-1.0] * 3}
+    numbers[wrong][1] = math.nan
+    with pytest.raises(WeightSyncError, match="by nan"):
+        freshness([answer([-1.0], [-1.0]), answer(**numbers)]).check(1e-4)
 
-    async def gap_after_update() -> float:
-        await engine.generate(request)
+
+# n/2 + 6 sqrt(n)/2: 97.9 of 128; 36 of 36, which even an engine that is nearer to the old weights at every token does
+# not exceed; 36.7 of 37.
+@pytest.mark.parametrize(
+    ("older", "compared", "stale"), [(97, 128, False), (98, 128, True), (36, 36, False), (37, 37, True)]
+)
+def test_an_engine_is_stale_six_standard_deviations_from_a_fair_coin(older: int, compared: int, stale: bool) -> None:
+    found = Freshness(gap=0.0, largest_gap=0.0, older=older, compared=compared)
+    if stale:
+        with pytest.raises(WeightSyncError, match=f"{older} of {compared} tokens.*kept a prefix"):
+            found.check(BFLOAT16)
+    else:
+        found.check(BFLOAT16)
+
+
+class Noise:
+    """The log-probabilities of bfloat16 paths: nearly always close to the truth, now and then far from it."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = np.random.default_rng(seed)
+
+    def of(self, truth: np.ndarray) -> np.ndarray:
+        far = self.generator.random(truth.shape) < 0.03
+        return truth + np.where(far, 0.15, 0.005) * self.generator.standard_normal(truth.shape)
+
+    def probe(self, *, move: float, stale: bool, answers: int = 16, tokens: int = 8) -> Freshness:
+        """A probe after an update that moved log-probabilities by `move` in the mean, and the one before it."""
+        old = np.full((answers, tokens), -2.0)
+        new = old + move * self.generator.laplace(size=old.shape)
+        engine = self.of(old if stale else new)
+        rows = zip(engine.tolist(), self.of(new).tolist(), self.of(old).tolist(), strict=True)
+        now, before = zip(*((answer(e, n), answer(e, o)) for e, n, o in rows), strict=True)
+        return freshness(now, before)
+
+
+def test_the_noise_of_these_tests_is_that_of_real_runs() -> None:
+    noise, truth = Noise(0), np.zeros(200_000)
+    gaps = np.abs(noise.of(truth) - noise.of(truth))
+    assert 0.011 <= gaps.mean() <= 0.014
+    assert 0.02 <= (gaps > 0.1).mean() <= 0.04
+
+
+@pytest.mark.parametrize("move", [0.0, 0.001, 0.01, 0.1])
+def test_240_probes_of_a_fresh_bfloat16_engine_never_alarm(move: float) -> None:
+    for seed in range(10):
+        noise = Noise(seed)
+        for _ in range(240):
+            noise.probe(move=move, stale=False).check(BFLOAT16)
+            noise.probe(move=move, stale=False, tokens=5).check(BFLOAT16)  # a policy of few words
+
+
+# 0.012 is the noise: nothing can be said for certain of an update below it.
+@pytest.mark.parametrize(("move", "at_least"), [(0.024, 200), (0.03, 228), (0.05, 240), (0.2, 240)])
+def test_a_bfloat16_engine_that_is_one_version_old_is_caught(move: float, at_least: int) -> None:
+    noise = Noise(0)
+    probes = [noise.probe(move=move, stale=True) for _ in range(240)]
+    assert sum(not passes(probe) for probe in probes) >= at_least
+
+
+def passes(probe: Freshness) -> bool:
+    try:
+        probe.check(BFLOAT16)
+    except WeightSyncError:
+        return False
+    return True
+
+
+def test_a_cache_from_before_the_update_is_caught(chat: ChatTokenizer) -> None:
+    def answers(engine: ScriptedEngine, honest: ScriptedEngine) -> list[Answer]:
+        requests = questions(chat, 16, 1.0)
+        pairs = zip(asyncio.run(ask(engine, requests)), asyncio.run(ask(honest, requests)), strict=True)
+        return [Answer(ours.token_ids, ours.logprobs, theirs.logprobs) for ours, theirs in pairs]
+
+    for sticky_cache in (False, True):
+        engine = ScriptedEngine(chat, lambda request: "Action: wait()", sticky_cache=sticky_cache)
+        honest = ScriptedEngine(chat, lambda request: "Action: wait()")
+        before = answers(engine, honest)
         for each in (engine, honest):
-            await each.update_weights([], 1)
-        return logprob_gap((await engine.generate(request)).logprobs, (await honest.generate(request)).logprobs)
+            asyncio.run(each.update_weights([], 1))
+        found = freshness(answers(engine, honest), before)
+        assert (found.gap > 1e-4) == sticky_cache
+        assert (found.older > 0) == sticky_cache
 
-    gap = asyncio.run(gap_after_update())
-    assert (gap > 1e-4) == sticky_cache
+
+def test_a_real_bfloat16_engine_is_caught_where_its_gap_is_within_the_tolerance(
+    tiny_model: Path, closing: Callable[[Any], Any]
+) -> None:
+    """And it passes once it has the weights."""
+    policy = Policy(tiny_model, dtype="bfloat16")
+    engine = closing(HfEngine(tiny_model, dtype="bfloat16"))
+    requests = questions(policy.chat, 16, 1.0)
+
+    def opinion(request: GenerateRequest, response: Response) -> Answer:
+        trajectory = probe_trajectory(request, response)
+        batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
+        with torch.no_grad():
+            output = policy.action_logprobs(batch)
+        return Answer(response.token_ids, response.logprobs, tuple(output.logprobs[output.mask].tolist()))
+
+    def answers() -> list[Answer]:
+        return [opinion(*pair) for pair in zip(requests, asyncio.run(ask(engine, requests)), strict=True)]
+
+    before = answers()
+    freshness(before).check(BFLOAT16)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_((1e-3 * torch.randn(parameter.shape, generator=generator)).to(parameter.dtype))
+    stale = freshness(answers(), before)
+    assert stale.gap <= BFLOAT16
+    with pytest.raises(WeightSyncError, match="nearer to the trainer's previous weights"):
+        stale.check(BFLOAT16)
+    asyncio.run(engine.update_weights(policy.checkpoint_tensors(), 1))
+    freshness(answers(), before).check(BFLOAT16)
+
+
+def test_the_picture_of_the_probe_is_the_same_every_time() -> None:
+    assert picture() == picture()
+    assert picture().startswith(b"\x89PNG")
+
+
+def test_questions_differ_in_words_and_seed_and_share_the_picture(chat: ChatTokenizer) -> None:
+    requests = questions(chat, 16, 0.7)
+    assert requests == questions(chat, 16, 0.7)
+    assert len({request.prompt_ids for request in requests}) == len({r.sampling.seed for r in requests}) == 16
+    assert {request.images for request in requests} == {(picture(),)}
+    assert {(r.sampling.max_tokens, r.sampling.temperature) for r in requests} == {(16, 0.7)}
+
+
+def test_the_trainer_reads_a_probe_as_the_trajectory_that_the_engine_saw(chat: ChatTokenizer) -> None:
+    prompt = chat.first_prompt([{"role": "user", "content": [{"type": "text", "text": "Press."}, {"type": "image"}]}])
+    request = GenerateRequest(prompt, (picture(),), Sampling(seed=5))
+    ids = chat.encode_response("Action: wait()")
+    response = Response(ids, (-0.5,) * len(ids), "stop", policy_version=3)
+    trajectory = probe_trajectory(request, response)
+    (tokens,) = tokenize(trajectory, chat)
+    assert tokens.input_ids[tokens.action_mask].tolist() == list(response.token_ids)
+    assert int(tokens.image_mask.sum()) == chat.image_tokens(112, 112)
+    assert (trajectory.policy_version, trajectory.seed) == (3, 5)

@@ -6,19 +6,22 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from arpo.errors import EngineError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
-from arpo.inference.pump import PumpedEngine
+from arpo.inference.pump import PumpedEngine, checked
 from tests.inference.conftest import together
+
+SHAPES = {"model.norm.weight": (4,), "visual.merger.weight": (2, 4)}
 
 
 class ListEngine(PumpedEngine):
     """Finishes a request after as many steps as it has tokens to make; notes what happens in which thread."""
 
     def __init__(self, *, max_in_flight: int = 8, broken: str = "") -> None:
-        super().__init__(max_in_flight=max_in_flight)
+        super().__init__(max_in_flight=max_in_flight, shapes={})
         self.broken = broken
         self.events: list[str] = []
         self.threads: set[str] = set()
@@ -185,3 +188,23 @@ def test_a_cancelled_request_leaves_the_engine(closing: Any) -> None:
     assert asyncio.run(scene()).token_ids == (1,)
     assert "abort" in engine.events
     assert not engine.running
+
+
+def test_a_missing_tensor_is_an_error_at_the_end() -> None:
+    with pytest.raises(WeightSyncError, match=r"1 of 2 tensors are missing from the update: visual\.merger\.weight"):
+        list(checked([("model.norm.weight", torch.zeros(4))], SHAPES))
+
+
+def test_an_unknown_tensor_is_an_error() -> None:
+    with pytest.raises(WeightSyncError, match=r"no tensor 'model\.nrm\.weight'"):
+        list(checked([("model.nrm.weight", torch.zeros(4))], SHAPES))
+
+
+def test_another_shape_is_an_error() -> None:
+    with pytest.raises(WeightSyncError, match=r"is \(5,\), the model's is \(4,\)"):
+        list(checked([("model.norm.weight", torch.zeros(5))], SHAPES))
+
+
+def test_a_tied_output_layer_may_be_given_and_is_left_out() -> None:
+    whole = [(name, torch.zeros(shape)) for name, shape in SHAPES.items()]
+    assert [name for name, _ in checked([*whole, ("lm_head.weight", torch.zeros(9))], SHAPES)] == list(SHAPES)

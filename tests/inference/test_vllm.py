@@ -11,7 +11,7 @@ import torch
 from PIL.PngImagePlugin import PngImageFile
 
 from arpo.errors import ArpoError, ConfigError, EngineError, WeightSyncError
-from arpo.inference.probe import check_probe, logprob_gap
+from arpo.inference.probe import Answer, Freshness, freshness
 from tests.inference.conftest import Questions, Trainer, together
 
 pytestmark = pytest.mark.engine
@@ -86,7 +86,7 @@ def test_weights_that_go_through_a_file_arrive(
     trainer.load(weights)
     asyncio.run(engine.update_weights(weights.items(), 1))
     (response,) = together(engine.generate(request))
-    check_probe(trainer.gap(request, response), 1e-4)
+    assert trainer.gap(request, response) <= 1e-4
 
 
 def test_the_probe_catches_caches_that_an_update_left(
@@ -101,7 +101,7 @@ def test_the_probe_catches_caches_that_an_update_left(
 
     request = questions.ask(2, images=3, max_tokens=8)
 
-    def gap_after_update(engine: Any) -> float:
+    def probe_after_update(engine: Any) -> Freshness:
         async def scene() -> Any:
             await engine.generate(request)
             await engine.update_weights(weights.items(), 1)
@@ -110,16 +110,16 @@ def test_the_probe_catches_caches_that_an_update_left(
         response = asyncio.run(scene())
         probabilities = trainer.distributions(request, response)
         ours = probabilities.gather(1, torch.tensor(response.token_ids)[:, None])[:, 0]
-        return logprob_gap(response.logprobs, ours.tolist())
+        return freshness([Answer(response.token_ids, response.logprobs, tuple(ours.tolist()))])
 
     weights = trainer.changed(3)
     trainer.load(weights)
     honest = start()
-    check_probe(gap_after_update(honest), 1e-4)
+    probe_after_update(honest).check(1e-4)
     asyncio.run(honest.close())
     # vLLM either notices that its encoder cache and its bookkeeping disagree, or answers with the old prefix.
     with pytest.raises(ArpoError) as caught:
-        check_probe(gap_after_update(start(Forgetful)), 1e-4)
+        probe_after_update(start(Forgetful)).check(1e-4)
     assert isinstance(caught.value, EngineError | WeightSyncError)
 
 
@@ -128,7 +128,7 @@ def test_an_update_without_a_tensor_is_refused(
 ) -> None:
     engine = start()
     weights = trainer.changed(1)
-    del weights["model.visual.blocks.0.attn.proj.weight"]
+    del weights["visual.blocks.0.attn.proj.weight"]
     with pytest.raises(WeightSyncError, match="missing from the update"):
         asyncio.run(engine.update_weights(weights.items(), 1))
     with pytest.raises(EngineError, match="dead"):

@@ -14,11 +14,13 @@ from arpo.callbacks.weight_sync import WeightSync
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.pool import EnvPool
+from arpo.envs.protocol import DesktopEnv
 from arpo.inference.engine import GenerateRequest, InferenceEngine
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
 from arpo.modules.optimizer import MasterWeightAdamW
 from arpo.replay import ReplayBuffer
 from arpo.rollout.collector import RolloutCollector
@@ -81,6 +83,7 @@ def train(
     replay: bool,
     iterations: int,
     tasks: Sequence[Task] = TASKS,
+    make_env: Callable[[], DesktopEnv] = FakeDesktop,
     probe_every: int = 0,
     learning_rate: float = 1e-3,
     callbacks: Sequence[L.Callback] = (),
@@ -90,7 +93,7 @@ def train(
     settings = RolloutSettings(group_size=GROUP_SIZE, max_steps=3, max_tokens=40, max_context=1000)
     runtime = RolloutRuntime(
         lambda: make_engine(chat),
-        EnvPool(FakeDesktop, size=4, backend="thread"),
+        EnvPool(make_env, size=4, backend="thread"),
         chat,
         Prompt.compact(),
         TrajectoryStore(directory / "trajectories"),
@@ -111,7 +114,7 @@ def train(
         enable_checkpointing=False,
         num_sanity_val_steps=0,
     )
-    module = GRPOModule(partial(Policy, model), partial(MasterWeightAdamW, lr=learning_rate))
+    module = GRPOModule(partial(Policy, model), partial(MasterWeightAdamW, lr=learning_rate), Objective())
     data = RolloutDataModule(collector, ShuffledTasks(tasks, tasks_per_iteration=len(tasks), seed=0))
     try:
         trainer.fit(module, data)

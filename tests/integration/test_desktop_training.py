@@ -140,7 +140,7 @@ def test_desktops_of_a_killed_run_are_removed_when_it_goes_on(struck):
 
 def containers_of(run):
     """The desktops of the process that the run started last, newest first; its session is named after it."""
-    listed = docker("ps", "--all", "--no-trunc", "--format", '{{.ID}} {{.Label "arpo.host.session"}}').splitlines()
+    listed = docker("ps", "--all", "--no-trunc", "--format", '{{.ID}} {{.Label "arpo.session"}}').splitlines()
     pairs = [line.split() for line in listed]
     return [name for name, *session in pairs if session and session[0].startswith(f"{run.process.pid}-")]
 

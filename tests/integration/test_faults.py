@@ -11,7 +11,13 @@ from arpo.rollout.storage import TrajectoryStore
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 ITERATIONS = 2
-FAULTS = {("hang", "step"): 0.3, ("crash", "step"): 0.3, ("garbage", "step"): 0.3, ("error", "evaluate"): 0.9}
+FAULTS = {
+    ("hang", "step"): 0.3,
+    ("crash", "step"): 0.3,
+    ("garbage", "step"): 0.3,
+    ("error", "evaluate"): 0.9,
+    ("undecodable", "reset"): 0.3,
+}
 PLAN = ",".join(
     f"{{_target_:arpo.envs.faults.Fault,kind:{kind},call:{call},attempts:4,probability:{probability}}}"
     for (kind, call), probability in FAULTS.items()

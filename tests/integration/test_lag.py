@@ -14,7 +14,7 @@ ITERATIONS = 8
 @pytest.fixture(scope="module")
 def run(smoke, tmp_path_factory):
     """A run with `max_policy_lag=1`, stopped in the middle by SIGTERM as a scheduler does, and resumed."""
-    overrides = ("rollout.settings.max_policy_lag=1", f"iterations={ITERATIONS}", "engine.deterministic=false")
+    overrides = ("rollout.settings.max_policy_lag=1", f"iterations={ITERATIONS}", "deterministic=false")
     run = smoke.again(tmp_path_factory.mktemp("lag") / "run", *overrides)
     run.start()
     run.wait_for_rollout(4)

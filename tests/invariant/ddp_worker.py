@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from arpo.algorithms.advantages import Estimator
 from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
 from arpo.types import RolloutBatch
 
 ESTIMATORS: tuple[Estimator, ...] = ("grpo", "pass_at_k")
@@ -54,7 +55,7 @@ def train(model: str, batches: list[RolloutBatch], out: str, ranks: int, estimat
     module = GRPOModule(
         partial(Policy, model),
         partial(torch.optim.SGD, lr=0.5),
-        estimator=estimator,
+        Objective(estimator=estimator),
         minibatches=2,
         micro_batch_tokens=160,
     )

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,10 +13,13 @@ from torch.utils.data import DataLoader
 
 from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
 from arpo.types import Group, RolloutBatch, Task, Trajectory
 from tests.models import samples
 
 MakePolicy = Callable[[], Policy]
+
+CHOICES = tuple(field.name for field in fields(Objective) if field.init)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +60,8 @@ def make_module(make_policy: MakePolicy) -> Callable[..., GRPOModule]:
 
     def make(**options) -> GRPOModule:
         optimizer = options.pop("optimizer", partial(torch.optim.SGD, lr=1.0))
-        module = GRPOModule(make_policy, optimizer, **({"minibatches": 1, "max_grad_norm": 1e9} | options))
+        objective = Objective(**{name: options.pop(name) for name in CHOICES if name in options})
+        module = GRPOModule(make_policy, optimizer, objective, **({"minibatches": 1, "max_grad_norm": 1e9} | options))
         module.configure_model()
         return module
 

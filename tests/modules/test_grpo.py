@@ -1,4 +1,4 @@
-"""The update, option by option: every test flips one option of `GRPOModule` and sees what it is said to do."""
+"""The update, option by option: every test flips one option of `GRPOModule` or of its objective, and sees its work."""
 
 import math
 from dataclasses import replace
@@ -207,6 +207,33 @@ def test_an_iteration_takes_minibatches_times_epochs_steps(make_module, make_gro
     assert module.policy_version == 1
 
 
+@pytest.mark.parametrize(("minibatches", "epochs"), [(1, 1), (4, 1), (4, 3)])
+def test_the_loss_is_the_mean_over_the_minibatches_that_there_were(
+    make_module, make_policy, make_group, minibatches, epochs
+):
+    """One group makes one minibatch, whatever was configured; without a step the loss of every pass is the same."""
+    module = make_module(
+        optimizer=partial(torch.optim.SGD, lr=0.0),
+        minibatches=minibatches,
+        epochs=epochs,
+        reference=make_policy,
+        kl_coefficient=0.5,
+    )
+    with torch.no_grad():
+        module.policy.model.lm_head.weight.mul_(1.5)
+    policy, reference = module.policy, make_policy()
+    divergence = 0.0
+    group = make_group(1.0, 0.0)
+    for trajectory in group.trajectories:
+        difference = logprobs_of(policy, trajectory) - logprobs_of(reference, trajectory)
+        # mean over two sequences of the mean over tokens of k3, bounded at 10
+        divergence += (torch.expm1(-difference) + difference).clamp(max=10).mean().item() / 2
+    reported = metrics(fit(module, [group]))
+    # At ratio 1 a token's surrogate is its advantage, and those of the group, 1 and -1, add up to 0.
+    assert reported["train/kl_reference"] == pytest.approx(divergence, rel=1e-4)
+    assert reported["train/loss"] == pytest.approx(0.5 * divergence, rel=1e-4)
+
+
 def test_one_iteration_is_one_policy_version(make_module, make_group):
     module = make_module(minibatches=2)
     fit(module, *[[make_group(1.0, 0.0)]] * 3)
@@ -239,6 +266,19 @@ def test_micro_batches_change_memory_and_not_the_result(make_module, make_group)
     fit(whole, groups)
     fit(parts, groups)
     assert_close(weights(parts.policy) - start, weights(whole.policy) - start, rtol=1e-3, atol=1e-5)
+
+
+def test_a_rank_that_runs_out_of_samples_computes_a_filler_that_teaches_nothing(make_module, make_group):
+    """Where another rank has more micro-batches, this one gets empty ones, also after a step: the second minibatch."""
+    options = {"minibatches": 2, "optimizer": partial(torch.optim.SGD, lr=0.01)}
+    alone, beside = make_module(**options), make_module(**options)
+    chunks = beside._chunks
+    beside._chunks = lambda minibatch: [*chunks(minibatch), []]
+    groups = [make_group(1.0, 0.0), make_group(0.0, 1.0, first=4)]
+    reports = [metrics(fit(module, groups)) for module in (alone, beside)]
+    assert torch.equal(weights(beside.policy), weights(alone.policy))
+    del reports[0]["time/update"], reports[1]["time/update"]
+    assert reports[1] == pytest.approx(reports[0], rel=1e-5)
 
 
 def test_warm_up_lowers_the_rate_of_the_first_steps(make_module, make_group):
@@ -405,16 +445,17 @@ def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_end
         ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be above 0"),
         ({"temperature": float("nan")}, "temperature must be above 0"),
-        ({"sampler_correction": 0.0}, "sampler_correction must be positive"),
+        ({"sampler_correction": 0.0}, "sampler_correction must be above 0, got 0.0"),
         ({"kl_coefficient": 0.1}, "needs a reference policy"),
-        ({"kl_coefficient": -0.1}, "must not be negative"),
-        ({"format_weight": -1.0}, "must not be negative"),
+        ({"kl_coefficient": -0.1}, "kl_coefficient must be at least 0, got -0.1"),
+        ({"format_weight": -1.0}, "format_weight must be at least 0, got -1.0"),
         ({"replayed_old_logprobs": "guess"}, "recompute or stored, got 'guess'"),
         ({"std": "biased"}, "std must be one of sample, population, got 'biased'"),
         ({"estimator": "ppo"}, "estimator must be one of grpo"),
         ({"level": "word"}, "level must be one of token, sequence"),
         ({"aggregation": "mean"}, "aggregation must be one of sequence"),
         ({"aggregation": "dr_grpo"}, "belongs to aggregation=dr_grpo"),
+        ({"aggregation": "dr_grpo", "dr_grpo_length": 0}, "dr_grpo_length must be at least 1, got 0"),
         ({"dr_grpo_length": 5}, "belongs to aggregation=dr_grpo"),
         ({"kl": "k9"}, "kl must be one of k1"),
     ],

@@ -94,6 +94,19 @@ def test_max_grad_norm_is_the_longest_step_that_gradient_descent_takes(make_sft,
     assert (weights(module.policy) - before).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
+def test_a_gradient_that_is_not_finite_is_left_out_as_in_reinforcement_learning(make_sft, demonstrations):
+    module = make_sft()
+    module.configure_model()
+    with torch.no_grad():
+        module.policy.model.model.language_model.norm.weight.fill_(torch.nan)
+    before = weights(module.policy)
+    trainer = fit(module, demonstrations)
+    assert trainer.global_step == 0
+    assert torch.equal(weights(module.policy).nan_to_num(), before.nan_to_num())
+    assert trainer.callback_metrics["train/refused_gradients"] == 1.0
+    assert "train/grad_norm" not in trainer.callback_metrics
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -95,6 +95,7 @@ def faulty(plan, ledger):
         ("error", "step", "step"),
         ("error", "evaluate", "evaluate"),
         ("garbage", "step", "screenshot"),
+        ("undecodable", "reset", "screenshot"),
         ("garbage", "evaluate", "evaluate"),
         ("hang", "step", "timeout"),
     ],

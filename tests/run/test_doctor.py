@@ -11,7 +11,7 @@ def test_an_engine_that_does_not_answer_is_missing_and_says_how_to_start_one(mon
     found = doctor.look_at_engine()
     assert not found.good
     assert found.needed
-    assert "docker/start_engine.sh" in found.remedy
+    assert "make desktop" in found.remedy
 
 
 def test_without_an_engine_nothing_is_booted(monkeypatch):

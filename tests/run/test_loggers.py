@@ -80,7 +80,7 @@ def test_a_resumed_run_hides_what_the_interrupted_one_wrote_beyond_its_checkpoin
 @pytest.mark.parametrize("status", ["success", "failed"])
 def test_a_run_has_a_row_in_the_table_of_runs_however_it_ends(tmp_path: Path, status: str) -> None:
     logger = TensorBoardLogger(tmp_path)
-    logger.log_hyperparams({"seed": 3, "replay": None, "module.clip_low": 0.2})
+    logger.log_hyperparams({"seed": 3, "replay": None, "module.objective.clip_low": 0.2})
     for step, success in enumerate((0.25, 0.75, 0.5), start=1):
         logger.log_metrics({"rollout/success_rate": success, "val/in_domain/success_rate": success / 2}, step=step)
     logger.finalize(status)

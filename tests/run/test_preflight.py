@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arpo.errors import ConfigError
-from arpo.run.preflight import check_arguments, preflight
+from arpo.run.preflight import preflight
 
 
 def missing(requires, model_path=None):
@@ -116,22 +116,6 @@ def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere
     message = missing(requires, tmp_path)
     assert message.count("\n  - ") == 3
     assert message.endswith("trains a tiny policy on real web pages.")
-
-
-def test_a_key_that_no_constructor_reads_is_named_with_its_place_and_those_that_exist():
-    tree = {"buffers": [{"_target_": "arpo.replay.ReplayBuffer", "capcity": 8, "seed": 1, "_partial_": True}]}
-    with pytest.raises(ConfigError, match=r"buffers\.0\.capcity: arpo\.replay\.ReplayBuffer has capacity"):
-        check_arguments(tree)
-
-
-def test_a_key_is_free_where_nothing_is_built_or_anything_is_taken():
-    check_arguments(
-        {"name": "x", "nested": {"free": 1}, "task": {"_target_": "arpo.run.instantiate.build", "anything": 1}}
-    )
-
-
-def test_a_target_that_does_not_exist_is_left_to_whoever_builds_it():
-    check_arguments({"env": {"_target_": "arpo.envs.not_yet.Env", "speed": 1}, "off": {"_target_": None, "a": 1}})
 
 
 HUGE = {"desktops": 10**6, "memory_mb": 4608, "cores": 4, "disk_mb": 2048}

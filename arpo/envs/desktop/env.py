@@ -2,16 +2,20 @@
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal, get_args
 
 from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, TypeText, Wait
-from arpo.envs.desktop.task import DesktopTask, read_task, run_checks, run_steps
+from arpo.envs.desktop.tasks import COMMAND_TIMEOUT_S, DesktopTask, read_task, run_checks
 from arpo.envs.guest.client import Guest
 from arpo.envs.guest.input import to_events
+from arpo.envs.guest.machine import Machine
+from arpo.envs.guest.setup import Screen, TaskSetup
+from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
-from arpo.host.containers import Container, Containers
+from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
 ResetMode = Literal["in_place", "restart", "fresh"]
@@ -74,61 +78,60 @@ class DockerDesktop:
         self._screen = (int(screen[0]), int(screen[1]))
         self._reset_mode, self._pause = reset, pause
         self._quiet_s, self._settle_limit_s, self._wait_s = quiet_s, settle_limit_s, wait_s
-        self._start_timeout_s = start_timeout_s
-        self._environment = {"ARPO_SCREEN": f"{screen[0]}x{screen[1]}x24", "ARPO_NETWORK": network}
-        self._limits = {"memory_mb": memory_mb, "cpus": cpus, "scratch_mb": scratch(disk_mb)}
-        self._image = image
-        self._container: Container | None = None
-        self._guest: Guest | None = None
-        self._task: DesktopTask | None = None
+        self._spec = ContainerSpec(
+            image,
+            ports=(GUEST_PORT,),
+            environment={"ARPO_SCREEN": f"{screen[0]}x{screen[1]}x24", "ARPO_NETWORK": network},
+            capabilities=CAPABILITIES,
+            memory_mb=memory_mb,
+            cpus=cpus,
+            scratch_mb=scratch(disk_mb),
+        )
+        self._episode: tuple[DesktopTask, TaskSetup] | None = None
         self._last: Action | None = None
         self._used = False
-        self._containers = Containers()
-        try:
-            self._boot()
-        except BaseException:
-            self.close()
-            raise
+        before_start()
+        self._machine = Machine(*self._new_guest(), server_port=GUEST_PORT, start_timeout_s=start_timeout_s)
 
     def reset(self, task: Task) -> Observation:
         """Renew the desktop, set the task up and wait for its windows."""
         wanted = read_task(task)
         self._renew()
-        guest = self._running()
-        self._used, self._task, self._last = True, wanted, None
-        run_steps(wanted.config, guest)
+        guest = self._machine.guest
+        setup = TaskSetup(
+            guest,
+            task.id,
+            Screen(*self._screen),
+            command_timeout_s=COMMAND_TIMEOUT_S,
+            window_timeout_s=WINDOWS_TIMEOUT_S,
+        )
+        self._used, self._last = True, None
+        setup.prepare(wanted.config)
         guest.wait_for(lambda: _has_windows(guest, wanted), f"the windows {wanted.windows}", WINDOWS_TIMEOUT_S)
-        return self._observe(guest)
+        self._episode = wanted, setup
+        return self._observe()
 
     def step(self, action: Action) -> StepResult:
         """Perform an action and look at the screen when it has come to rest."""
-        guest = self._playing("step")
-        self._resume()
+        self._playing("step")
+        self._machine.container.resume()
         self._last = action
-        guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
-        return StepResult(self._observe(guest))
+        self._machine.guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
+        return StepResult(self._observe())
 
     def evaluate(self) -> float:
         """Return 1.0 when the task is done, else 0.0; a desktop that was broken meanwhile is not judged."""
-        guest, task = self._playing("evaluate"), self._task
-        assert task is not None
-        self._resume()
-        guest.check_health()
-        gave_up = isinstance(self._last, Fail | CallUser)  # as the official code, which has no word of its own for it
-        if task.infeasible or gave_up:
-            return float(task.infeasible and gave_up)
-        return run_checks(task, guest)
+        task, setup = self._playing("evaluate")
+        self._machine.container.resume()
+        self._machine.guest.check_health()
+        setup.conclude(task.postconfig)
+        score = score_of_giving_up(self._last, infeasible=task.infeasible)
+        return run_checks(task, self._machine.guest) if score is None else score
 
     def close(self) -> None:
         """Remove the container."""
-        self._task = None
-        if self._guest is not None:
-            self._guest.close()
-            self._guest = None
-        container, self._container = self._container, None
-        if container is not None:
-            self._containers.remove(container)
-        self._containers.close()
+        self._episode = None
+        self._machine.close()
 
     def solve(self) -> Iterator[Action]:
         """Yield the solution that the task file has.
@@ -136,12 +139,11 @@ class DockerDesktop:
         Raises:
             ConfigError: If it has none.
         """
-        self._playing("solve")
-        assert self._task is not None
-        if not self._task.solution:
+        task, _ = self._playing("solve")
+        if not task.solution:
             raise ConfigError("the task has no scripted solution")
-        yield from self._task.solution
-        if not isinstance(self._task.solution[-1], Finished | Fail | CallUser):
+        yield from task.solution
+        if not isinstance(task.solution[-1], Finished | Fail | CallUser):
             yield Finished()
 
     def _duration_s(self, action: Action) -> float:
@@ -157,66 +159,34 @@ class DockerDesktop:
 
     def _renew(self) -> None:
         """Make the desktop as good as new; nothing to do before the first episode."""
-        guest = self._running()
-        self._resume()
-        self._task = None
+        self._machine.container.resume()
+        self._episode = None
         if not self._used:
             return
         match self._reset_mode:
             case "in_place":
-                guest.reset()
+                self._machine.guest.reset()
             case "restart":
-                assert self._container is not None
-                self._container.restart()
-                self._connect()
+                self._machine.restart()
             case "fresh":
-                assert self._container is not None
-                self._container.remove()
-                self._boot()
+                self._machine.replace(*self._new_guest())
         self._used = False
 
-    def _boot(self) -> None:
-        self._secret = secrets.token_hex(16)
-        environment = {**self._environment, "ARPO_SECRET": self._secret}
-        spec = ContainerSpec(
-            self._image,
-            (GUEST_PORT,),
-            environment,
-            CAPABILITIES,
-            **self._limits,  # type: ignore[arg-type]
-        )
-        self._container = self._containers.start(spec)
-        self._connect()
+    def _new_guest(self) -> tuple[ContainerSpec, str]:
+        """Return the container to start, and a secret that only its guest server and this environment know."""
+        secret = secrets.token_hex(16)
+        return replace(self._spec, environment={**self._spec.environment, "ARPO_SECRET": secret}), secret
 
-    def _connect(self) -> None:
-        assert self._container is not None
-        if self._guest is not None:
-            self._guest.close()
-        self._guest = Guest(f"http://127.0.0.1:{self._container.port(GUEST_PORT)}", self._secret)
-        try:
-            self._guest.wait_until_healthy(self._start_timeout_s, self._container.is_running)
-        except EnvError as error:
-            raise EnvError("guest", f"{error}; {self._container.last_words()}") from error
-
-    def _observe(self, guest: Guest) -> Observation:
-        png = guest.screenshot(quiet_s=self._quiet_s, limit_s=self._settle_limit_s)
-        if self._pause and self._container is not None:
-            self._container.pause()
+    def _observe(self) -> Observation:
+        png = self._machine.guest.screenshot(quiet_s=self._quiet_s, limit_s=self._settle_limit_s)
+        if self._pause:
+            self._machine.container.pause()
         return Observation(png, *self._screen)
 
-    def _resume(self) -> None:
-        if self._container is not None:
-            self._container.resume()
-
-    def _running(self) -> Guest:
-        if self._guest is None:
-            raise EnvError("reset", "the environment is closed; build a new one")
-        return self._guest
-
-    def _playing(self, call: str) -> Guest:
-        if self._task is None:
+    def _playing(self, call: str) -> tuple[DesktopTask, TaskSetup]:
+        if self._episode is None:
             raise EnvError(call, f"{call} was called before reset, or after close")
-        return self._running()
+        return self._episode
 
 
 def scratch(disk_mb: int) -> dict[str, int]:

@@ -1,13 +1,56 @@
-"""The tasks of our own desktops, in OSWorld's format, and what they have beside it: windows and solutions."""
+"""The tasks of our own desktops: OSWorld's format with windows and solutions beside it, looked through when loaded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from arpo.envs.desktop.task import read_task
-from arpo.envs.osworld.tasks import osworld_tasks
+from arpo.agent.actions import Action
+from arpo.agent.parser import parse_action
+from arpo.envs.guest.client import Guest
+from arpo.envs.guest.setup import TaskSetup
+from arpo.envs.guest.tasks import load_task, step_obstacles
+from arpo.errors import ActionParseError, TaskFormatError
 from arpo.types import Task
 
 ROOT = Path(__file__).parent / "desktop32"
+
+COMMAND_TIMEOUT_S = 15.0
+"""Much less than a pool gives a reset or an evaluation: what hangs is then one desktop, not its whole worker."""
+
+Parameters = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One metric, what it is about, and what is right."""
+
+    metric: str
+    result: Parameters
+    rules: Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class DesktopTask:
+    """The content of a task file, checked."""
+
+    config: tuple[Parameters, ...]
+    """Set-up steps, in order."""
+    windows: tuple[str, ...]
+    """Titles, or parts of them, of the windows that show that the set-up is done. A key of ours."""
+    postconfig: tuple[Parameters, ...]
+    """Steps before the checks."""
+    checks: tuple[Check, ...]
+    """Empty for an infeasible task."""
+    any_check: bool
+    """Whether one check that holds is enough (`conj: or`)."""
+    solution: tuple[Action, ...]
+    """A script that solves it, in screen pixels. A key of ours; empty where there is none."""
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether the right answer is to say that it cannot be done."""
+        return not self.checks
 
 
 def desktop_tasks(ids: Mapping[str, Sequence[str]]) -> list[Task]:
@@ -16,7 +59,108 @@ def desktop_tasks(ids: Mapping[str, Sequence[str]]) -> list[Task]:
     Raises:
         TaskFormatError: When a file is missing, or says what no desktop of ours can do.
     """
-    tasks = osworld_tasks(ROOT, ids)
+    tasks = [load_task(ROOT, application, name) for application, names in ids.items() for name in names]
     for task in tasks:
         read_task(task)
     return tasks
+
+
+def read_task(task: Task) -> DesktopTask:
+    """Return the content of a task.
+
+    Raises:
+        TaskFormatError: With the task and the key, if a key is missing or its value unknown.
+    """
+    config = task.config
+    evaluator = config.get("evaluator")
+    if not isinstance(evaluator, Mapping) or "func" not in evaluator:
+        raise TaskFormatError(f"task {task.id!r}: key 'evaluator' must be an object with 'func', got {evaluator!r}")
+    try:
+        refused = list(step_obstacles(config, TaskSetup.STEPS))
+    except TaskFormatError as error:
+        raise TaskFormatError(f"task {task.id!r}: {error}") from error
+    if refused:
+        raise TaskFormatError(f"task {task.id!r}: {refused[0]}")
+    return DesktopTask(
+        config=tuple(config.get("config", ())),
+        windows=tuple(str(title) for title in config.get("windows", ())),
+        postconfig=tuple(evaluator.get("postconfig", ())),
+        checks=_checks(task, evaluator),
+        any_check=evaluator.get("conj", "and") == "or",
+        solution=tuple(_solution(task, text) for text in config.get("solution", ())),
+    )
+
+
+def run_checks(task: DesktopTask, guest: Guest) -> float:
+    """Return 1.0 when the checks hold, else 0.0.
+
+    Raises:
+        EnvError: If the guest does not say what they read.
+    """
+    held = (
+        METRICS[check.metric](RESULTS[check.result["type"]](guest, check.result), check.rules) for check in task.checks
+    )
+    return float(any(held) if task.any_check else all(held))
+
+
+def _command_line(guest: Guest, result: Parameters) -> str:
+    shell = bool(result.get("shell", False))
+    return guest.execute(result["command"], shell=shell, timeout_s=COMMAND_TIMEOUT_S).output
+
+
+def _file(guest: Guest, result: Parameters) -> str:
+    content = guest.file(result["path"])
+    return "" if content is None else content.decode(errors="replace")
+
+
+RESULTS: Mapping[str, Callable[[Guest, Parameters], str]] = {"vm_command_line": _command_line, "vm_file": _file}
+"""Functions that fetch the text a check is about, by OSWorld's names; a file that is not there reads as empty."""
+
+
+def _exact_match(found: str, rules: Parameters) -> bool:
+    return found == str(rules["expected"])
+
+
+def _check_include_exclude(found: str, rules: Parameters) -> bool:
+    wanted, unwanted = rules.get("include", ()), rules.get("exclude", ())
+    return all(text in found for text in wanted) and not any(text in found for text in unwanted)
+
+
+METRICS: Mapping[str, Callable[[str, Parameters], bool]] = {
+    "exact_match": _exact_match,
+    "check_include_exclude": _check_include_exclude,
+}
+"""OSWorld's metrics that our tasks use."""
+
+
+def _checks(task: Task, evaluator: Parameters) -> tuple[Check, ...]:
+    if evaluator["func"] == "infeasible":
+        return ()
+    metrics, results, expected = (_as_list(evaluator.get(key)) for key in ("func", "result", "expected"))
+    if not len(metrics) == len(results) == len(expected):
+        raise TaskFormatError(f"task {task.id!r}: evaluator.func, result and expected differ in length")
+    checks = []
+    for metric, result, right in zip(metrics, results, expected, strict=True):
+        if metric not in METRICS:
+            raise TaskFormatError(
+                f"task {task.id!r}: evaluator.func {metric!r} is unknown; {', '.join(METRICS)} are not"
+            )
+        if not isinstance(result, Mapping) or result.get("type") not in RESULTS:
+            raise TaskFormatError(
+                f"task {task.id!r}: evaluator.result needs a type of {', '.join(RESULTS)}, is {result!r}"
+            )
+        if not isinstance(right, Mapping) or right.get("type") != "rule":
+            raise TaskFormatError(f"task {task.id!r}: evaluator.expected must have the type 'rule', is {right!r}")
+        checks.append(Check(metric, result, right["rules"]))
+    return tuple(checks)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def _solution(task: Task, text: str) -> Action:
+    try:
+        return parse_action(text)
+    except ActionParseError as error:
+        raise TaskFormatError(f"task {task.id!r}: solution {text!r} is not an action: {error}") from error

@@ -1,33 +1,15 @@
 """Actions as DevTools input events: a mouse, a wheel and a US keyboard."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, assert_never
+from dataclasses import dataclass
+from typing import Any
 
-from arpo.agent.actions import (
-    Action,
-    CallUser,
-    Click,
-    DoubleClick,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    RightClick,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent.actions import Direction
+from arpo.agent.devices import Button, MouseAndKeyboard
 
 Event = tuple[str, dict[str, Any]]
 """A DevTools method and its parameters."""
 
 WHEEL_PIXELS = 60
-DRAG_MOVES = 4
 MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
 SYNONYMS = {
     "return": "enter",
@@ -102,120 +84,80 @@ def find_key(name: str) -> Key | None:
     return Key(name, PUNCTUATION.get(name, 0), name)
 
 
-@dataclass(slots=True)
-class InputDevices:
-    """Where the pointer is and which keys are held; turns actions into events."""
+class InputDevices(MouseAndKeyboard[Event]):
+    """The mouse and the keyboard of a page: where the pointer is, in page pixels, and which keys are held."""
 
-    x: float = 0.0
-    y: float = 0.0
-    held: dict[str, Key] = field(default_factory=dict)
+    DRAG_MOVES = 4
 
-    def events(self, action: Action) -> list[Event]:
-        """Return the events of an action whose coordinates are page pixels; none where there is nothing to do."""
-        match action:
-            case Click() | DoubleClick() | RightClick() | Hover() | Drag() | Scroll():
-                return self._mouse(action)
-            case Hotkey(keys=names):
-                keys = [key for key in map(find_key, names) if key is not None]
-                return [*self._down(keys), *self._up(reversed(keys))]
-            case Press(key=name) | KeyDown(key=name) | KeyUp(key=name):
-                return self._one_key(action, find_key(name))
-            case TypeText(text=text):
-                return self._type(text)
-            case Wait() | Finished() | CallUser() | Fail():
-                return []
-            case _:
-                assert_never(action)
+    def __init__(self) -> None:
+        self._x = self._y = 0.0
+        self.held: dict[str, Key] = {}
 
     def release(self, x: float, y: float) -> list[Event]:
         """Let go of every held key and put the pointer somewhere."""
-        return [*self._up(list(self.held.values())), self._move(x, y)]
+        return [*(self._up(key) for key in list(self.held.values())), *self.move(x, y)]
 
-    def _one_key(self, action: Press | KeyDown | KeyUp, key: Key | None) -> list[Event]:
-        if key is None:
-            return []
-        match action:
-            case Press():
-                return [*self._down([key]), *self._up([key])]
-            case KeyDown():
-                return self._down([key])
-            case KeyUp():
-                return self._up([key])
+    def move(self, x: float, y: float, *, dragging: bool = False) -> list[Event]:
+        """Move the pointer; `dragging` with the left button held."""
+        self._x, self._y = x, y
+        return [self._mouse("mouseMoved", button="left" if dragging else "none", buttons=int(dragging))]
 
-    def _mouse(self, action: Click | DoubleClick | RightClick | Hover | Drag | Scroll) -> list[Event]:
-        match action:
-            case Click(x, y):
-                return [self._move(x, y), *self._click("left", 1)]
-            case DoubleClick(x, y):
-                return [self._move(x, y), *self._click("left", 1), *self._click("left", 2)]
-            case RightClick(x, y):
-                return [self._move(x, y), *self._click("right", 1)]
-            case Hover(x, y):
-                return [self._move(x, y)]
-            case Drag(x, y, to_x, to_y):
-                return self._drag(x, y, to_x, to_y)
-            case Scroll(direction, x, y):
-                return self._scroll(direction, x, y)
+    def button(self, down: bool, button: Button, count: int) -> Event:
+        """Press or release a button."""
+        held = {"left": 1, "right": 2}[button] if down else 0
+        kind = "mousePressed" if down else "mouseReleased"
+        return self._mouse(kind, button=button, buttons=held, clickCount=count)
 
-    def _drag(self, x: float, y: float, to_x: float, to_y: float) -> list[Event]:
-        start = [self._move(x, y), self._button("mousePressed", "left", 1)]
-        steps = [(x + (to_x - x) * i / DRAG_MOVES, y + (to_y - y) * i / DRAG_MOVES) for i in range(1, DRAG_MOVES + 1)]
-        return [*start, *(self._move(*step, held=1) for step in steps), self._button("mouseReleased", "left", 1)]
-
-    def _scroll(self, direction: str, x: float | None, y: float | None) -> list[Event]:
-        self.x, self.y = (self.x if x is None else x), (self.y if y is None else y)
+    def scroll(self, direction: Direction, at: tuple[float, float] | None) -> list[Event]:
+        """Turn the wheel, at a point or where the pointer is."""
         across = {"left": -WHEEL_PIXELS, "right": WHEEL_PIXELS}.get(direction, 0)
         down = {"up": -WHEEL_PIXELS, "down": WHEEL_PIXELS}.get(direction, 0)
-        wheel = {"type": "mouseWheel", "x": self.x, "y": self.y, "deltaX": across, "deltaY": down}
-        return [self._move(self.x, self.y), ("Input.dispatchMouseEvent", {**wheel, "modifiers": self._modifiers()})]
+        moved = self.move(*(at or (self._x, self._y)))
+        return [*moved, self._mouse("mouseWheel", deltaX=across, deltaY=down)]
 
-    def _move(self, x: float, y: float, held: int = 0) -> Event:
-        self.x, self.y = x, y
-        button = "left" if held else "none"
-        event = {"type": "mouseMoved", "x": x, "y": y, "button": button, "buttons": held}
-        return "Input.dispatchMouseEvent", {**event, "modifiers": self._modifiers()}
+    def key_down(self, name: str) -> list[Event]:
+        """Hold a key; one that no keyboard has does nothing."""
+        key = find_key(name)
+        if key is None:
+            return []
+        self.held[key.name] = key
+        # With Control, Alt or Meta held a key is a command and writes nothing.
+        return [self._down(key, key.text if not self._modifiers() & 7 else "")]
 
-    def _click(self, button: str, count: int) -> list[Event]:
-        return [self._button("mousePressed", button, count), self._button("mouseReleased", button, count)]
+    def key_up(self, name: str) -> list[Event]:
+        """Release a key; one that no keyboard has does nothing."""
+        key = find_key(name)
+        return [] if key is None else [self._up(key)]
 
-    def _button(self, kind: str, button: str, count: int) -> Event:
-        held = {"left": 1, "right": 2}[button] if kind == "mousePressed" else 0
-        event = {"type": kind, "x": self.x, "y": self.y, "button": button, "buttons": held, "clickCount": count}
-        return "Input.dispatchMouseEvent", {**event, "modifiers": self._modifiers()}
-
-    def _down(self, keys: Iterable[Key]) -> list[Event]:
-        events = []
-        for key in keys:
-            self.held[key.name] = key
-            # With Control, Alt or Meta held a key is a command and writes nothing.
-            text = key.text if not self._modifiers() & 7 else ""
-            events.append(self._key("keyDown" if text else "rawKeyDown", key, text))
-        return events
-
-    def _up(self, keys: Iterable[Key]) -> list[Event]:
-        events = []
-        for key in keys:
-            self.held.pop(key.name, None)
-            events.append(self._key("keyUp", key, ""))
-        return events
-
-    def _key(self, kind: str, key: Key, text: str) -> Event:
-        event = {"type": kind, "key": key.name, "windowsVirtualKeyCode": key.code, "modifiers": self._modifiers()}
-        return "Input.dispatchKeyEvent", {**event, "text": text} if text else event
-
-    def _type(self, text: str) -> list[Event]:
+    def type(self, text: str) -> list[Event]:
+        """Type a text as real key events: some pages listen to keys, and date fields take nothing else."""
         events: list[Event] = []
         for character in text.replace("\r\n", "\n"):
             key = find_key("enter" if character == "\n" else "tab" if character == "\t" else character)
             if key is not None and character.isascii():
-                # Real key events: some pages listen to keys, and date fields take nothing else.
-                events += [
-                    self._key("keyDown" if key.text else "rawKeyDown", key, key.text),
-                    self._key("keyUp", key, ""),
-                ]
+                events += [self._down(key, key.text), self._key("keyUp", key)]
             else:
                 events.append(("Input.insertText", {"text": character}))
         return events
+
+    def wait(self) -> list[Event]:
+        """Do nothing: the environment lets virtual time pass."""
+        return []
+
+    def _mouse(self, kind: str, **event: Any) -> Event:
+        where = {"type": kind, "x": self._x, "y": self._y}
+        return "Input.dispatchMouseEvent", {**where, **event, "modifiers": self._modifiers()}
+
+    def _down(self, key: Key, text: str) -> Event:
+        return self._key("keyDown", key, text=text) if text else self._key("rawKeyDown", key)
+
+    def _up(self, key: Key) -> Event:
+        self.held.pop(key.name, None)
+        return self._key("keyUp", key)
+
+    def _key(self, kind: str, key: Key, **text: str) -> Event:
+        event = {"type": kind, "key": key.name, "windowsVirtualKeyCode": key.code, "modifiers": self._modifiers()}
+        return "Input.dispatchKeyEvent", {**event, **text}
 
     def _modifiers(self) -> int:
         return sum(bit for name, bit in MODIFIERS.items() if name in self.held)

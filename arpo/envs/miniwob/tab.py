@@ -7,14 +7,14 @@ import io
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from arpo.agent.actions import Action, Click, DoubleClick, Drag, Hover, RightClick, Scroll
+from arpo.agent.actions import Action, Pointer, moved
 from arpo.envs.miniwob.chromium import Browser, ChromiumError
 from arpo.envs.miniwob.input import Event
 from arpo.envs.miniwob.tasks import pages_directory
@@ -56,17 +56,12 @@ class Geometry:
 
     def to_page(self, action: Action) -> Action | None:
         """Return the action in page pixels, or None where it meets the empty desktop."""
-        if not isinstance(action, Click | DoubleClick | RightClick | Hover | Drag | Scroll):
-            return action
-        if action.x is None or action.y is None:
+        if not isinstance(action, Pointer) or action.x is None or action.y is None:
             return action
         x, y = self._point_to_page(action.x, action.y)
         if not (0 <= x < self.viewport[0] and 0 <= y < self.viewport[1]):
             return None
-        if isinstance(action, Drag):
-            to_x, to_y = self._point_to_page(action.to_x, action.to_y)
-            return Drag(x, y, to_x, to_y)
-        return replace(action, x=x, y=y)
+        return moved(action, self._point_to_page)
 
     def to_screen(self, x: float, y: float) -> tuple[float, float]:
         """Return where a point of the page is on the screen, as whole pixels inside it."""

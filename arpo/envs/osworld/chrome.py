@@ -1,12 +1,13 @@
 """Tabs of the Chrome in a guest, through the DevTools endpoint that OSWorld's tasks open on port 9222."""
 
 import logging
-import time
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
+import tenacity
 
 from arpo.errors import EnvError
 
@@ -66,24 +67,23 @@ class ChromeTabs:
             self._close(tab)
 
     def _wait_for_chrome(self) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + self._start_timeout_s
-        while True:
-            try:
-                return self._pages()
-            except EnvError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(POLL_S)
+        listens = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(EnvError),
+            stop=tenacity.stop_after_delay(self._start_timeout_s),
+            wait=tenacity.wait_fixed(POLL_S),
+            reraise=True,
+        )
+        return listens(self._pages)
 
     def _wait_for_page(self, tab_id: str, url: str) -> None:
         """Wait for a title: pages get one of their own when their head has come."""
-        deadline = time.monotonic() + self._load_timeout_s
-        while time.monotonic() < deadline:
+
+        def has_loaded() -> bool:
             tab = next((tab for tab in self._pages() if tab["id"] == tab_id), None)
-            if tab is None or (tab["title"] and not same_page(tab["title"], url)):
-                return
-            time.sleep(POLL_S)
-        log.warning("%s has not loaded within %.0f s", url, self._load_timeout_s)
+            return tab is None or (tab["title"] and not same_page(tab["title"], url))
+
+        if not _comes_true(has_loaded, self._load_timeout_s, POLL_S):
+            log.warning("%s has not loaded within %.0f s", url, self._load_timeout_s)
 
     def _pages(self) -> list[dict[str, Any]]:
         return [tab for tab in self._call("GET", "/json/list") if tab["type"] == "page"]
@@ -91,11 +91,11 @@ class ChromeTabs:
     def _close(self, tab: dict[str, Any]) -> None:
         """Close a tab and wait until it is gone: Chrome answers before that."""
         self._call("GET", f"/json/close/{tab['id']}")
-        deadline = time.monotonic() + CALL_TIMEOUT_S
-        while any(other["id"] == tab["id"] for other in self._pages()):
-            if time.monotonic() > deadline:  # a page may ask whether one really wants to leave
-                raise EnvError("reset", f"the tab of {tab['url']} did not close within {CALL_TIMEOUT_S:.0f} s")
-            time.sleep(CLOSE_POLL_S)
+        is_gone = _comes_true(
+            lambda: all(other["id"] != tab["id"] for other in self._pages()), CALL_TIMEOUT_S, CLOSE_POLL_S
+        )
+        if not is_gone:  # a page may ask whether one really wants to leave
+            raise EnvError("reset", f"the tab of {tab['url']} did not close within {CALL_TIMEOUT_S:.0f} s")
 
     def _call(self, method: str, path: str) -> Any:
         try:
@@ -106,6 +106,16 @@ class ChromeTabs:
                 "reset", f"Chrome in the guest: {method} {path}: {type(error).__name__}: {error}"
             ) from error
         return response.json() if path.startswith(("/json/list", "/json/new")) else None
+
+
+def _comes_true(condition: Callable[[], bool], limit_s: float, poll_s: float) -> bool:
+    """Poll a condition, and return whether it came true within the limit."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_result(operator.not_),
+        stop=tenacity.stop_after_delay(limit_s),
+        wait=tenacity.wait_fixed(poll_s),
+        retry_error_callback=lambda _: False,
+    )(condition)
 
 
 def same_page(address: str, other: str) -> bool:

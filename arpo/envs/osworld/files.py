@@ -1,18 +1,18 @@
 """Files from the web that OSWorld's tasks start from and are graded by, downloaded once a machine."""
 
-import fcntl
 import logging
-import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import tenacity
+from filelock import FileLock
 
 from arpo.errors import EnvError
+from arpo.host.files import atomically
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class FileCache:
         if path.exists():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(path.suffix + ".lock")):
+        with FileLock(path.with_suffix(path.suffix + ".lock")):
             if not path.exists():  # another environment may have had the lock before us
                 _download(url, path)
         return path
@@ -79,33 +79,21 @@ def _cloud_files(evaluator: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _download(url: str, path: Path) -> None:
-    partial = path.with_suffix(path.suffix + ".part")
-    error: Exception | None = None
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with (
-                httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as response,
-                partial.open("wb") as file,
-            ):
-                response.raise_for_status()
-                for chunk in response.iter_bytes():
-                    file.write(chunk)
-            partial.replace(path)
-        except (httpx.HTTPError, httpx.InvalidURL) as failure:
-            log.warning("download of %s, attempt %d of %d: %s", url, attempt, ATTEMPTS, failure)
-            error = failure
-        else:
-            return
-    partial.unlink(missing_ok=True)
-    raise EnvError("reset", f"{url} cannot be downloaded: {type(error).__name__}: {error}") from error
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; it ends with the process that holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        with atomically(path) as partial:
+            _write(url, partial)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise EnvError("reset", f"{url} cannot be downloaded: {type(error).__name__}: {error}") from error
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(httpx.HTTPError),
+    stop=tenacity.stop_after_attempt(ATTEMPTS),
+    before_sleep=tenacity.before_sleep_log(log, logging.WARNING),
+    reraise=True,
+)
+def _write(url: str, path: Path) -> None:
+    with httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as response, path.open("wb") as file:
+        response.raise_for_status()
+        for chunk in response.iter_bytes():
+            file.write(chunk)

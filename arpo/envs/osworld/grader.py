@@ -36,7 +36,7 @@ class GuestAddress:
     """VLC's status page."""
 
 
-class Grader:
+class GraderProcess:
     """Scores tasks with the metric functions of `desktop-env`.
 
     The process is started for the first task, and again after it died or was too slow. It ends with this process.

@@ -49,7 +49,7 @@ class AbsentPackageError(BaseException):
 
 
 class AbsentThing:
-    """What an absent package would have."""
+    """An attribute of an absent package."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -125,8 +125,8 @@ def _modules_by_name(source: str) -> dict[str, str]:
     return {alias.name: node.module or "" for node in imports for alias in node.names}
 
 
-class Guest:
-    """The machine under test, with the attributes of OSWorld's `DesktopEnv` that getters read."""
+class StandIn:
+    """A stand-in for OSWorld's `DesktopEnv`: the machine under test, with the attributes that getters read."""
 
     current_use_proxy = False
 
@@ -142,19 +142,20 @@ class Guest:
 
     @property
     def vm_platform(self) -> Any:
-        """What runs there, such as `Linux`."""
+        """The operating system that runs there, such as `Linux`."""
         return self.controller.get_vm_platform()
 
 
-class Faults:
+class LostRequests:
     """Requests to the guest that nobody, or a broken server, answered: OSWorld takes both for a missing file."""
 
-    _guest: Guest
+    _guest: StandIn
     seen: list[str]
 
-    def watch(self, guest: Guest) -> None:
+    def watch(self, guest: StandIn) -> None:
         """Begin, or begin again with another guest."""
-        self._guest, self.seen = guest, []
+        self._guest = guest
+        self.seen = []
 
     def install(self) -> None:
         """Look at every request of this process, and give a deadline to those without."""
@@ -196,15 +197,15 @@ class Grader:
         sys.meta_path.append(AbsentPackages())
         self._metrics = Evaluators("metrics")
         self._getters = Evaluators("getters", prefix="get_")
-        self._faults = Faults()
-        self._faults.install()
+        self._lost = LostRequests()
+        self._lost.install()
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply to one request."""
         if request.get("list"):
             return {"functions": _lacking(self._metrics), "getters": _lacking(self._getters)}
-        guest = Guest(request["guest"], request["directory"])
-        self._faults.watch(guest)
+        guest = StandIn(request["guest"], request["directory"])
+        self._lost.watch(guest)
         try:
             score = self._grade(guest, request["evaluator"])
         except AbsentPackageError as error:
@@ -215,9 +216,9 @@ class Grader:
 
     def _fault(self) -> dict[str, Any] | None:
         """Return the error that a lost guest is, whatever OSWorld's code made of it."""
-        return {"error": "guest", "message": self._faults.seen[-1]} if self._faults.seen else None
+        return {"error": "guest", "message": self._lost.seen[-1]} if self._lost.seen else None
 
-    def _grade(self, guest: Guest, evaluator: Mapping[str, Any]) -> float:
+    def _grade(self, guest: StandIn, evaluator: Mapping[str, Any]) -> float:
         """Return what OSWorld's `DesktopEnv.evaluate` returns, after its `postconfig` and its rules for `FAIL`."""
         names = evaluator["func"]
         parts = [evaluator.get(key) for key in ("result", "expected", "options")]
@@ -234,7 +235,7 @@ class Grader:
             scores.append(score)
         return sum(scores) / len(scores) if conjunction == "and" else max(scores)
 
-    def _compare(self, guest: Guest, name: str, result: Any, expected: Any, options: Any) -> float:
+    def _compare(self, guest: StandIn, name: str, result: Any, expected: Any, options: Any) -> float:
         """Return the score of one metric function; a result that is not there scores 0, as in OSWorld."""
         try:
             arguments = [self._get(guest, result)]
@@ -247,7 +248,7 @@ class Grader:
             raise GraderError("metric", f"{name} gave {score!r}, which is no score")
         return float(score)
 
-    def _get(self, guest: Guest, config: Mapping[str, Any]) -> Any:
+    def _get(self, guest: StandIn, config: Mapping[str, Any]) -> Any:
         return _call("getter", config["type"], self._getters, guest, config)
 
 

@@ -1,32 +1,15 @@
-"""What of OSWorld's task files can run here: set-up steps, metric functions and getters, by name.
+"""The parts of OSWorld's task files that can run here: set-up steps, metric functions and getters, by name.
 
 A task that asks for anything else is known before a machine starts, and by its file and key.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from arpo.envs.guest import tasks
+from arpo.envs.guest.tasks import Obstacle
+from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.errors import TaskFormatError
-
-STEPS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
-    name: (frozenset(required.split()), frozenset(optional.split()))
-    for name, required, optional in (
-        ("activate_window", "window_name", "strict by_class"),
-        ("chrome_close_tabs", "urls_to_close", ""),
-        ("chrome_open_tabs", "urls_to_open", ""),
-        ("close_window", "window_name", "strict by_class"),
-        ("command", "command", "stdout stderr shell"),
-        ("download", "files", ""),
-        ("execute", "command", "stdout stderr shell"),
-        ("launch", "command", "shell"),
-        ("open", "path", ""),
-        ("sleep", "seconds", ""),
-        ("update_browse_history", "history", ""),
-        ("upload_file", "files", ""),
-    )
-}
-"""Steps of `config` and `postconfig` with the parameters they must and may have; `setup.py` performs them."""
 
 _FUNCTIONS = """
     check_accessibility_tree check_auto_saving_time check_brightness_decrease_and_structure_sim check_config_status
@@ -79,25 +62,11 @@ GETTERS = frozenset(_GETTERS.split())
 """Getters of `desktop-env` that the packages of `requirements/osworld.txt` can run."""
 
 NOT_SUPPORTED: Mapping[str, str] = {
-    "googledrive": "it needs a Google account",
+    **tasks.NOT_SUPPORTED,
     "googledrive_file": "it needs a Google account",
-    "login": "it needs a Google account",
     "compare_image_text": "it reads text in pictures with a neural network of its own (easyocr)",
 }
-"""What OSWorld has and we leave out, with the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """Something in a task file that cannot run here."""
-
-    key: str
-    """Where in the file, such as `config[2].type`."""
-    name: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.key} {self.name!r}: {self.reason}"
+"""All that OSWorld has and we leave out, with the reason."""
 
 
 def obstacles(record: Mapping[str, Any]) -> list[Obstacle]:
@@ -107,10 +76,7 @@ def obstacles(record: Mapping[str, Any]) -> list[Obstacle]:
         TaskFormatError: If the file is not in OSWorld's format; names the key.
     """
     evaluator = record["evaluator"]
-    found = [
-        *_step_obstacles("config", record.get("config", [])),
-        *_step_obstacles("evaluator.postconfig", evaluator.get("postconfig", [])),
-    ]
+    found = list(tasks.step_obstacles(record, OSWorldSetup.STEPS))
     names = evaluator.get("func")
     if not isinstance(names, str | list) or not names:
         raise TaskFormatError(f"key 'evaluator.func' must be a name or a list of names, got {names!r}")
@@ -118,18 +84,6 @@ def obstacles(record: Mapping[str, Any]) -> list[Obstacle]:
     for key in ("result", "expected"):
         found += _name_obstacles(f"evaluator.{key}.type", _getter_types(key, evaluator), GETTERS)
     return found
-
-
-def count_names(record: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names that one task file uses, once for every use: `steps`, `functions` and `getters`."""
-    evaluator = record["evaluator"]
-    steps = [*record.get("config", []), *evaluator.get("postconfig", [])]
-    getters = [getter for key in ("result", "expected") for getter in _listed(evaluator.get(key)) if getter]
-    return {
-        "steps": [step["type"] for step in steps],
-        "functions": _listed(evaluator["func"]),
-        "getters": [getter["type"] for getter in getters],
-    }
 
 
 def _getter_types(key: str, evaluator: Mapping[str, Any]) -> list[str]:
@@ -146,28 +100,7 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _step_obstacles(key: str, steps: Any) -> Iterator[Obstacle]:
-    if not isinstance(steps, list):
-        raise TaskFormatError(f"key {key!r} must be a list of steps, got {steps!r}")
-    for index, step in enumerate(steps):
-        place = f"{key}[{index}]"
-        if not isinstance(step, Mapping) or not isinstance(step.get("parameters"), Mapping):
-            raise TaskFormatError(f"key {place!r} must be a step with type and parameters, got {step!r}")
-        kind, given = str(step.get("type")), set(step["parameters"])
-        if kind not in STEPS:
-            yield _obstacle(f"{place}.type", kind)
-            continue
-        required, optional = STEPS[kind]
-        if not required <= given:
-            lacking = ", ".join(sorted(required - given))
-            raise TaskFormatError(f"key '{place}.parameters' of a step {kind!r} lacks {lacking}")
-        for name in sorted(given - required - optional):
-            yield Obstacle(f"{place}.parameters", name, f"step {kind!r} is not known to take it")
-
-
 def _name_obstacles(key: str, names: list[str], known: frozenset[str]) -> Iterator[Obstacle]:
-    return (_obstacle(key, name) for name in names if name not in known)
-
-
-def _obstacle(key: str, name: str) -> Obstacle:
-    return Obstacle(key, name, NOT_SUPPORTED.get(name, "this version of the code does not know it"))
+    for name in names:
+        if name not in known:
+            yield Obstacle(key, name, NOT_SUPPORTED.get(name, "this version of the code does not know it"))

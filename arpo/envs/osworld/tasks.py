@@ -1,12 +1,11 @@
-"""OSWorld's task files as tasks."""
+"""Lists of OSWorld's tasks."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from arpo.envs.osworld.support import Obstacle, obstacles
+from arpo.envs.guest.tasks import load_task
+from arpo.envs.osworld.support import obstacles
 from arpo.errors import ConfigError, TaskFormatError
 from arpo.types import Task
 
@@ -17,8 +16,6 @@ def osworld_tasks(
     root: str | Path | None, ids: Mapping[str, Sequence[str]], *, skip_unsupported: bool = False
 ) -> list[Task]:
     """Load tasks by domain and id from OSWorld's `evaluation_examples` folder.
-
-    The id of a task is its file's name: OSWorld has fifteen files whose inner id belongs to another task.
 
     Args:
         root: The folder.
@@ -37,8 +34,12 @@ def osworld_tasks(
     tasks, refused = [], []
     for domain, names in ids.items():
         for name in names:
+            task = load_task(root, domain, name)
             path = Path(root) / "examples" / domain / f"{name}.json"
-            task, found = _load(path, domain)
+            try:
+                found = obstacles(task.config)
+            except TaskFormatError as error:
+                raise TaskFormatError(f"{path}: {error}") from error
             refused += [f"{path}: {obstacle}" for obstacle in found]
             if not found:
                 tasks.append(task)
@@ -50,23 +51,3 @@ def osworld_tasks(
     for line in refused:
         log.warning("left out: %s", line)
     return tasks
-
-
-def _load(path: Path, domain: str) -> tuple[Task, list[Obstacle]]:
-    try:
-        record: Any = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise TaskFormatError(f"{path} does not exist; is this OSWorld's evaluation_examples folder?") from error
-    except ValueError as error:
-        raise TaskFormatError(f"{path} is not JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise TaskFormatError(f"{path} holds a {type(record).__name__}, a task is an object")
-    for key, kind in (("instruction", str), ("evaluator", dict)):
-        if not isinstance(record.get(key), kind):
-            raise TaskFormatError(f"{path}: key {key!r} must be a {kind.__name__}, got {record.get(key)!r}")
-    try:
-        found = obstacles(record)
-    except TaskFormatError as error:
-        raise TaskFormatError(f"{path}: {error}") from error
-    infeasible = record["evaluator"]["func"] == "infeasible"
-    return Task(path.stem, record["instruction"], domain=domain, config=record, infeasible=infeasible), found

@@ -3,13 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from arpo.envs.pool.backends import Backend
+from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.metrics import PoolMetrics
-from arpo.envs.pool.slots import Host, Roster, Slot, SlotState, Worker, make_slots
-from arpo.envs.pool.worker import Method
-from arpo.envs.protocol import DesktopEnv
+from arpo.envs.pool.slots import Host, Roster, Slot, SlotState
+from arpo.envs.pool.worker import Method, Worker
 from arpo.errors import ArpoError, ConfigError, EnvError
 
 log = logging.getLogger(__name__)
@@ -21,51 +20,31 @@ RESTART_DELAYS = (0.0, 0.03, 0.12, 0.5, 1.0)
 When all of them fail, the environment is given up."""
 
 
-class Caller:
-    """Calls environments in their workers, within deadlines."""
-
-    def __init__(self, deadlines: Mapping[Method, float], metrics: PoolMetrics) -> None:
-        self.deadlines = deadlines
-        self._metrics = metrics
-
-    async def call(self, worker: Worker, index: int, method: Method, *arguments: object) -> object:
-        """Call a method of one environment.
-
-        Raises:
-            EnvError: If the environment failed, its worker died, or the deadline passed.
-        """
-        began, deadline = time.monotonic(), self.deadlines[method]
-        try:
-            async with asyncio.timeout(deadline):
-                answer = await worker.call(index, method, *arguments)
-        except TimeoutError as error:
-            raise EnvError("timeout", f"{method} took longer than {deadline:g} s") from error
-        finally:
-            self._metrics.add_call(method, time.monotonic() - began)
-        if isinstance(answer, ArpoError):
-            raise answer
-        return answer
-
-
 class Fleet:
-    """The slots of a running pool, and whoever waits for them."""
+    """The environments of a running pool. It builds each, lends it, and builds it again when it breaks."""
 
     def __init__(
         self,
-        make_env: Callable[[], DesktopEnv],
+        slots: Sequence[Slot],
+        launch: Callable[[int], Awaitable[Worker]],
         *,
-        size: int,
-        envs_per_worker: int,
         recycle_after: int | None,
-        backend: Backend,
-        caller: Caller,
+        deadlines: Mapping[Method, float],
         metrics: PoolMetrics,
     ) -> None:
-        self.slots = make_slots(size, envs_per_worker)
-        self._make_env = make_env
+        """Take over slots without workers.
+
+        Args:
+            slots: The result of `make_slots`.
+            launch: Starts a worker for so many environments.
+            recycle_after: Rebuild an environment after this many episodes; None: never.
+            deadlines: Seconds that a call of each method may take.
+            metrics: The counters of the pool.
+        """
+        self.slots = slots
+        self._launch = launch
         self._recycle_after = recycle_after
-        self._backend = backend
-        self._caller = caller
+        self._deadlines = deadlines
         self._metrics = metrics
         self._roster = Roster()
         self._repairs: set[asyncio.Task[None]] = set()
@@ -90,20 +69,22 @@ class Fleet:
                 self._repair(slot, SlotState.RESTARTING)
         log.info("%d of %d environments are ready", errors.count(None), len(errors))
 
-    async def take(self, domain: str) -> Slot:
+    async def take(self, domain: str) -> tuple[Slot, LeasedEnv]:
         """Wait for a free environment.
 
         Raises:
             ConfigError: If the fleet is closed, or every environment was given up.
         """
-        return await self._roster.take(domain, give_back=self.give_back)
+        slot = await self._roster.take(domain, give_back=self.give_back)
+        assert slot.host.worker is not None
+        return slot, self._env(slot, slot.host.worker)
 
     def give_back(self, slot: Slot, fault: EnvError | None = None, *, used: bool = False, dirty: bool = False) -> None:
         """End the use of an environment.
 
         Args:
-            slot: What `take` gave.
-            fault: What broke it.
+            slot: The slot that `take` returned.
+            fault: The error that broke it.
             used: Whether an episode ran.
             dirty: Whether a call may still be running in it.
         """
@@ -131,8 +112,11 @@ class Fleet:
         hosts = {id(slot.host): slot.host for slot in self.slots}.values()
         await asyncio.gather(*(self._close_host(host) for host in hosts))
 
+    def _env(self, slot: Slot, worker: Worker) -> LeasedEnv:
+        return LeasedEnv(slot.name, worker, slot.index, self._deadlines, self._metrics)
+
     def _condemn(self, host: Host) -> None:
-        """Let nobody else onto a worker that is dead or has a hung environment; it is replaced when it is empty."""
+        """Close a worker to new leases: it is dead or has a hung environment, and is replaced when it is empty."""
         host.condemned = True
         for slot in host.slots:
             if slot.state is SlotState.IDLE:
@@ -146,12 +130,12 @@ class Fleet:
         repair.add_done_callback(self._repairs.discard)
 
     async def _restore(self, slot: Slot) -> None:
-        """Build an environment again, several times if need be, and give it up when that does not help."""
+        """Build an environment again; try several times, then give it up."""
         success = "recycled" if slot.state is SlotState.RECYCLING else "restarts"
         began = time.monotonic()
         error: ArpoError | None = None
         for delay in RESTART_DELAYS:
-            await asyncio.sleep(delay * self._caller.deadlines["build"])
+            await asyncio.sleep(delay * self._deadlines["build"])
             error = await self._build(slot)
             if error is None:
                 seconds = time.monotonic() - began
@@ -171,11 +155,11 @@ class Fleet:
             self._roster.refuse(ConfigError(message))
 
     async def _build(self, slot: Slot) -> ArpoError | None:
-        """Build one environment and offer it; return what went wrong instead, if anything did."""
+        """Build one environment and offer it to those who wait; return the error if it does not come up."""
         worker = None
         try:
             worker = await self._living_worker(slot.host)
-            await self._caller.call(worker, slot.index, "build")
+            await self._env(slot, worker).call("build")
         except (EnvError, ConfigError) as error:
             log.warning("environment %s did not start: %s", slot.name, error)
             if isinstance(error, EnvError) and error.kind in FATAL_KINDS and slot.host.worker is worker:
@@ -189,7 +173,7 @@ class Fleet:
         return None
 
     async def _living_worker(self, host: Host) -> Worker:
-        """Return the worker of a host, a new one where the old one is condemned and empty."""
+        """Return the worker of a host; replace a condemned one as soon as it is empty."""
         async with host.replacing:
             if host.worker is not None and not host.condemned:
                 return host.worker
@@ -199,13 +183,13 @@ class Fleet:
             if host.worker is not None:
                 worker, host.worker = host.worker, None
                 await worker.kill()
-            host.worker = await self._backend.launch(self._make_env, len(host.slots))
+            host.worker = await self._launch(len(host.slots))
             host.condemned = False
             return host.worker
 
     async def _close_host(self, host: Host) -> None:
         if host.worker is None:
             return
-        closing = (self._caller.call(host.worker, slot.index, "close") for slot in host.slots)
-        await asyncio.gather(*closing, return_exceptions=True)  # whoever does not close is killed
+        closing = (self._env(slot, host.worker).call("close") for slot in host.slots)
+        await asyncio.gather(*closing, return_exceptions=True)  # an environment that does not close is killed
         await host.worker.kill()

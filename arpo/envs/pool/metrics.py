@@ -1,4 +1,4 @@
-"""What a pool counts."""
+"""The counters of a pool, under their metric names."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ class PoolMetrics:
             self._seconds[method] += seconds
 
     def add_restart(self, name: str, seconds: float) -> None:
-        """Count an environment that is back, and the time since it was taken out."""
+        """Count an environment that is back, and add the time since it was taken out."""
         self._counts[name] += 1
         self._seconds["restart"] += seconds
 
@@ -38,7 +38,7 @@ class PoolMetrics:
         """Return all values under their metric names.
 
         Args:
-            running_s: How long the leases that have not ended last until now, together.
+            running_s: Seconds that the leases that have not ended have lasted until now, together.
         """
         metrics = {f"env/{name}": float(count) for name, count in self._counts.items()}
         metrics |= {f"env/{name}_s": seconds for name, seconds in self._seconds.items()}

@@ -1,4 +1,4 @@
-"""Which node of a cluster the next worker goes to: one that has said how many environments its engine can take."""
+"""The choice of a node for the next worker: each node has said how many environments its engine can take."""
 
 import threading
 from collections import Counter
@@ -8,10 +8,10 @@ from arpo.errors import ConfigError
 
 
 class Placement:
-    """Spreads workers over resources such as `docker:10.0.0.2`, each worth as many environments as its node said.
+    """A spread of workers over resources such as `docker:10.0.0.2`, each worth as many environments as its node said.
 
     Args:
-        kind: What the names begin with, such as `docker`.
+        kind: The beginning of their names, such as `docker`.
         read: Returns everything that the cluster has now, by name; nodes come and go.
     """
 
@@ -22,10 +22,10 @@ class Placement:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> str:
-        """Return the resource with most room and take `count` of it.
+        """Return the resource with the most room, and take `count` of it.
 
         Raises:
-            ConfigError: If no node has that much room; says what each has, and how a node offers more.
+            ConfigError: If no node has that much room; the message says what each has, and how a node offers more.
         """
         with self._lock:
             rooms = {
@@ -40,7 +40,7 @@ class Placement:
             return best
 
     def free(self, name: str, count: int) -> None:
-        """Give back what was taken."""
+        """Return to a node what was taken."""
         with self._lock:
             self._taken[name] -= count
 

@@ -5,85 +5,26 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal, cast
+from functools import partial
+from typing import Literal
 
-from arpo.agent.actions import Action
 from arpo.envs.pool.backends import Backend, make_backend
-from arpo.envs.pool.fleet import Caller, Fleet
+from arpo.envs.pool.fleet import Fleet
+from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.metrics import PoolMetrics
-from arpo.envs.pool.slots import Slot, SlotState
+from arpo.envs.pool.slots import Slot, SlotState, make_slots
 from arpo.envs.pool.worker import Method
-from arpo.envs.protocol import DesktopEnv, StepResult
-from arpo.errors import ArpoError, ConfigError, EnvError
-from arpo.types import Observation, Task
+from arpo.envs.protocol import DesktopEnv
+from arpo.errors import ConfigError
+from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
 
 
-class LeasedEnv:
-    """An environment of the pool for the time of one episode. Every call has a deadline and may raise `EnvError`."""
-
-    def __init__(self, slot: Slot, caller: Caller) -> None:
-        """Belongs to the pool: use `EnvPool.lease`."""
-        assert slot.host.worker is not None
-        self.name = slot.name
-        self._worker = slot.host.worker
-        self._index = slot.index
-        self._caller = caller
-        self._in_flight = False
-        self.fault: EnvError | None = None
-        """What broke the environment; every later call raises it again."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether a call was cancelled, and may still be running."""
-        return self._in_flight
-
-    async def reset(self, task: Task) -> Observation:
-        """Prepare a task and return the first observation."""
-        return cast(Observation, await self._call("reset", task))
-
-    async def step(self, action: Action) -> StepResult:
-        """Perform one action, in screen pixels."""
-        return cast(StepResult, await self._call("step", action))
-
-    async def evaluate(self) -> float:
-        """Return the task reward in [0, 1]."""
-        return cast(float, await self._call("evaluate"))
-
-    async def next_solution(self) -> Action | None:
-        """Return the next action of the scripted solution, None when there is no more.
-
-        Raises:
-            ConfigError: If the environment cannot solve itself, or has no script for this task.
-        """
-        return cast(Action | None, await self._call("next_solution"))
-
-    async def distractors(self) -> Sequence[Action]:
-        """Return plausible wrong actions, none where the environment knows none."""
-        return cast(Sequence[Action], await self._call("distractors"))
-
-    async def _call(self, method: Method, *arguments: object) -> object:
-        if self.fault is not None:
-            raise EnvError(self.fault.kind, f"the environment has failed before: {self.fault}")
-        self._in_flight = True
-        try:
-            answer = await self._caller.call(self._worker, self._index, method, *arguments)
-        except EnvError as error:
-            self.fault = error
-            self._in_flight = False
-            raise
-        except ArpoError:  # what was asked for is wrong, not the environment
-            self._in_flight = False
-            raise
-        self._in_flight = False
-        return answer
-
-
 class EnvPool:
-    """Any number of environments behind leases; all coroutines belong to one event loop.
+    """A pool of environments behind leases; all coroutines belong to one event loop.
 
     A lease whose environment failed ends with the environment taken out and restarted in the background, in its
     worker where that is alive, else in a new one. With several environments in a worker, a hang of one of them lets
@@ -122,7 +63,7 @@ class EnvPool:
         self._recycle_after = recycle_after
         self._backend = make_backend(backend)
         self._metrics = PoolMetrics()
-        deadlines: dict[Method, float] = {
+        self._deadlines: dict[Method, float] = {
             "build": reset_timeout_s,
             "reset": reset_timeout_s,
             "step": step_timeout_s,
@@ -131,7 +72,6 @@ class EnvPool:
             "distractors": step_timeout_s,
             "close": CLOSE_TIMEOUT_S,
         }
-        self._caller = Caller(deadlines, self._metrics)
         self._fleet: Fleet | None = None
 
     async def start(self) -> None:
@@ -144,12 +84,10 @@ class EnvPool:
         if self._fleet is not None:
             raise ConfigError("the pool is started already; close it first")
         self._fleet = Fleet(
-            self._make_env,
-            size=self.size,
-            envs_per_worker=self._envs_per_worker,
+            make_slots(self.size, self._envs_per_worker),
+            partial(self._backend.launch, self._make_env),
             recycle_after=self._recycle_after,
-            backend=self._backend,
-            caller=self._caller,
+            deadlines=self._deadlines,
             metrics=self._metrics,
         )
         try:
@@ -176,11 +114,10 @@ class EnvPool:
         fleet = self._fleet
         if fleet is None:
             raise ConfigError("the pool is not running; call start() first")
-        slot = await fleet.take(task.domain)
+        slot, env = await fleet.take(task.domain)
         slot.domains.pop(task.domain, None)
         slot.domains[task.domain] = None
         slot.since = time.monotonic()
-        env = LeasedEnv(slot, self._caller)
         try:
             yield env
         finally:

@@ -1,34 +1,17 @@
-"""Who gets the next free environment: the slots of a pool, their states, and the queue before them."""
+"""The queue for the next free environment: the slots of a pool, their states, and those who wait."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
-from arpo.envs.pool.worker import Method
+from arpo.envs.pool.worker import Worker
 from arpo.errors import ArpoError, EnvError
 
 
-class Worker(Protocol):
-    """A worker as the pool sees it, whatever lies between."""
-
-    async def call(self, index: int, method: Method, *arguments: object) -> object:
-        """Run a method of one environment; an `ArpoError` comes back as a value.
-
-        Raises:
-            EnvError: Of kind `crash`, if the worker is dead.
-        """
-        ...
-
-    async def kill(self) -> None:
-        """End the worker and what its environments started; idempotent."""
-        ...
-
-
 class SlotState(StrEnum):
-    """What an environment of the pool is doing."""
+    """The states of an environment of the pool."""
 
     STARTING = "starting"
     IDLE = "idle"
@@ -36,7 +19,7 @@ class SlotState(StrEnum):
     RECYCLING = "recycling"
     RESTARTING = "restarting"
     LOST = "lost"
-    """Given up after too many failed restarts."""
+    """The pool has given it up after too many failed restarts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +29,7 @@ class Host:
     worker: Worker | None = None
     slots: "list[Slot]" = field(default_factory=list)
     condemned: bool = False
-    """Dead, or with a hung environment: takes no new lease and is replaced when the last one ends."""
+    """The worker is dead, or has a hung environment: it takes no new lease and is replaced when the last one ends."""
     replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
     vacated: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a lease on one of the slots ends."""
@@ -69,13 +52,13 @@ class Slot:
     domains: dict[str, None] = field(default_factory=dict)
     """Domains of the tasks since the environment was built, the last one last: what may still be loaded there."""
     episodes: int = 0
-    """Since the environment was built."""
+    """Episodes since the environment was built."""
     since: float = 0.0
-    """When the running lease began."""
+    """The moment at which the running lease began."""
 
 
 def make_slots(size: int, envs_per_worker: int) -> list[Slot]:
-    """Return slots in their hosts, the last host with what remains."""
+    """Return slots in their hosts, of which the last may have fewer."""
     slots: list[Slot] = []
     for number in range(size):
         index = number % envs_per_worker
@@ -86,7 +69,7 @@ def make_slots(size: int, envs_per_worker: int) -> list[Slot]:
 
 
 class Roster:
-    """Gives free slots to those who wait: first come, first served; among free slots, the best one."""
+    """A queue for free slots: first come, first served; whoever is next gets the best of the free ones."""
 
     def __init__(self) -> None:
         self._idle: dict[Slot, None] = {}  # in the order in which they became free
@@ -97,11 +80,11 @@ class Roster:
         """Wait for a slot; it is busy from then on.
 
         Args:
-            domain: What the slot should have run last, if there is a choice.
-            give_back: Called with the slot when whoever waits is cancelled in the moment of getting it.
+            domain: The domain that the slot should have run last, if there is a choice.
+            give_back: Called with the slot if the waiter is cancelled during the handover.
 
         Raises:
-            ArpoError: If there is nothing to wait for, now or later.
+            ArpoError: If no slot will ever be free; see `refuse`.
         """
         if self._refusal is not None:
             raise _copy(self._refusal)
@@ -126,7 +109,7 @@ class Roster:
         del self._idle[slot]
 
     def refuse(self, error: ArpoError) -> None:
-        """Tell everyone who waits, and everyone who comes, that there is nothing to wait for."""
+        """Raise an error in everyone who waits, and in everyone who comes later."""
         self._refusal = error
         for future, _ in self._waiting:
             if not future.done():
@@ -136,7 +119,7 @@ class Roster:
     def _match(self) -> None:
         while self._idle and self._waiting:
             future, domain = self._waiting.popleft()
-            if future.done():  # whoever waited was cancelled
+            if future.done():  # the waiter was cancelled
                 continue
             slot = self._choose(domain)
             del self._idle[slot]

@@ -1,22 +1,19 @@
 """The far side of the pool: environments in a worker process, each with a thread of its own.
 
-Imported in every worker process, so it stays light: no torch, no transformers, no Ray.
+Every worker process imports this module, so it stays light: no torch, no transformers, no Ray.
 """
 
 import asyncio
 import logging
 import math
 import os
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from io import BytesIO
-from typing import Literal, Protocol, runtime_checkable
-
-from PIL import Image
+from typing import Literal, Protocol
 
 from arpo.agent.actions import Action
-from arpo.envs.protocol import DesktopEnv, SolvableEnv, StepResult
+from arpo.envs.protocol import DesktopEnv, DistractingEnv, SolvableEnv, StepResult
+from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ArpoError, ConfigError, EnvError, env_boundary
 from arpo.host.threads import DaemonThread
 from arpo.types import Observation, Task
@@ -29,17 +26,61 @@ WORKER_VARIABLE = "ARPO_WORKER"
 """Marks the processes that the environments of one worker start, such as browsers."""
 
 
-@runtime_checkable
-class DistractingEnv(Protocol):
-    """An environment that knows plausible wrong actions: imperfect demonstrations live on it."""
+class Worker(Protocol):
+    """A worker as the pool sees it: an `EnvWorker`, or a stand-in for one in another process."""
 
-    def distractors(self) -> Sequence[Action]:
-        """Return actions like the right ones that are wrong now."""
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """The exceptions by which a call says that the worker itself is dead."""
+        ...
+
+    def call(self, index: int, method: Method, *arguments: object) -> Awaitable[object]:
+        """Run a method of one environment; an `ArpoError` comes back as a value."""
+        ...
+
+    async def kill(self) -> None:
+        """End the worker and what its environments started; idempotent."""
         ...
 
 
+class EnvWorker:
+    """The environments of one worker, in this process or, as a Ray actor, in one of its own.
+
+    Args:
+        make_env: Builds one environment.
+        count: How many environments.
+        label: Marks the processes that they start; None: they are not marked.
+    """
+
+    failures = ()
+
+    def __init__(self, make_env: Callable[[], DesktopEnv], count: int, label: str | None = None) -> None:
+        self._envs = [HostedEnv(make_env) for _ in range(count)]
+        self._threads = [DaemonThread(f"env-{index}") for index in range(count)]
+        if label is not None:
+            os.environ[WORKER_VARIABLE] = label
+
+    async def call(self, index: int, method: Method, *arguments: object) -> object:
+        """Run a method of one environment in its thread.
+
+        Returns:
+            What the method returns, or the `ArpoError` it raises: as a value it crosses processes unchanged.
+        """
+        operation = partial(getattr(self._envs[index], method), *arguments)
+        try:
+            return await asyncio.wrap_future(self._threads[index].submit(operation))
+        except ArpoError as error:
+            return error
+
+    async def kill(self) -> None:
+        """Close every environment and end its thread; one that hangs keeps its thread until the process ends."""
+        for env, thread in zip(self._envs, self._threads, strict=True):
+            thread.submit(env.close)
+            thread.stop()
+
+
 class HostedEnv:
-    """One environment, held to its contract: whatever it does wrong becomes an `EnvError`."""
+    """An environment held to its contract: whatever it does wrong becomes an `EnvError`."""
 
     def __init__(self, make_env: Callable[[], DesktopEnv]) -> None:
         self._make_env = make_env
@@ -108,68 +149,3 @@ class HostedEnv:
         if self._env is None:
             raise EnvError("crash", "the environment is not built")
         return self._env
-
-
-class EnvWorker:
-    """The environments of one worker; the class of the Ray actor, and of the threads that stand in for it."""
-
-    def __init__(self, make_env: Callable[[], DesktopEnv], count: int, label: str | None = None) -> None:
-        self._envs = [HostedEnv(make_env) for _ in range(count)]
-        self._threads = [DaemonThread(f"env-{index}") for index in range(count)]
-        if label is not None:
-            os.environ[WORKER_VARIABLE] = label
-
-    async def call(self, index: int, method: Method, *arguments: object) -> object:
-        """Run a method of one environment in its thread.
-
-        Returns:
-            What the method gives, or the `ArpoError` it raises: as a value it crosses processes unchanged.
-        """
-        operation = partial(_OPERATIONS[method], self._envs[index], *arguments)
-        try:
-            return await asyncio.wrap_future(self._threads[index].submit(operation))
-        except ArpoError as error:
-            return error
-
-    def dismiss(self) -> None:
-        """Close every environment and end its thread, without waiting for what hangs."""
-        for env, thread in zip(self._envs, self._threads, strict=True):
-            thread.submit(env.close)
-            thread.stop()
-
-    async def process_id(self) -> int:
-        """Return the id of the process that this worker is in."""
-        return os.getpid()
-
-
-_OPERATIONS: dict[Method, Callable[..., object]] = {
-    "build": HostedEnv.build,
-    "reset": HostedEnv.reset,
-    "step": HostedEnv.step,
-    "evaluate": HostedEnv.evaluate,
-    "next_solution": HostedEnv.next_solution,
-    "distractors": HostedEnv.distractors,
-    "close": HostedEnv.close,
-}
-
-
-def new_worker_label() -> str:
-    """Return a label that no other worker has."""
-    return uuid.uuid4().hex
-
-
-def check_screenshot(observation: Observation) -> None:
-    """Check that a screenshot is a whole PNG of the size that the observation says; the pixels stay undecoded.
-
-    Raises:
-        EnvError: Of kind `screenshot`.
-    """
-    with env_boundary("screenshot", f"a screenshot of {len(observation.screenshot)} bytes is not a PNG"):
-        image = Image.open(BytesIO(observation.screenshot), formats=("PNG",))
-        image.verify()  # reads every chunk with its checksum
-    if image.size != (observation.width, observation.height):
-        raise EnvError(
-            "screenshot",
-            f"a screenshot is {image.width}x{image.height}, the observation says "
-            f"{observation.width}x{observation.height}",
-        )

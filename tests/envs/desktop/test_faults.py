@@ -27,7 +27,7 @@ def test_a_fault_is_a_typed_error_in_bounded_time_and_a_new_desktop_works(fault)
     env = DockerDesktop(**QUICK)
     try:
         env.reset(editor_task())
-        fault(env._container.id)
+        fault(env._machine.container.id)
         began = time.monotonic()
         with pytest.raises(EnvError) as error:
             step_and_evaluate(env)
@@ -66,7 +66,7 @@ def test_the_pool_replaces_a_desktop_that_broke(fault):
         await pool.start()
         try:
             with pytest.raises(EnvError):
-                await play(pool, editor_task(), partial(fault, built[0]._container.id))
+                await play(pool, editor_task(), partial(fault, built[0]._machine.container.id))
             detected = time.monotonic()
             async with pool.lease(editor_task()):
                 recovered_s = time.monotonic() - detected
@@ -86,7 +86,7 @@ def test_memory_that_ran_out_in_one_episode_is_no_fault_of_the_next():
     env = DockerDesktop(**QUICK)
     try:
         env.reset(editor_task())
-        use_up_the_memory(env._container.id)
+        use_up_the_memory(env._machine.container.id)
         with pytest.raises(EnvError, match="memory ran out"):
             env.evaluate()
         env.reset(editor_task())

@@ -40,7 +40,7 @@ def opened(source, kind, solution):
 
 def saved(env, path, part):
     """A part of a saved document; one that is just being written is none."""
-    content = env._guest.file(path)
+    content = env._machine.guest.file(path)
     return ElementTree.fromstring(zipfile.ZipFile(io.BytesIO(content)).read(part))
 
 
@@ -51,7 +51,7 @@ def solve(env, task):
 
 
 def titles(env):
-    return [window.title for window in env._guest.windows()]
+    return [window.title for window in env._machine.guest.windows()]
 
 
 def test_writer_opens_a_document_and_saves_what_is_typed(env):
@@ -88,7 +88,7 @@ def test_chromium_opens_a_page_and_its_scripts_run(env):
 def test_the_next_episode_knows_nothing_of_the_last(env):
     env.reset(office_task("true", {"type": "launch", "parameters": {"command": "xterm -title new"}}, "new"))
     assert titles(env) == ["new"]
-    files = env._guest.execute("find ~ -name 'mine*' -o -path '*chromium/*'", shell=True)
+    files = env._machine.guest.execute("find ~ -name 'mine*' -o -path '*chromium/*'", shell=True)
     assert files.output == ""
 
 

@@ -5,6 +5,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 
 from arpo.envs.guest.client import ALIVE_POLL_S, Execution, Guest, Window
@@ -114,6 +115,24 @@ def test_a_guest_that_drips_is_given_up_at_the_deadline(server, guest):
     with pytest.raises(EnvError, match="was not complete"):
         guest.screenshot()
     assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("call_s", "asked_s", "limit_s"),
+    [(5.0, None, 30.0), (20.0, None, 60.0), (60.0, None, 90.0), (60.0, 100.0, 100.0)],
+    ids=["at least 30", "3 x 20", "90, not 3 x 60 = 180", "its own"],
+)
+def test_a_program_gets_three_times_the_deadline_of_a_call_between_30_and_90_seconds(call_s, asked_s, limit_s):
+    limits = []
+
+    def answer(request):
+        limits.append(request.extensions["timeout"]["read"])
+        return httpx.Response(200, json={"output": ""})
+
+    guest = Guest("http://guest", timeout_s=call_s)
+    guest._client = httpx.Client(base_url="http://guest", transport=httpx.MockTransport(answer))
+    guest.execute("true", timeout_s=asked_s)
+    assert limits == [limit_s]
 
 
 def test_an_answer_whose_headers_came_too_late_is_none(server, guest):

@@ -184,6 +184,59 @@ class FakeGuest:
         return {"id": key, "type": "page", "url": self.tabs[key], "title": f"Page {key}"}
 
 
+class FakeContainer:
+    """A container whose guest is a server in this process."""
+
+    def __init__(self):
+        self.guest = FakeGuest()
+        self.running = True
+
+    def port(self, guest_port):
+        return self.guest.port
+
+    def is_running(self):
+        return self.running
+
+    def last_words(self):
+        return "container is exited, exit status 1: qemu: no memory"
+
+    def restart(self):
+        self.remove()
+        self.__init__()
+
+    def remove(self):
+        if self.running:
+            self.guest.stop()
+        self.running = False
+
+
+class FakeEngine:
+    """Starts fake machines and remembers them."""
+
+    def __init__(self):
+        self.machines = []
+        self.removed = []
+        self.broken = False
+
+    def remove(self, machine):
+        self.removed.append(machine)
+        machine.remove()
+
+    def start(self, spec):
+        machine = FakeContainer()
+        if self.broken:
+            machine.guest.refused.add("/screenshot")
+        self.machines.append(machine)
+        return machine
+
+    def close(self):
+        self.closed = True
+
+    @property
+    def guest(self):
+        return self.machines[-1].guest
+
+
 def success(**answer):
     return 200, "application/json", json.dumps(answer).encode()
 

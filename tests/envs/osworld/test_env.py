@@ -12,59 +12,10 @@ from arpo.envs.protocol import DesktopEnv
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
-from tests.envs.osworld.guest import NOTE, FakeGuest
+from tests.envs.osworld.guest import NOTE, FakeEngine, FakeGuest
 from tests.envs.osworld.test_grader import PYTHON, needs_graders
 
 SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
-
-
-class FakeMachine:
-    """A container whose guest is a server in this process."""
-
-    def __init__(self):
-        self.guest = FakeGuest()
-        self.running = True
-
-    def port(self, guest_port):
-        return self.guest.port
-
-    def is_running(self):
-        return self.running
-
-    def last_words(self):
-        return "container is exited, exit status 1: qemu: no memory"
-
-    def remove(self):
-        if self.running:
-            self.guest.stop()
-        self.running = False
-
-
-class FakeEngine:
-    """Starts fake machines and remembers them."""
-
-    def __init__(self):
-        self.machines = []
-        self.removed = []
-        self.broken = False
-
-    def remove(self, machine):
-        self.removed.append(machine)
-        machine.remove()
-
-    def start(self, spec):
-        machine = FakeMachine()
-        if self.broken:
-            machine.guest.refused.add("/screenshot")
-        self.machines.append(machine)
-        return machine
-
-    def close(self):
-        self.closed = True
-
-    @property
-    def guest(self):
-        return self.machines[-1].guest
 
 
 @pytest.fixture

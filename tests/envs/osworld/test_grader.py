@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo.envs.osworld.grader import MAIN, Grader, GuestAddress
+from arpo.envs.osworld.grader import MAIN, GraderProcess, GuestAddress
 from arpo.envs.osworld.support import FUNCTIONS, GETTERS, NOT_SUPPORTED
 from arpo.errors import ConfigError, EnvError
 from tests.envs.osworld.guest import HOME, running_guest
@@ -40,7 +40,7 @@ for name, total in (("right", 6), ("wrong", 7)):
 
 @pytest.fixture(scope="module")
 def grader():
-    grader = Grader(PYTHON, timeout_s=120)
+    grader = GraderProcess(PYTHON, timeout_s=120)
     yield grader
     grader.close()
 
@@ -142,7 +142,7 @@ def test_environments_that_are_graded_at_once_do_not_see_each_other_s_files(docu
         directory = tmp_path / name
         directory.mkdir()
         (directory / "gold.txt").write_bytes(documents["right.txt"])
-        grader = Grader(PYTHON, timeout_s=120)
+        grader = GraderProcess(PYTHON, timeout_s=120)
         with running_guest() as guest:
             guest.files[f"{HOME}/mine.txt"] = documents[f"{name}.txt"]
             task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
@@ -195,7 +195,7 @@ def test_a_package_that_is_left_out_is_an_environment_error_though_osworld_catch
 
 @needs_graders
 def test_a_process_that_died_is_replaced(guest, tmp_path):
-    grader = Grader(PYTHON, timeout_s=120)
+    grader = GraderProcess(PYTHON, timeout_s=120)
     task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
     assert grader.grade(task, address(guest), tmp_path) == 1.0
     process = grader._process
@@ -228,7 +228,7 @@ def player(tmp_path, guest):
         python = tmp_path / "python"
         python.write_text(f"#!/bin/sh\n{script}\n")
         python.chmod(0o755)
-        made.append(Grader(python, timeout_s=timeout_s))
+        made.append(GraderProcess(python, timeout_s=timeout_s))
         return lambda: made[-1].grade({"func": "exact_match"}, address(guest), tmp_path)
 
     yield make
@@ -259,9 +259,9 @@ def test_an_answer_that_is_none_is_an_environment_error(player):
 
 def test_without_the_second_environment_one_is_told_how_to_make_it(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no .*python: make osworld"):
-        Grader(tmp_path / "python", timeout_s=1)
+        GraderProcess(tmp_path / "python", timeout_s=1)
     with pytest.raises(ConfigError, match="timeout_s of a grader must be greater than 0"):
-        Grader(tmp_path, timeout_s=0)
+        GraderProcess(tmp_path, timeout_s=0)
 
 
 def test_the_side_of_the_graders_knows_nothing_of_arpo():

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from arpo.envs.osworld.grader import Grader
+from arpo.envs.osworld.grader import GraderProcess
 from arpo.errors import EnvError
 from tests.envs.osworld.guest import HOME, failure, running_guest
 from tests.envs.osworld.test_grader import PYTHON, address, cloud_file, includes, needs_graders, said, vm_file
@@ -13,7 +13,7 @@ from tests.envs.osworld.test_grader import PYTHON, address, cloud_file, includes
 
 @pytest.fixture(scope="module")
 def grader():
-    grader = Grader(PYTHON, timeout_s=120)
+    grader = GraderProcess(PYTHON, timeout_s=120)
     yield grader
     grader.close()
 
@@ -101,7 +101,7 @@ def test_guests_are_asked_without_the_proxy_that_the_web_is_asked_through(guest,
         proxy.web["/web/gold.txt"] = b"6"
         expected = {"type": "cloud_file", "path": "http://web.test/web/gold.txt", "dest": "gold.txt"}
         task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": expected}
-        grader = Grader(PYTHON, timeout_s=120)
+        grader = GraderProcess(PYTHON, timeout_s=120)
         assert grader.grade(task, address(guest), tmp_path) == 1.0
         grader.close()
         assert proxy.fetched == ["/web/gold.txt"]

@@ -8,12 +8,13 @@ from datetime import datetime
 import pytest
 
 from arpo.envs.guest.client import Guest
+from arpo.envs.guest.setup import Screen
 from arpo.envs.osworld.chrome import ChromeTabs, same_page
 from arpo.envs.osworld.files import FileCache
 from arpo.envs.osworld.history import add_visits
-from arpo.envs.osworld.setup import Screen, TaskSetup
+from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.errors import EnvError
-from tests.envs.osworld.guest import HOME, running_guest
+from tests.envs.osworld.guest import HOME, failure, running_guest
 
 
 @pytest.fixture
@@ -25,13 +26,13 @@ def guest():
 @pytest.fixture
 def setup(guest, tmp_path):
     (tmp_path / "results").mkdir()
-    return TaskSetup(
+    return OSWorldSetup(
         Guest(guest.address),
-        ChromeTabs(guest.address, start_timeout_s=0.2, load_timeout_s=1.0),
-        FileCache(tmp_path / "cache"),
-        task_id="task-1",
+        "task-1",
+        Screen(1920, 1080, "secret"),
+        chrome=ChromeTabs(guest.address, start_timeout_s=0.2, load_timeout_s=1.0),
+        files=FileCache(tmp_path / "cache"),
         directory=tmp_path / "results",
-        screen=Screen(1920, 1080, "secret"),
     )
 
 
@@ -74,6 +75,22 @@ def test_a_file_that_cannot_be_downloaded_is_an_environment_error_and_leaves_not
     ):
         setup.prepare([step("download", files=[{"url": f"{guest.address}/web/none", "path": "x"}])])
     assert [path.name for path in (tmp_path / "cache" / "task-1").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_a_download_that_fails_is_tried_three_times(guest, tmp_path, caplog):
+    cache = FileCache(tmp_path)
+    with pytest.raises(EnvError, match="404"):
+        cache.fetch(f"{guest.address}/web/late.txt", "task-1", "late.txt")
+    assert guest.fetched == ["/web/late.txt"] * 3
+    assert len(caplog.records) == 2  # one before each further attempt
+    guest.web["/web/late.txt"] = b"there now"
+    assert cache.fetch(f"{guest.address}/web/late.txt", "task-1", "late.txt").read_bytes() == b"there now"
+    assert len(guest.fetched) == 4
+
+
+def test_an_address_that_is_none_is_an_environment_error(tmp_path):
+    with pytest.raises(EnvError, match="InvalidURL"):
+        FileCache(tmp_path).fetch("http://a:b", "task-1", "a")
 
 
 def test_the_names_in_the_cache_are_those_of_osworld(guest, tmp_path):
@@ -180,6 +197,39 @@ def test_a_chrome_that_does_not_listen_is_an_environment_error(setup, guest):
     guest.refused.add("/json/list")
     with pytest.raises(EnvError, match=r"set-up step 0 \(chrome_open_tabs\): Chrome in the guest"):
         setup.prepare([step("chrome_open_tabs", urls_to_open=["https://a.org"])])
+
+
+def test_a_chrome_that_listens_late_is_waited_for(guest):
+    answer, asked = guest._devtools, []
+
+    def late(method, target):
+        asked.append(target)
+        return failure(500, "starting") if len(asked) <= 2 else answer(method, target)
+
+    guest._devtools = late
+    ChromeTabs(guest.address, start_timeout_s=10.0).open(["https://a.org"])
+    assert list(guest.tabs.values()) == ["https://a.org"]
+
+
+def test_a_page_without_a_title_of_its_own_is_left_to_load(guest, caplog):
+    guest._tab = lambda key: {"id": key, "type": "page", "url": guest.tabs[key], "title": "a.org"}
+    ChromeTabs(guest.address, load_timeout_s=0.1).open(["https://a.org"])
+    assert list(guest.tabs.values()) == ["https://a.org"]
+    assert caplog.messages == ["https://a.org has not loaded within 0 s"]
+
+
+def test_a_tab_that_does_not_close_is_an_environment_error(guest, monkeypatch):
+    monkeypatch.setattr("arpo.envs.osworld.chrome.CALL_TIMEOUT_S", 0.2)
+    guest.tabs = Stubborn(guest.tabs)
+    with pytest.raises(EnvError, match="the tab of about:blank did not close within 0 s"):
+        ChromeTabs(guest.address).close(["about:blank"])
+
+
+class Stubborn(dict):
+    """Tabs whose pages ask whether one really wants to leave."""
+
+    def __delitem__(self, key):
+        pass
 
 
 def test_visits_are_written_as_chrome_counts_time(tmp_path):

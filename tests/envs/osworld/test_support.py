@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from arpo.envs.osworld.support import FUNCTIONS, GETTERS, NOT_SUPPORTED, STEPS, count_names, obstacles
+from arpo.envs.osworld.setup import OSWorldSetup
+from arpo.envs.osworld.support import FUNCTIONS, GETTERS, NOT_SUPPORTED, obstacles
 from arpo.errors import TaskFormatError
 from tests.envs.osworld.test_tasks import FILES, needs_files
 
@@ -16,6 +17,22 @@ def record(*steps, **evaluator):
 
 def step(kind, **parameters):
     return {"type": kind, "parameters": parameters}
+
+
+def count_names(record):
+    """The names that one task file uses, once for every use."""
+    evaluator = record["evaluator"]
+    steps = [*record.get("config", []), *evaluator.get("postconfig", [])]
+    getters = [getter for key in ("result", "expected") for getter in listed(evaluator.get(key)) if getter]
+    return {
+        "steps": [step["type"] for step in steps],
+        "functions": listed(evaluator["func"]),
+        "getters": [getter["type"] for getter in getters],
+    }
+
+
+def listed(value):
+    return value if isinstance(value, list) else [value]
 
 
 @needs_files
@@ -48,7 +65,7 @@ def test_the_369_files_use_these_names_so_often():
         ("exact_match", 20),
     ]
     assert (len(found["functions"]), len(found["getters"])) == (111, 47)
-    assert set(found["steps"]) - set(STEPS) == {"googledrive", "login"}
+    assert set(found["steps"]) - set(OSWorldSetup.STEPS) == {"googledrive", "login"}
     assert set(found["functions"]) - FUNCTIONS == {"compare_image_text"}
     assert set(found["getters"]) - GETTERS == {"googledrive_file"}
 
@@ -64,7 +81,7 @@ def test_what_stops_nine_files_has_a_reason_of_its_own():
 
 
 def test_nothing_is_both_known_and_left_out():
-    assert not set(NOT_SUPPORTED) & (set(STEPS) | FUNCTIONS | GETTERS)
+    assert not set(NOT_SUPPORTED) & (set(OSWorldSetup.STEPS) | FUNCTIONS | GETTERS)
 
 
 def test_an_unknown_name_is_given_with_its_key():

@@ -17,9 +17,9 @@ import pytest
 from arpo.agent.actions import Wait
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.faults import Fault
-from arpo.envs.pool.backends import RayBackend
+from arpo.envs.pool.ray import RayBackend
 from arpo.errors import ConfigError, EnvError
-from arpo.host.processes import LABEL_VARIABLE
+from arpo.host.labels import LABEL_VARIABLE
 from arpo.host.ray import worker_environment
 from arpo.host.session import Session
 from tests.envs.pool.support import (
@@ -43,8 +43,9 @@ def short_root():
 
 
 @pytest.fixture(scope="module")
-def ray_session():
+def ray_session(tmp_path_factory):
     """A session with one Ray for all tests here: it takes seconds to start."""
+    tmp_path_factory.getbasetemp()  # not in the session, which ends before other tests want theirs
     root = short_root()
     with Session.start(root) as session:
         backend = RayBackend()
@@ -191,7 +192,7 @@ GUEST = """
 import asyncio, sys
 from pathlib import Path
 import ray
-from arpo.envs.pool.backends import RayBackend
+from arpo.envs.pool.ray import RayBackend
 from arpo.envs.fake import FakeDesktop
 from arpo.envs.pool.pool import EnvPool
 from arpo.host.session import Session

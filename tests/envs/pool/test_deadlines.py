@@ -41,4 +41,4 @@ def test_our_desktops_deadlines_end_before_the_pool_s(pool):
 
 @pytest.mark.parametrize("pool", ["osworld", "desktop"], indirect=True)
 def test_in_a_cluster_both_kinds_of_desktops_go_where_an_engine_is(pool):
-    assert pool.backend == {"_target_": "arpo.envs.pool.backends.RayBackend", "placement": "docker"}
+    assert pool.backend == {"_target_": "arpo.envs.pool.ray.RayBackend", "placement": "docker"}

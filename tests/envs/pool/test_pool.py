@@ -104,6 +104,8 @@ def test_a_cancelled_call_leaves_no_trace_in_the_next_episode():
         (Fault("error", "evaluate", attempts=1), "evaluate"),
         (Fault("garbage", "reset", attempts=1), "screenshot"),
         (Fault("garbage", "step", attempts=1), "screenshot"),
+        (Fault("undecodable", "reset", attempts=1), "screenshot"),
+        (Fault("undecodable", "step", attempts=1), "screenshot"),
         (Fault("garbage", "evaluate", attempts=1), "evaluate"),
         (Fault("hang", "reset", attempts=1), "timeout"),
         (Fault("hang", "step", attempts=1), "timeout"),

@@ -1,49 +1,18 @@
 """The far side of the pool: what an environment may answer, and from which thread."""
 
 import asyncio
-import io
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.pool.worker import EnvWorker, check_screenshot
+from arpo.envs.pool.worker import EnvWorker
 from arpo.errors import EnvError
-from arpo.types import Observation
 
 REPOSITORY = Path(__file__).parents[3]
-
-
-def picture(form="PNG", size=(32, 16)):
-    buffer = io.BytesIO()
-    Image.effect_noise(size, 50).save(buffer, format=form)
-    return buffer.getvalue()
-
-
-def test_a_whole_png_of_the_right_size_is_a_screenshot():
-    check_screenshot(Observation(picture(), 32, 16))
-
-
-@pytest.mark.parametrize(
-    "png",
-    [
-        b"",
-        b"not a PNG",
-        picture()[:-20],
-        picture("JPEG"),
-        picture()[:60] + b"\0" + picture()[61:],
-        picture(size=(16, 32)),
-    ],
-    ids=["empty", "text", "cut", "JPEG", "damaged", "another size"],
-)
-def test_anything_else_is_a_fault(png):
-    with pytest.raises(EnvError) as caught:
-        check_screenshot(Observation(png, 32, 16))
-    assert caught.value.kind == "screenshot"
 
 
 class ThreadWitness(FakeDesktop):
@@ -85,7 +54,7 @@ def test_an_environment_is_always_called_in_its_own_thread(witnesses):
         await asyncio.gather(*(worker.call(index, "reset", task) for index in (0, 1, 0, 1)))
         for index in (0, 1):
             await worker.call(index, "close")
-        worker.dismiss()
+        await worker.kill()
 
     asyncio.run(scenario())
     first, second = (set(witness.threads) for witness in witnesses)
@@ -103,7 +72,7 @@ def test_what_an_environment_does_against_its_protocol_is_an_answer_not_a_hang()
         await worker.call(0, "reset", fake_tasks(1)[0])
         nonsense = await worker.call(0, "step", None)
         rebuilt = await worker.call(0, "build")  # although the old one does not close properly
-        worker.dismiss()
+        await worker.kill()
         return unbuilt, nonsense, rebuilt
 
     unbuilt, nonsense, rebuilt = asyncio.run(scenario())
@@ -117,7 +86,7 @@ def test_distractors_are_empty_where_the_environment_knows_none():
         worker = EnvWorker(FakeDesktop, count=1)
         await worker.call(0, "build")
         answer = await worker.call(0, "distractors")
-        worker.dismiss()
+        await worker.kill()
         return answer
 
     assert asyncio.run(scenario()) == ()

@@ -1,0 +1,50 @@
+"""List of what a person can do here: `python -m arpo`; `python -m arpo doctor` examines this machine."""
+
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "train": ("python train.py experiment=arpo_miniwob", "Train a policy; conf/experiment/ has all experiments."),
+    "evaluate": ("python evaluate.py experiment=… checkpoint=…", "Measure how often a policy succeeds."),
+    "export": (
+        "python evaluate.py experiment=… checkpoint=… export=DIR",
+        "Write a policy as a directory that transformers and vLLM load.",
+    ),
+    "select": (
+        "python evaluate.py --config-name=select experiment=… checkpoint=…",
+        "Choose the tasks that a policy sometimes solves.",
+    ),
+    "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
+    "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
+}
+"""What each word means: the command to type, and what it does."""
+
+
+def overview() -> str:
+    """Return the list of commands, two lines each."""
+    lines = ["ARPO trains GUI agents with reinforcement learning. You can:", ""]
+    for name, (command, purpose) in COMMANDS.items():
+        lines += [f"  {name:<10}{purpose}", f"  {'':<10}$ {command}", ""]
+    return "\n".join([*lines, "`make help` lists set-up, tests and checks; README.md explains them all.", ""])
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command line and return its exit status."""
+    match list(words):
+        case [] | ["-h" | "--help" | "help"]:
+            sys.stdout.write(overview())
+            return 0
+        case ["doctor"]:
+            from arpo.run.doctor import main as examine
+
+            return examine()
+        case [word] if word in COMMANDS:
+            said = f"`python -m arpo {word}` is not a command of its own; type `{COMMANDS[word][0]}`"
+        case _:
+            said = f"`python -m arpo` does not know {' '.join(words)!r}; without a word it lists what you can do"
+    sys.stderr.write(f"{said}.\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""One line that says how it goes: repainted at the bottom of a terminal, repeated every few seconds in a log."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TextIO
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from arpo.display.progress_line import Line
+from arpo.host.heartbeat import Heartbeat
+
+
+class LiveLine(Protocol):
+    """A line that is shown from `start` to `stop`."""
+
+    def start(self) -> None:
+        """Show the line."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Keep a line in the log."""
+        ...
+
+    def stop(self) -> None:
+        """Show it no more."""
+        ...
+
+
+def live_line(console: Console, line: Callable[[], Line]) -> LiveLine:
+    """Return what shows a line on a console: in place on a terminal, as log lines elsewhere."""
+    return Painter(console, lambda: line().table()) if console.is_terminal else Heartbeat(lambda: line().text)
+
+
+@contextmanager
+def showing(line: Callable[[], Line]) -> Iterator[None]:
+    """Show a line on standard error while the block runs."""
+    shown = live_line(Console(stderr=True), line)
+    shown.start()
+    try:
+        yield
+    finally:
+        shown.stop()
+
+
+class Painter:
+    """Repaints one line at the bottom of a terminal; log lines scroll above it."""
+
+    def __init__(self, console: Console, paint: Callable[[], RenderableType]) -> None:
+        self._live = Live(console=console, get_renderable=paint, refresh_per_second=4, transient=True)
+        self._streams: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
+
+    def start(self) -> None:
+        """Paint until `stop`."""
+        handlers = list(_terminal_handlers())
+        self._live.start()  # from here on, what is written to sys.stderr scrolls above the line
+        for handler in handlers:
+            self._streams.append((handler, handler.stream))
+            handler.setStream(sys.stderr)
+
+    def say(self, line: str) -> None:
+        """Say nothing: the painted line has it."""
+
+    def stop(self) -> None:
+        """Give the terminal back as it was."""
+        self._live.stop()
+        for handler, stream in self._streams:
+            handler.setStream(stream)
+        self._streams.clear()
+
+
+def _terminal_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
+    """Yield every handler that would write across the painted line.
+
+    rich's own handler cannot take their place: libraries have handlers of their own beside the root's, and where
+    there is no terminal it would break the lines of the log at 80 characters.
+    """
+    loggers = [logging.getLogger(), *logging.getLogger().manager.loggerDict.values()]
+    for logger in loggers:
+        if isinstance(logger, logging.Logger):
+            for handler in logger.handlers:
+                fixed = "stream" in vars(handler)  # others look sys.stderr up at every line, and rich replaces that
+                if isinstance(handler, logging.StreamHandler) and fixed and handler.stream in (sys.stdout, sys.stderr):
+                    yield handler

@@ -1,0 +1,23 @@
+"""Tables on the terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from arpo.evaluation.scores import EvaluationResult
+
+
+def print_result(result: EvaluationResult) -> None:
+    """Print the success rates of an evaluation, one row for each domain."""
+    passes = ", ".join(f"pass@{k} {100 * value:.1f} %" for k, value in result.pass_at_ks.items())
+    print_table(result.table(), title=result.name, caption=passes)
+
+
+def print_table(rows: Sequence[Sequence[str]], *, title: str, caption: str) -> None:
+    """Print rows of text, the header first."""
+    header, *body = rows
+    table = Table(*header, title=title, caption=caption)
+    for row in body:
+        table.add_row(*row)
+    Console().print(table)

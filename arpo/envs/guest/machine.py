@@ -1,0 +1,121 @@
+"""A container with a guest server in it, from its start to its removal."""
+
+from collections.abc import Callable
+
+from arpo.envs.guest.client import CALL_TIMEOUT_S, Guest
+from arpo.errors import EnvError
+from arpo.host.container_spec import LOOPBACK, ContainerSpec
+from arpo.host.containers import Container, Containers
+
+
+class Machine:
+    """The one container that an environment has at a time, and the client of the guest server in it.
+
+    Args:
+        spec: The first container to start.
+        secret: What its guest server demands; empty for a plain OSWorld guest.
+        server_port: Where the guest server listens, in the guest.
+        start_timeout_s: How long a container may take until its guest is healthy.
+        call_timeout_s: Deadline of a request to the guest server.
+        probe: Fails while a guest is not healthy; by default it asks our own guest server.
+        containers: Connects to the engine.
+
+    Raises:
+        ConfigError: If the image is missing.
+        EnvError: If the container does not start; it is removed then.
+    """
+
+    def __init__(
+        self,
+        spec: ContainerSpec,
+        secret: str = "",
+        *,
+        server_port: int,
+        start_timeout_s: float,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+        probe: Callable[[Guest], object] | None = None,
+        containers: Callable[[], Containers] = Containers,
+    ) -> None:
+        self._server_port = server_port
+        self._start_timeout_s = start_timeout_s
+        self._call_timeout_s = call_timeout_s
+        self._probe = probe
+        self._container: Container | None = None
+        self._guest: Guest | None = None
+        self._containers = containers()
+        try:
+            self.replace(spec, secret)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def guest(self) -> Guest:
+        """The client of the guest server.
+
+        Raises:
+            EnvError: If there is no guest.
+        """
+        if self._guest is None:
+            raise EnvError("reset", "the environment is closed, or its machine did not start; build a new one")
+        return self._guest
+
+    @property
+    def container(self) -> Container:
+        """The container.
+
+        Raises:
+            EnvError: If there is none.
+        """
+        if self._container is None:
+            raise EnvError("reset", "the environment is closed, or its machine did not start; build a new one")
+        return self._container
+
+    def address(self, guest_port: int) -> str:
+        """Return the address of a server in the guest."""
+        return f"http://{LOOPBACK}:{self.container.port(guest_port)}"
+
+    def replace(self, spec: ContainerSpec, secret: str = "") -> None:
+        """Remove the container, start another one and wait until its guest is healthy.
+
+        Raises:
+            EnvError: If it does not start.
+        """
+        self._remove()
+        self._secret = secret
+        self._container = self._containers.start(spec)
+        self._connect()
+
+    def restart(self) -> None:
+        """End everything in the container, start it again and wait until its guest is healthy.
+
+        Raises:
+            EnvError: If it does not start.
+        """
+        self.container.restart()
+        self._connect()
+
+    def close(self) -> None:
+        """Remove the container and close the connection to the engine; idempotent, and never raises."""
+        self._remove()
+        self._containers.close()
+
+    def _connect(self) -> None:
+        if self._guest is not None:
+            self._guest.close()
+        guest = Guest(self.address(self._server_port), self._secret, self._call_timeout_s)
+        self._guest, probe = guest, self._probe
+        try:
+            guest.wait_until_healthy(
+                self._start_timeout_s, self.container.is_running, None if probe is None else lambda: probe(guest)
+            )
+        except EnvError as error:
+            raise EnvError("guest", f"{error}; {self.container.last_words()}") from error
+
+    def _remove(self) -> None:
+        if self._guest is not None:
+            self._guest.close()
+            self._guest = None
+        container, self._container = self._container, None
+        if container is not None:
+            self._containers.remove(container)

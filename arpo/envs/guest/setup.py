@@ -1,0 +1,158 @@
+"""The one interpreter of OSWorld's set-up steps, which `config` and `postconfig` of a task file list."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import httpx
+
+from arpo.envs.guest.client import Command, Execution, Guest
+from arpo.envs.guest.tasks import Step
+from arpo.errors import EnvError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """The values that a task's commands may name: `{SCREEN_WIDTH}` and the like, and `{CLIENT_PASSWORD}`."""
+
+    width: int
+    """Pixels."""
+    height: int
+    """Pixels."""
+    password: str = ""
+    """Of the guest's user, whom commands make an administrator."""
+
+    def fill(self, command: Command) -> Command:
+        """Replace the names in a command."""
+        if not isinstance(command, str):
+            return [str(self.fill(part)) for part in command]
+        values = {
+            "{CLIENT_PASSWORD}": self.password,
+            "{SCREEN_WIDTH_HALF}": self.width // 2,
+            "{SCREEN_HEIGHT_HALF}": self.height // 2,
+            "{SCREEN_WIDTH}": self.width,
+            "{SCREEN_HEIGHT}": self.height,
+        }
+        for name, value in values.items():
+            command = command.replace(name, str(value))
+        return command
+
+
+class TaskSetup:
+    """An interpreter of the steps of one task, which every guest can perform; a subclass adds its own to `STEPS`.
+
+    A method is the schema of its step: the parameters of the method are those of the step in a task file, and the
+    ones without a default must be there.
+
+    Args:
+        guest: Where the steps are performed.
+        task_id: The task that errors and the log name.
+        screen: What commands may name.
+        command_timeout_s: How long a command may take; None: as long as the guest allows.
+        window_timeout_s: How long to wait for a window that is to come to the front. A guest with OSWorld's own server
+            never says that there is none.
+    """
+
+    def __init__(
+        self,
+        guest: Guest,
+        task_id: str,
+        screen: Screen,
+        *,
+        command_timeout_s: float | None = None,
+        window_timeout_s: float = 0.0,
+    ) -> None:
+        self._guest = guest
+        self._task_id = task_id
+        self._screen = screen
+        self._command_timeout_s = command_timeout_s
+        self._window_timeout_s = window_timeout_s
+
+    def prepare(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Perform the steps of `config`, in order.
+
+        Raises:
+            EnvError: If one fails: an episode must not begin in another state than the task describes.
+        """
+        for index, step in enumerate(steps):
+            try:
+                self._perform(step)
+            except EnvError as error:
+                raise EnvError(
+                    error.kind, f"task {self._task_id}, set-up step {index} ({step['type']}): {error}"
+                ) from error
+
+    def conclude(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Perform the steps of `postconfig`, in order, before grading.
+
+        What a guest refuses here may be the agent's doing, who closed the window that a step wants: it is logged, and
+        the grader judges what there is, as in OSWorld. A step that nobody answered may be the one that saves the
+        agent's work, and a guest that answers the grader again would be judged without it.
+
+        Raises:
+            EnvError: If the connection breaks or a deadline passes, or a file cannot be downloaded.
+        """
+        for index, step in enumerate(steps):
+            try:
+                self._perform(step)
+            except EnvError as error:
+                if step["type"] == "download" or isinstance(error.__cause__, httpx.TransportError):
+                    raise
+                log.info("task %s, step %d before grading (%s): %s", self._task_id, index, step["type"], error)
+
+    def _perform(self, step: Mapping[str, Any]) -> None:
+        self.STEPS[step["type"]](self, **step["parameters"])
+
+    def _execute(self, command: Command, shell: bool = False) -> None:
+        self._run(command, shell)
+
+    def _run(self, command: Command, shell: bool) -> Execution:
+        """Run a command to its end.
+
+        One that ran has not failed, whatever its exit status: OSWorld's own client looks at no exit status, and its
+        task files have commands that fail.
+        """
+        done = self._guest.execute(self._screen.fill(command), shell=shell, timeout_s=self._command_timeout_s)
+        if done.returncode != 0:
+            said = (done.error or done.output).strip()
+            log.info("task %s: command %r ended with %d: %s", self._task_id, command, done.returncode, said)
+        return done
+
+    def _launch(self, command: Command, shell: bool = False) -> None:
+        if isinstance(command, str) and not shell:
+            command = command.split()
+        self._guest.launch(self._screen.fill(command), shell=shell)
+
+    def _open(self, path: str) -> None:
+        self._guest.open_file(path)
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def _activate_window(self, window_name: str, strict: bool = False, by_class: bool = False) -> None:
+        """Bring a window to the front, when it has come: a step before may just have launched it."""
+        if self._window_timeout_s:
+            self._guest.wait_for(
+                lambda: window_name in " ".join(window.title for window in self._guest.windows()),
+                window_name,
+                self._window_timeout_s,
+            )
+        self._guest.activate_window(window_name, strict=strict, by_class=by_class)
+
+    def _close_window(self, window_name: str, strict: bool = False, by_class: bool = False) -> None:
+        self._guest.close_window(window_name, strict=strict, by_class=by_class)
+
+    STEPS: ClassVar[Mapping[str, Step]] = {
+        "activate_window": _activate_window,
+        "close_window": _close_window,
+        "command": _execute,
+        "execute": _execute,
+        "launch": _launch,
+        "open": _open,
+        "sleep": _sleep,
+    }
+    """The methods by the types of steps."""

@@ -1,0 +1,104 @@
+"""OSWorld's task files: read, their steps checked before a machine starts, and OSWorld's rule for giving up."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+from arpo.agent.actions import Action, CallUser, Fail
+from arpo.errors import TaskFormatError
+from arpo.types import Task
+
+Step = Callable[..., None]
+"""A method that performs one kind of set-up step. Its parameters are those that a task file must and may give."""
+
+NOT_SUPPORTED: Mapping[str, str] = {
+    "googledrive": "it needs a Google account",
+    "login": "it needs a Google account",
+}
+"""OSWorld's steps that no interpreter here performs, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Something in a task file that cannot run here."""
+
+    key: str
+    """Where in the file, such as `config[2].type`."""
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.name!r}: {self.reason}"
+
+
+def load_task(root: str | Path, domain: str, name: str) -> Task:
+    """Return the task of `root/examples/domain/name.json`, its file's content as its `config`.
+
+    The id of a task is its file's name: OSWorld has fifteen files whose inner id belongs to another task.
+
+    Raises:
+        TaskFormatError: If the file is missing, or is not a task; names the file and the key.
+    """
+    path = Path(root) / "examples" / domain / f"{name}.json"
+    try:
+        record: Any = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise TaskFormatError(f"{path} does not exist; is this OSWorld's evaluation_examples folder?") from error
+    except ValueError as error:
+        raise TaskFormatError(f"{path} is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise TaskFormatError(f"{path} holds a {type(record).__name__}, a task is an object")
+    for key, kind in (("instruction", str), ("evaluator", dict)):
+        if not isinstance(record.get(key), kind):
+            raise TaskFormatError(f"{path}: key {key!r} must be a {kind.__name__}, got {record.get(key)!r}")
+    infeasible = record["evaluator"].get("func") == "infeasible"
+    return Task(path.stem, record["instruction"], domain=domain, config=record, infeasible=infeasible)
+
+
+def step_obstacles(record: Mapping[str, Any], known: Mapping[str, Step]) -> Iterator[Obstacle]:
+    """Yield the steps of a task file, and their parameters, that an interpreter does not know.
+
+    Args:
+        record: The task file: its keys `config` and `evaluator.postconfig` hold steps.
+        known: The interpreter's methods by the types of steps, as in `TaskSetup.STEPS`.
+
+    Raises:
+        TaskFormatError: If a step is not in OSWorld's format; names the key.
+    """
+    for key, steps in (
+        ("config", record.get("config", [])),
+        ("evaluator.postconfig", record["evaluator"].get("postconfig", [])),
+    ):
+        if not isinstance(steps, list):
+            raise TaskFormatError(f"key {key!r} must be a list of steps, got {steps!r}")
+        for index, step in enumerate(steps):
+            yield from _obstacles_of_step(f"{key}[{index}]", step, known)
+
+
+def _obstacles_of_step(place: str, step: Any, known: Mapping[str, Step]) -> Iterator[Obstacle]:
+    if not isinstance(step, Mapping) or not isinstance(step.get("parameters"), Mapping):
+        raise TaskFormatError(f"key {place!r} must be a step with type and parameters, got {step!r}")
+    kind, given = str(step.get("type")), set(step["parameters"])
+    if kind not in known:
+        yield Obstacle(f"{place}.type", kind, NOT_SUPPORTED.get(kind, f"known are {', '.join(known)}"))
+        return
+    _, *parameters = signature(known[kind]).parameters.values()  # the first one is the interpreter itself
+    required = {parameter.name for parameter in parameters if parameter.default is Parameter.empty}
+    if not required <= given:
+        lacking = ", ".join(sorted(required - given))
+        raise TaskFormatError(f"key '{place}.parameters' of a step {kind!r} lacks {lacking}")
+    for name in sorted(given - {parameter.name for parameter in parameters}):
+        yield Obstacle(f"{place}.parameters", name, f"step {kind!r} is not known to take it")
+
+
+def score_of_giving_up(last: Action | None, *, infeasible: bool) -> float | None:
+    """Return what an episode scores by its last action alone, None where the checks of the task decide.
+
+    Giving up solves an infeasible task and fails every other one; nothing else solves an infeasible task. `CallUser`
+    gives up too, as in the official code, which has no other word for it.
+    """
+    gave_up = isinstance(last, Fail | CallUser)
+    return float(infeasible and gave_up) if infeasible or gave_up else None

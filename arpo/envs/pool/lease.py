@@ -1,0 +1,91 @@
+"""The near side of one environment: its calls, their deadlines, and the error that broke it."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from arpo.agent.actions import Action
+from arpo.envs.pool.metrics import PoolMetrics
+from arpo.envs.pool.worker import Method, Worker
+from arpo.envs.protocol import StepResult
+from arpo.errors import ArpoError, EnvError
+from arpo.types import Observation, Task
+
+
+class LeasedEnv:
+    """An environment of the pool for the time of one episode. Every call has a deadline and may raise `EnvError`.
+
+    Attributes:
+        name: The environment's number and the size of its pool, for people.
+        fault: The error that broke the environment; every later call raises it again.
+        interrupted: Whether a call was cancelled, and may still be running.
+    """
+
+    def __init__(
+        self, name: str, worker: Worker, index: int, deadlines: Mapping[Method, float], metrics: PoolMetrics
+    ) -> None:
+        """Take an environment from its worker; only the pool does, and `EnvPool.lease` is the way to one."""
+        self.name = name
+        self.fault: EnvError | None = None
+        self.interrupted = False
+        self._worker = worker
+        self._index = index
+        self._deadlines = deadlines
+        self._metrics = metrics
+
+    async def reset(self, task: Task) -> Observation:
+        """Prepare a task and return the first observation."""
+        return cast(Observation, await self.call("reset", task))
+
+    async def step(self, action: Action) -> StepResult:
+        """Perform one action, in screen pixels."""
+        return cast(StepResult, await self.call("step", action))
+
+    async def evaluate(self) -> float:
+        """Return the task reward in [0, 1]."""
+        return cast(float, await self.call("evaluate"))
+
+    async def next_solution(self) -> Action | None:
+        """Return the next action of the scripted solution, None when there is no more.
+
+        Raises:
+            ConfigError: If the environment cannot solve itself, or has no script for this task.
+        """
+        return cast(Action | None, await self.call("next_solution"))
+
+    async def distractors(self) -> Sequence[Action]:
+        """Return plausible wrong actions, none where the environment knows none."""
+        return cast(Sequence[Action], await self.call("distractors"))
+
+    async def call(self, method: Method, *arguments: object) -> object:
+        """Call a method of the environment in its worker.
+
+        Raises:
+            EnvError: If the environment failed, now or before, its worker died, or the deadline passed.
+            ArpoError: If the request is wrong, not the environment.
+        """
+        if self.fault is not None:
+            raise EnvError(self.fault.kind, f"the environment has failed before: {self.fault}")
+        self.interrupted = True  # until there is an answer: the call goes on when its caller is cancelled
+        answer = await self._answer(method, *arguments)
+        self.interrupted = False
+        if isinstance(answer, EnvError):
+            self.fault = answer
+        if isinstance(answer, ArpoError):
+            raise answer
+        return answer
+
+    async def _answer(self, method: Method, *arguments: object) -> object:
+        """Return the answer of the worker, or the error that stands for it."""
+        began, deadline = time.monotonic(), self._deadlines[method]
+        try:
+            async with asyncio.timeout(deadline):
+                return await self._worker.call(self._index, method, *arguments)
+        except TimeoutError:
+            return EnvError("timeout", f"{method} took longer than {deadline:g} s")
+        except self._worker.failures as error:
+            first_line = str(error).strip().partition("\n")[0]
+            return EnvError("crash", f"the worker process failed: {type(error).__name__}: {first_line}")
+        finally:
+            self._metrics.add_call(method, time.monotonic() - began)

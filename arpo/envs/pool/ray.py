@@ -1,0 +1,127 @@
+"""Workers in Ray actors, on this machine or on the nodes of a cluster."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from pickle import PicklingError
+from typing import Any
+
+from arpo.envs.pool.placement import Placement
+from arpo.envs.pool.worker import WORKER_VARIABLE, EnvWorker
+from arpo.envs.protocol import DesktopEnv
+from arpo.errors import ConfigError, EnvError, env_boundary
+from arpo.host.processes import end_processes
+from arpo.host.ray import MAX_CALLS_IN_FLIGHT, RAY, worker_environment
+
+WORKER_START_TIMEOUT_S = 120.0
+
+
+class RayWorker:
+    """An `EnvWorker` in a Ray actor. Ray carries each call there; no code of ours lies between."""
+
+    def __init__(self, actor: Any, label: str, on_kill: ExitStack) -> None:
+        from ray.exceptions import RayError
+
+        self.call: Callable[..., Awaitable[object]] = actor.call.remote
+        self.failures: tuple[type[Exception], ...] = (RayError,)
+        self._actor = actor
+        self._label = label
+        self._on_kill = on_kill
+
+    async def wait_until_started(self) -> None:
+        """Wait for the worker process.
+
+        Raises:
+            EnvError: If it dies at once, or does not start in time.
+        """
+        try:
+            async with asyncio.timeout(WORKER_START_TIMEOUT_S):
+                await self._actor.__ray_ready__.remote()
+        except TimeoutError as error:
+            raise EnvError("timeout", f"no worker process started within {WORKER_START_TIMEOUT_S:.0f} s") from error
+        except self.failures as error:
+            raise EnvError("crash", f"the worker process did not start: {error}") from error
+
+    async def kill(self) -> None:
+        """Kill the actor, then the browsers that it cannot close any more, as far as they are on this machine."""
+        import ray
+
+        with suppress(*self.failures):  # then there is no Ray, and no actor either
+            ray.kill(self._actor, no_restart=True)
+        self._on_kill.close()
+        await asyncio.to_thread(end_processes, self._label, variable=WORKER_VARIABLE)
+
+
+class RayBackend:
+    """Ray actors, on this machine or, where `RAY_ADDRESS` is set, on a cluster.
+
+    Args:
+        placement: Kind of the resources that say, on a cluster, how many environments each node can take: with
+            `docker`, workers go to nodes with `docker:<ip>`. None: anywhere. On a Ray of our own, which is one
+            machine, it means nothing.
+    """
+
+    def __init__(self, placement: str | None = None) -> None:
+        self._kind = placement
+        self._placement: Placement | None = None
+        self._opened = False
+
+    async def open(self) -> None:
+        """Start Ray, or join the one that runs in this process or at `RAY_ADDRESS`."""
+        await asyncio.wrap_future(RAY.acquire())
+        self._opened = True
+        if self._kind is not None and not RAY.owned:
+            import ray
+
+            self._placement = Placement(self._kind, ray.cluster_resources)
+
+    async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> RayWorker:
+        """Start an actor.
+
+        Raises:
+            ConfigError: If no node has room for it, or `make_env` cannot travel to another process.
+            EnvError: If the actor does not start.
+        """
+        with ExitStack() as on_kill:
+            resources = {}
+            if self._placement is not None:
+                name = self._placement.take(count)
+                on_kill.callback(self._placement.free, name, count)
+                resources[name] = count
+            label = uuid.uuid4().hex
+            actor = _start_actor(resources, make_env, count, label)
+            worker = RayWorker(actor, label, on_kill.pop_all())
+        try:
+            await worker.wait_until_started()
+        except BaseException:
+            await worker.kill()
+            raise
+        return worker
+
+    async def close(self) -> None:
+        """Stop Ray, if we started it and no other pool uses it."""
+        if self._opened:
+            self._opened = False
+            await asyncio.wrap_future(RAY.release())
+
+
+def _start_actor(resources: dict[str, int], make_env: Callable[[], DesktopEnv], count: int, label: str) -> Any:
+    """Start an actor that asks for no CPU: environments wait more than they compute, and any number must fit."""
+    import ray
+
+    actor = ray.remote(EnvWorker).options(
+        num_cpus=0,
+        resources=resources,
+        max_restarts=0,
+        max_concurrency=MAX_CALLS_IN_FLIGHT,
+        # A Ray of our own hands our environment and import path to its workers, and starts them faster so.
+        runtime_env=None if RAY.owned else {"env_vars": worker_environment()},
+    )
+    try:
+        with env_boundary("crash", "starting a worker process"):
+            return actor.remote(make_env, count, label)
+    except EnvError as error:
+        if isinstance(error.__cause__, TypeError | PicklingError):
+            raise ConfigError(f"make_env must be picklable to travel to a worker process: {error}") from error
+        raise

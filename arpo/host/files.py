@@ -1,0 +1,77 @@
+"""Files that are whole or absent, whenever the process dies, and a lock that dies with its owner."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PARTIAL = ".partial"
+"""The ending of a file or directory that is being written; a process that was killed leaves it behind."""
+
+
+@contextmanager
+def atomically(path: Path, *, sync: bool = False, scratch: Path | None = None) -> Iterator[Path]:
+    """Yield the path of a new file or directory that takes the place of `path` when the block ends well.
+
+    When the block raises, `path` stays as it was and nothing is left beside it.
+
+    Args:
+        path: The final path; its directory is made.
+        sync: Wait for the disk, so that not even a power cut loses the file.
+        scratch: The directory of the partial file, on the same disk; by default it lies beside `path`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = (scratch or path.parent) / (path.name + PARTIAL)
+    _remove(partial)
+    try:
+        yield partial
+        if sync:
+            _sync(partial)
+        if path.is_dir():  # a directory that is not empty cannot be replaced
+            shutil.rmtree(path)
+        partial.replace(path)
+    except BaseException:
+        _remove(partial)
+        raise
+    if sync:
+        _sync(path.parent)  # the name is in the directory
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the content of a text file at once; a reader sees the old text or the new one."""
+    with atomically(path) as partial:
+        partial.write_text(text)
+
+
+def take_lock(path: Path, mode: int = 0o600) -> int | None:
+    """Lock a file for this process and return the descriptor that holds the lock until it is closed.
+
+    Return None when another process holds it. The kernel drops the lock when its owner dies, and other containers
+    see it. The lock is a record lock, because a forked child must not inherit it: the `flock` of the library
+    filelock stays with a child that was forked just before its parent was killed. In return, it keeps no thread of
+    the same process out.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

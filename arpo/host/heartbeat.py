@@ -1,0 +1,65 @@
+"""Signs of life: whatever takes long says so in the log, so that nobody takes a busy program for a dead one."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 10.0
+"""The longest silence of a log, in seconds."""
+
+
+class Heartbeat:
+    """Logs a line whenever a while has passed without one; a context manager, or `start` and `stop`."""
+
+    def __init__(self, line: Callable[[], str], every_s: float = HEARTBEAT_S) -> None:
+        """Take what to say; nothing is said before `start`.
+
+        Args:
+            line: Returns the line of the moment; called in a thread of its own.
+            every_s: Seconds of silence before a line.
+        """
+        self._line = line
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._last = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Count the silence from now until `stop`."""
+        self._last = time.monotonic()
+        self._thread.start()
+
+    def say(self, line: str) -> None:
+        """Log a line, and count the silence anew."""
+        self._last = time.monotonic()
+        log.info("%s", line)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(max(0.0, self._last + self._every_s - time.monotonic())):
+            if time.monotonic() - self._last >= self._every_s:
+                self.say(self._line())
+
+
+def still(what: str, every_s: float = HEARTBEAT_S) -> Heartbeat:
+    """Return a heartbeat that says what is going on and for how long, such as "starting the engine: 20 s so far"."""
+    started = time.monotonic()
+    return Heartbeat(lambda: f"{what}: {time.monotonic() - started:.0f} s so far", every_s)

@@ -1,0 +1,141 @@
+"""The base of every module: a policy, its optimizer step, and what callbacks may ask of it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from typing_extensions import override
+
+from arpo.errors import ConfigError
+from arpo.models.collate import collate
+from arpo.models.policy import ActionLogprobs, Policy
+from arpo.models.tokenization import TokenizedTrajectory, tokenize
+from arpo.modules.checks import check_at_least, check_positive
+from arpo.modules.metrics import UpdateRecord
+from arpo.modules.optimizer import GradientGuard
+from arpo.types import Trajectory
+
+
+class PolicyModule(L.LightningModule):
+    """A policy that is built once, forwarded in micro-batches, and counted by its updates.
+
+    Args:
+        policy: Builds the policy; called once, when Lightning asks for the model.
+        optimizer: Builds the optimizer from the trainable parameters.
+        micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
+        max_grad_norm: Gradient norm above which the gradient is scaled down.
+
+    Raises:
+        ConfigError: When a number is out of its range.
+    """
+
+    policy: Policy
+    temperature: float = 1.0
+    """The temperature at which the tokens were sampled: log-probabilities are of that distribution."""
+    format_weight: float = 1.0
+    """The weight of the format reward in what an update maximises."""
+
+    def __init__(
+        self,
+        policy: Callable[[], Policy],
+        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        *,
+        micro_batch_tokens: int,
+        max_grad_norm: float,
+    ) -> None:
+        super().__init__()
+        check_at_least(1, micro_batch_tokens=micro_batch_tokens)
+        check_positive(max_grad_norm=max_grad_norm)
+        self.automatic_optimization = False
+        self.make_policy = policy
+        self.make_optimizer = optimizer
+        self.micro_batch_tokens = micro_batch_tokens
+        self.max_grad_norm = max_grad_norm
+        self.policy_version = 0
+        self.last_update: UpdateRecord | None = None
+        self._guard = GradientGuard()
+
+    @classmethod
+    def of(cls, module: L.LightningModule) -> "PolicyModule":
+        """Return a trainer's module under its own type, for callbacks and data modules.
+
+        Raises:
+            ConfigError: When it is another kind of module.
+        """
+        if not isinstance(module, cls):
+            raise ConfigError(f"expected a module that trains a policy, a PolicyModule, got {type(module).__name__}")
+        return module
+
+    def trainable_parameters(self) -> list[torch.nn.Parameter]:
+        """Return the parameters that an update changes."""
+        return [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+
+    def sampled_logprobs(self, trajectory: Trajectory) -> list[float]:
+        """Return the trainer's log-probabilities of a trajectory's sampled tokens, to compare with the engine's."""
+        (tokens,) = tokenize(trajectory, self.policy.chat)
+        with torch.no_grad():
+            output = self.action_logprobs([tokens], trajectory.screenshots)
+        return output.logprobs[output.mask].tolist()
+
+    def action_logprobs(
+        self,
+        tokenized: Sequence[TokenizedTrajectory],
+        screenshots: Mapping[str, bytes],
+        *,
+        policy: Policy | None = None,
+        with_entropy: bool = False,
+    ) -> ActionLogprobs:
+        """Return the log-probabilities of the sampled tokens of some sequences, from one forward.
+
+        Args:
+            tokenized: The sequences, one row each.
+            screenshots: PNG bytes by SHA-256, at least those that the sequences show.
+            policy: The policy to ask; the module's own by default.
+            with_entropy: Whether to compute entropies too.
+        """
+        policy = policy or self.policy
+        batch = collate(tokenized, screenshots, policy.images).to(self.device)
+        return policy.action_logprobs(batch, temperature=self.temperature, with_entropy=with_entropy)
+
+    def take_step(self) -> float | None:
+        """Take one optimizer step with the gradient that was accumulated, and clear it.
+
+        Returns:
+            The gradient's norm before it was clipped, or None when it was not finite and the step was left out.
+
+        Raises:
+            ArpoError: When too many gradients in a row were not finite.
+        """
+        optimizer = self.optimizers()
+        scheduler = self.lr_schedulers()
+        assert isinstance(optimizer, LightningOptimizer), "configure_optimizers returns one optimizer"
+        assert isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler), "configure_optimizers returns one schedule"
+        norm = torch.nn.utils.clip_grad_norm_(self.trainable_parameters(), self.max_grad_norm).item()
+        accepted = self._guard.accepts(norm)
+        if accepted:
+            optimizer.step()
+            scheduler.step()
+        optimizer.zero_grad()
+        return norm if accepted else None
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next optimizer step."""
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer), "configure_optimizers returns one optimizer"
+        return float(optimizer.param_groups[0]["lr"])
+
+    @override
+    def configure_model(self) -> None:
+        if "policy" not in self._modules:
+            self.policy = self.make_policy().train()  # checkpointing of activations works in training mode only
+
+    @override
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["policy_version"] = self.policy_version
+
+    @override
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.policy_version = checkpoint["policy_version"]

@@ -1,0 +1,166 @@
+"""The check of every constructor's arguments, by its signature and by building what is cheap to build."""
+
+import inspect
+import json
+import os
+import pydoc
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import SchemaError
+
+from arpo.errors import ConfigError
+from arpo.host.trial import on_trial
+from arpo.run.build import build
+
+Node = Mapping[str, Any]
+
+LIGHT = (
+    "arpo.agent.",
+    "arpo.datamodules.demonstrator.",
+    "arpo.envs.",
+    "arpo.host.",
+    "arpo.rollout.settings.",
+    "arpo.rollout.storage.",
+    "datetime.",
+)
+"""Beginnings of targets that are imported without torch."""
+NEEDS_TORCH = (
+    "arpo.algorithms.",
+    "arpo.modules.objective.",
+    "arpo.modules.optimizer.",
+    "arpo.replay.",
+    "arpo.rollout.sampler.",
+)
+"""Beginnings of targets that are imported with torch, but without Lightning and transformers, which take longer."""
+STAGES = (LIGHT, LIGHT + NEEDS_TORCH, ("",))
+"""The order in which arguments are checked: what can be said soon is said soon."""
+READS_MODEL = "arpo.models.tokenization.ChatTokenizer"
+"""The one constructor that reads the checkpoint, which a warm start may have to write first."""
+
+
+def check_arguments(cfg: DictConfig, rooms: tuple[str, ...] = ("",)) -> None:
+    """Check the arguments of every constructor that a configuration names, by its signature.
+
+    Hydra itself would do so too late: a `_partial_` constructor is called minutes after the run began.
+
+    Args:
+        cfg: The configuration.
+        rooms: Beginnings of the targets to look at; all by default.
+
+    Raises:
+        ConfigError: One line for each key that is unknown, missing, or of a wrong type.
+    """
+    nodes = [(place, node) for place, node in _nodes(cfg) if node["_target_"].startswith(rooms)]
+    lines = [line for place, node in nodes for line in _lines(place, node)]
+    if lines:
+        listed = "\n".join(f"  - {line}" for line in lines)
+        raise ConfigError(f"the configuration has keys that do not fit:\n{listed}")
+
+
+def try_constructors(cfg: DictConfig, rooms: tuple[str, ...] = ("",), parts: tuple[str, ...] = ()) -> None:
+    """Try every constructor whose arguments are all known: it checks values, and stops before it starts anything.
+
+    Args:
+        cfg: The configuration.
+        rooms: Beginnings of the targets to try; all by default.
+        parts: Keys at the top of the configuration that count; all by default.
+
+    Raises:
+        ConfigError: When a constructor refuses its arguments, with its own words and the key.
+    """
+    for place, node in reversed(_nodes(cfg)):  # inner nodes first: their keys say more
+        if parts and place.partition(".")[0] not in parts:
+            continue
+        if all(target.startswith(rooms) and target != READS_MODEL for target in _targets(node)) and _is_whole(node):
+            with on_trial():
+                build({**node, "_partial_": False}, place)
+
+
+def _is_whole(node: Node) -> bool:
+    """Return whether a constructor can be called here with what the configuration says."""
+    target = pydoc.locate(node["_target_"])
+    if node.get("_partial_") and node["_target_"].startswith("arpo.envs.") and os.environ.get("RAY_ADDRESS"):
+        return False  # it runs on other nodes, which have what it looks for
+    parameters = _parameters(target) if callable(target) else None
+    return parameters is None or _needed(parameters) <= set(node)
+
+
+def _nodes(cfg: DictConfig) -> list[tuple[str, Node]]:
+    """Return everything that has a target with the key where it is written, outer nodes first."""
+    raw, resolved = (OmegaConf.to_container(cfg, resolve=resolve) for resolve in (False, True))
+    return list(_walk(raw, resolved, ""))
+
+
+def _walk(raw: object, resolved: object, place: str) -> Iterator[tuple[str, Node]]:
+    if isinstance(raw, str):  # an interpolation: what it stands for is written elsewhere
+        return
+    if isinstance(resolved, Mapping) and "_target_" in resolved:
+        if resolved["_target_"] is None:
+            return
+        yield place, resolved
+    written = dict(_items(raw))
+    for key, value in _items(resolved):
+        yield from _walk(written[key], value, f"{place}.{key}" if place else str(key))
+
+
+def _targets(tree: object) -> Iterator[str]:
+    """Yield the targets of a node and of everything inside."""
+    if isinstance(tree, Mapping) and isinstance(tree.get("_target_"), str):
+        yield tree["_target_"]
+    for _, value in _items(tree):
+        yield from _targets(value)
+
+
+def _items(tree: object) -> list[tuple[object, object]]:
+    if isinstance(tree, list):
+        return list(enumerate(tree))
+    return list(tree.items()) if isinstance(tree, Mapping) else []
+
+
+def _lines(place: str, node: Node) -> Iterator[str]:
+    target = pydoc.locate(node["_target_"])  # None where there is nothing: whoever builds it says that best
+    parameters = _parameters(target) if callable(target) else None
+    if parameters is None:
+        return
+    given = {str(key): value for key, value in node.items() if not str(key).startswith("_")}
+    free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for key, value in given.items():
+        if key in parameters:
+            yield from _type_lines(f"{place}.{key}", value, parameters[key].annotation)
+        elif not free:
+            yield f"{place}.{key}: {node['_target_']} has {', '.join(parameters)}"
+    if not node.get("_partial_"):
+        for key in _needed(parameters) - set(given):
+            yield f"{place}.{key} is missing: {node['_target_']} needs it"
+
+
+def _parameters(target: Callable[..., object]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(target, eval_str=True).parameters
+    except NameError:  # an annotation that exists for type checkers only
+        return inspect.signature(target).parameters
+    except ValueError:  # some built-in types have no signature that Python can read
+        return None
+
+
+def _needed(parameters: Mapping[str, inspect.Parameter]) -> set[str]:
+    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {key for key, value in parameters.items() if value.default is value.empty and value.kind not in kinds}
+
+
+def _type_lines(place: str, value: object, annotation: Any) -> Iterator[str]:
+    """Yield what is wrong with a plain value by its annotation; a nested node is the business of its own signature."""
+    if annotation is inspect.Parameter.empty or isinstance(annotation, str) or any(_targets(value)):
+        return
+    try:
+        # As JSON, because YAML has the same types: a list may become a tuple, a text a path, and 1 a float.
+        kind: TypeAdapter[Any] = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+        kind.validate_json(json.dumps(value), strict=True)
+    except (PydanticUserError, SchemaError):  # an annotation that pydantic cannot read
+        return
+    except ValidationError as error:
+        wishes = " or ".join(dict.fromkeys(problem["msg"].removeprefix("Input ") for problem in error.errors()))
+        yield f"{place}={value} {wishes}"

@@ -1,0 +1,55 @@
+"""From the configuration to objects, and what the configuration itself says."""
+
+import json
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from arpo.errors import ArpoError, ConfigError
+from arpo.run.folder import run_name
+from arpo.run.warmstart import policy_of
+
+
+def register_resolvers() -> None:
+    """Teach OmegaConf the functions that our YAML calls; idempotent."""
+    OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
+    OmegaConf.register_new_resolver("policy_of", policy_of, replace=True)
+
+
+def build(node: Any, place: str = "", **kwargs: Any) -> Any:
+    """Build the object of a configuration node.
+
+    Args:
+        node: The node.
+        place: Its key, where the node itself does not know it.
+        kwargs: Further arguments of the constructor.
+
+    Raises:
+        ConfigError: When a constructor refuses its arguments, with its own words and the key of the node.
+    """
+    try:
+        return instantiate(node, **kwargs)
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, ArpoError | ValueError) or type(cause).__module__.startswith("lightning."):
+            _, _, inner = str(error).partition("full_key: ")
+            key = ".".join(part for part in (place, inner) if part)
+            raise ConfigError(f"{cause} (configuration key: {key})") from error
+        raise
+
+
+def required_model(cfg: DictConfig) -> str | None:
+    """Give the checkpoint directory that must exist already: empty where nobody said, None where the run makes it."""
+    if "make_model" in cfg.datamodule or cfg.warmstart is not None:
+        return None
+    return "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Give a nested configuration as one level of dotted names, for loggers that show a table."""
+    if not isinstance(tree, dict):
+        return {prefix: tree if isinstance(tree, int | float | str | bool) else json.dumps(tree)}
+    parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items())
+    return {name: value for part in parts for name, value in part.items()}

@@ -1,0 +1,142 @@
+"""The check of a whole run from its configuration, before a warm start, an engine or an environment starts.
+
+Cheap checks come first: whatever can be said without importing torch is said without it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from arpo.errors import ConfigError
+from arpo.run.arguments import STAGES, check_arguments, try_constructors
+from arpo.run.build import required_model
+from arpo.run.entry import quiet
+from arpo.run.folder import check_resume, refuse_to_overwrite
+from arpo.run.preflight import preflight
+from arpo.run.warmstart import check_warmstart
+
+EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
+"""Tasks for each environment of ours, to recommend."""
+WITHOUT_A_TRAINER = ("env", "tasks", "rollout", "selection", "evaluation")
+"""What an evaluation builds of a configuration."""
+
+
+def check_training(cfg: DictConfig) -> None:
+    """Check that a training can run here.
+
+    Raises:
+        ConfigError: With what is wrong and what to do; nothing was started or written.
+    """
+    _check_tasks(cfg)
+    check_resume(cfg.resume, cfg.paths.checkpoints)
+    refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
+    preflight(_plain(cfg.requires), required_model(cfg))
+    _check_values(cfg)
+    if cfg.warmstart is not None:
+        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output)
+    _check_constructors(cfg)
+
+
+def check_evaluation(cfg: DictConfig) -> None:
+    """Check that an evaluation, a selection or an export can run here.
+
+    Raises:
+        ConfigError: With what is wrong and what to do; nothing was started or written.
+    """
+    if OmegaConf.is_missing(cfg, "checkpoint"):
+        raise ConfigError("say what to evaluate: checkpoint=DIR/checkpoints/NAME.ckpt of a run, or a model directory")
+    check_checkpoint(Path(cfg.checkpoint))
+    check_export(cfg.export, Path(cfg.checkpoint))
+    if cfg.export is not None:
+        return
+    cfg.model.path = str(cfg.checkpoint)
+    _check_tasks(cfg)
+    absent = [name for name in cfg.lists if name not in cfg.tasks]
+    if absent:
+        raise ConfigError(f"lists={list(cfg.lists)}: there is no list {absent[0]}, there are {', '.join(cfg.tasks)}")
+    preflight(_plain(cfg.requires), None)
+    _check_values(cfg)
+    _check_constructors(cfg, WITHOUT_A_TRAINER)
+
+
+def check_checkpoint(checkpoint: Path) -> None:
+    """Check that there is a policy to evaluate.
+
+    Raises:
+        ConfigError: When the path is neither a model directory nor a checkpoint inside the folder of its run.
+    """
+    if (checkpoint / "config.json").exists():
+        return
+    if not checkpoint.is_file() or not (checkpoint.parent.parent / "config.yaml").exists():
+        raise ConfigError(
+            f"checkpoint={checkpoint} is neither a Hugging Face directory nor a .ckpt inside the folder of its run"
+        )
+
+
+def check_export(export: str | None, checkpoint: Path) -> None:
+    """Check that an export has something to do, and nothing to destroy.
+
+    Raises:
+        ConfigError: When the directory is in use, or the checkpoint is an exported one already.
+    """
+    if export is None:
+        return
+    if Path(export).exists() and (not Path(export).is_dir() or any(Path(export).iterdir())):
+        raise ConfigError(f"export={export} exists and is not empty: name a new directory, or delete that one")
+    if (checkpoint / "config.json").exists():
+        raise ConfigError(f"checkpoint={checkpoint} is a directory that engines load already: copy it instead")
+
+
+def _check_values(cfg: DictConfig) -> None:
+    """Check what belongs to no constructor, and what two of them must agree on."""
+    try:
+        OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        problem = str(error.msg).partition("\n")[0]
+        raise ConfigError(f"{problem} (configuration key: {error.full_key})") from error
+    for name in ("iterations", "threads"):
+        if not isinstance(cfg[name], int) or cfg[name] < 1:
+            raise ConfigError(f"{name} must be a whole number of at least 1, got {cfg[name]}")
+    if not isinstance(cfg.seed, int) or not 0 <= cfg.seed < 2**32:
+        raise ConfigError(f"seed must be a whole number from 0 to {2**32 - 1}, got {cfg.seed}")
+    one_process = OmegaConf.select(cfg, "trainer.strategy") is None
+    if not one_process and cfg.engine.get("_target_") == "arpo.inference.vllm.VllmEngine":
+        raise ConfigError(
+            "a trainer of several processes cannot have vLLM in one of them: choose engine=vllm_remote, or "
+            "trainer=default"
+        )
+
+
+def _check_tasks(cfg: DictConfig) -> None:
+    """Check that the environment is the one that the tasks were written for, where both are ours."""
+    env = _room(OmegaConf.select(cfg, "env.make_env._target_"))
+    for name, node in cfg.tasks.items():
+        room = _room(node.get("_target_")) if isinstance(node, DictConfig) else None
+        if env is not None and room is not None and room != env:
+            raise ConfigError(
+                f"tasks.{name} are tasks of {room}, which the environment {env} cannot run: choose tasks for it, such "
+                f"as tasks={EXAMPLES[env]}, or env={room}"
+            )
+
+
+def _room(target: str | None) -> str | None:
+    """Return which environment of ours a target belongs to."""
+    return str(target).split(".")[2] if str(target).startswith("arpo.envs.") else None
+
+
+def _check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
+    """Check the arguments of all constructors, light ones first."""
+    quiet()
+    for rooms in STAGES:
+        check_arguments(cfg, rooms)
+        try_constructors(cfg, rooms, parts)
+    from arpo.run.model import check_context, check_optimizer
+
+    check_context(cfg)
+    check_optimizer(cfg)
+
+
+def _plain(node: DictConfig) -> Mapping[str, object]:
+    return OmegaConf.to_container(node, resolve=True)  # type: ignore[return-value]

@@ -1,0 +1,42 @@
+"""The frame around a run: libraries are quiet, and an error of ours becomes one message and an exit code."""
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from arpo.errors import ArpoError
+from arpo.run.folder import remove_empty
+
+log = logging.getLogger("arpo")
+
+
+@contextmanager
+def explained(cfg: DictConfig) -> Iterator[None]:
+    """Say what was wrong in one message, leave no empty folder behind, and exit with 2."""
+    try:
+        yield
+    except ArpoError as error:
+        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
+        remove_empty(Path(cfg.paths.run_dir), Path(cfg.paths.output))
+        sys.exit(2)
+
+
+def quiet() -> None:
+    """Silence what libraries say about themselves; imports none of them."""
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.trainer.connectors.checkpoint_connector").setLevel(logging.WARNING)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    for message in (
+        ".*sync_dist=True.*",  # vLLM initialises torch.distributed with one process; there is nothing to sync
+        ".*isinstance\\(treespec, LeafSpec\\).*",
+        ".*torch.distributed.reduce_op.*",
+        ".*IterableDataset. has .__len__. defined.*",
+        ".*does not have many workers.*",
+        ".*You have overridden `transfer_batch_to_device`.*",
+    ):
+        warnings.filterwarnings("ignore", message=message)

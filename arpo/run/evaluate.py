@@ -1,0 +1,78 @@
+"""An evaluation, from its configuration to tables, or an export of a policy."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from arpo.callbacks.export import export_policy
+from arpo.callbacks.graceful_stop import end_on_sigterm
+from arpo.display.live import showing
+from arpo.display.progress_line import evaluation_line
+from arpo.display.tables import print_result
+from arpo.evaluation.evaluate import evaluate_tasks
+from arpo.evaluation.settings import EvaluationSettings
+from arpo.host.files import write_atomically
+from arpo.host.session import Session
+from arpo.models.policy import Policy
+from arpo.rollout.runtime import RolloutRuntime
+from arpo.run.build import build
+from arpo.run.folder import logging_to
+from arpo.run.select import select
+from arpo.types import Task
+
+log = logging.getLogger(__name__)
+
+
+def evaluate(cfg: DictConfig) -> int:
+    """Evaluate a policy on task lists, or choose tasks by it: conf/evaluate.yaml and conf/select.yaml.
+
+    `check_evaluation` has accepted the configuration.
+    """
+    end_on_sigterm()
+    with logging_to(Path(cfg.paths.run_dir) / "evaluate.log"), Session.start() as session:
+        directory = policy_directory(Path(cfg.checkpoint), Path(cfg.export or session.directory / "policy"))
+        if cfg.export is not None:
+            log.info("the policy is in %s", directory)
+            return 0
+        cfg.model.path = str(directory)
+        tasks = {name: build(cfg.tasks[name]) for name in cfg.lists}
+        runtime: RolloutRuntime = build(cfg.rollout)
+        try:
+            runtime.start()
+            if "selection" in cfg:
+                select(cfg, runtime, tasks)
+            else:
+                report(cfg, runtime, tasks)
+        finally:
+            runtime.close()
+    return 0
+
+
+def report(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequence[Task]]) -> None:
+    """Evaluate on each list, write `results.json`, and print a table a list."""
+    settings: EvaluationSettings = build(cfg.evaluation)
+    with showing(lambda: evaluation_line(runtime.status())):
+        results = {
+            name: evaluate_tasks(runtime, listed, settings, name=name) for name, listed in tasks.items() if listed
+        }
+    path = Path(cfg.paths.run_dir) / "results.json"
+    write_atomically(path, json.dumps({name: result.to_json() for name, result in results.items()}, indent=1))
+    for result in results.values():
+        print_result(result)
+    log.info("every task's result is in %s", path)
+
+
+def policy_directory(checkpoint: Path, export: Path) -> Path:
+    """Return a directory that engines load: the checkpoint itself, or what `export` becomes from a `.ckpt`."""
+    if (checkpoint / "config.json").exists():
+        return checkpoint
+    config = checkpoint.parent.parent / "config.yaml"
+    policy: Policy = build(OmegaConf.select(OmegaConf.load(config), "model.policy"))()
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+    policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in state.items()})
+    export_policy(policy, export)
+    return export

@@ -1,0 +1,49 @@
+"""The check of what a run asks of its model and optimizer."""
+
+import json
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from arpo.errors import ConfigError
+from arpo.models.tiny import CONTEXT
+from arpo.run.build import build
+
+
+def check_context(cfg: DictConfig) -> None:
+    """Check that conversations fit the model.
+
+    Raises:
+        ConfigError: When they may become longer than what the model was made for.
+    """
+    wanted = cfg.rollout.settings.max_context
+    limit = context_of(Path(cfg.model.path)) or (CONTEXT if "make" in cfg.model else None)
+    if limit is not None and wanted > limit and "make_model" not in cfg.datamodule:
+        raise ConfigError(
+            f"max_context={wanted} is above the {limit} tokens that the model was made for: lower "
+            "rollout.settings.max_context"
+        )
+
+
+def context_of(directory: Path) -> int | None:
+    """Return for how many tokens a checkpoint was made; None where there is none or it does not say."""
+    path = directory / "config.json"
+    if not path.exists():
+        return None
+    config = json.loads(path.read_text())
+    limit = config.get("text_config", config).get("max_position_embeddings")
+    return None if limit is None else int(limit)
+
+
+def check_optimizer(cfg: DictConfig) -> None:
+    """Try the optimizer on one parameter: the configuration leaves its parameters out until there is a policy.
+
+    Raises:
+        ConfigError: When it refuses its numbers.
+    """
+    node = OmegaConf.select(cfg, "module.optimizer")
+    try:
+        build(node)([torch.nn.Parameter(torch.zeros(1))])
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{error} (configuration key: module.optimizer)") from error

@@ -1,0 +1,116 @@
+"""A training, from its configuration to its exit code."""
+
+import logging
+from pathlib import Path
+
+import lightning as L
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from arpo.callbacks.checkpoint import AtomicCheckpointIO, checkpoints, iteration_of, newest_checkpoint
+from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
+from arpo.errors import ConfigError
+from arpo.host.files import write_atomically
+from arpo.host.session import Session
+from arpo.run.build import build, flatten
+from arpo.run.folder import hold
+from arpo.run.warmstart import ensure_model
+
+log = logging.getLogger(__name__)
+
+
+def train(cfg: DictConfig) -> int:
+    """Run a training that `check_training` has accepted, and return the exit code.
+
+    Raises:
+        ConfigError: When another process holds the run's folder, or the warm start fails.
+    """
+    run_dir = Path(cfg.paths.run_dir)
+    with hold(run_dir):
+        return _train(cfg, run_dir)
+
+
+def _train(cfg: DictConfig, run_dir: Path) -> int:
+    checkpoint = find_checkpoint(cfg.resume, cfg.paths.checkpoints)
+    if checkpoint is not None and iteration_of(checkpoint) >= cfg.iterations:
+        log.info("the run is finished: %s is of its last iteration, %d", checkpoint, cfg.iterations)
+        return 0
+    if checkpoint is not None:
+        forget_later(run_dir, checkpoint)
+    end_on_sigterm()
+    if cfg.warmstart is not None:
+        ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output)
+    torch.set_num_threads(cfg.threads)
+    L.seed_everything(cfg.seed, verbose=False)
+    session = Session.start()
+    datamodule = None
+    try:
+        write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+        datamodule = build(cfg.datamodule)
+        module = build(cfg.module)
+        trainer = build_trainer(cfg, checkpoint)
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
+        return exit_code(trainer)
+    finally:
+        if isinstance(datamodule, L.LightningDataModule):
+            datamodule.teardown("fit")  # Lightning leaves it out when the fit was interrupted
+        session.close()
+
+
+def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
+    """Build callbacks, loggers and the trainer."""
+    resumed = 0 if checkpoint is None else iteration_of(checkpoint)
+    callbacks = [build(node) for node in cfg.callbacks.values() if node and node.get("_target_")]
+    loggers = [build(node, resume_step=resumed) for node in (cfg.get("logger") or {}).values() if node]
+    hyperparameters = flatten(OmegaConf.to_container(cfg, resolve=True))
+    for logger in loggers:
+        logger.log_hyperparams(hyperparameters)
+    trainer: L.Trainer = build(
+        cfg.trainer,
+        callbacks=callbacks,
+        logger=loggers,
+        plugins=[AtomicCheckpointIO()],
+        default_root_dir=cfg.paths.run_dir,
+    )
+    return trainer
+
+
+def exit_code(trainer: L.Trainer) -> int:
+    """0, or what a shell expects of a process that a signal ended."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, GracefulStop) and callback.received is not None:
+            return 128 + callback.received
+    return 0
+
+
+def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
+    """Return the checkpoint that the run continues from, or None for a new run.
+
+    Args:
+        resume: None for a new run, `auto` for the newest valid checkpoint of the run's own, or a file
+                that `check_resume` has accepted.
+        directory: The run's own checkpoints.
+
+    Raises:
+        ConfigError: When all checkpoints of the run are damaged.
+    """
+    if resume is None:
+        return None
+    if resume == "auto":
+        found = newest_checkpoint(directory)
+        if found is None and checkpoints(Path(directory)):
+            raise ConfigError(
+                f"every checkpoint in {directory} is damaged. Put one back from a copy, or delete the run's folder to "
+                "start again"
+            )
+        log.info("resume=auto: %s", found or "no checkpoint yet, starting from the beginning")
+        return found
+    return Path(resume)
+
+
+def forget_later(run_dir: Path, checkpoint: Path) -> None:
+    """Remove checkpoints and evaluations of later iterations: the run takes another way from here."""
+    for path in [*checkpoints(checkpoint.parent), *(run_dir / "eval").glob("iteration_*.json")]:
+        if iteration_of(path) > iteration_of(checkpoint):
+            log.info("%s lies beyond the checkpoint that the run continues from: removed", path)
+            path.unlink()

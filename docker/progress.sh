@@ -1,0 +1,15 @@
+# Sourced by the scripts beside it.
+
+with_progress() { # WHAT COMMAND…: run the command, and say on stderr every 8 s what it is and how long it has taken
+    local what=$1 started=$SECONDS status=0 never ticker
+    shift
+    exec {never}<> <(:)
+    # `read` waits here: a `sleep` would outlive its ticker and hold the output open.
+    while ! read -rt 8 -u "$never"; do echo "$what ($((SECONDS - started)) s)"; done >&2 &
+    ticker=$!
+    "$@" || status=$?
+    kill "$ticker"
+    wait "$ticker" 2>/dev/null || true
+    exec {never}>&-
+    return "$status"
+}

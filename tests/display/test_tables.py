@@ -1,0 +1,18 @@
+"""Tables on the terminal."""
+
+from arpo.display.tables import print_result
+from arpo.envs.fake import fake_tasks
+from arpo.evaluation.scores import evaluate as score
+from tests.rollout.trajectories import make_trajectory
+
+
+def test_the_table_has_a_row_a_domain_and_pass_at_k(capsys):
+    tasks = fake_tasks(2)
+    trajectories = [
+        make_trajectory(f"eval-0/{number}/{member}", task_id=task.id, domain=task.domain, task_reward=float(member))
+        for number, task in enumerate(tasks)
+        for member in range(2)
+    ]
+    print_result(score(trajectories, tasks, name="held_out"))
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("held_out", "fake-click", "fake-sequence", "50.0 %", "pass@2 100.0 %"))

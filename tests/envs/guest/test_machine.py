@@ -1,0 +1,66 @@
+"""The life of a container with a guest in it, the same for every kind of desktop."""
+
+import pytest
+
+from arpo.envs.guest.client import Guest
+from arpo.envs.guest.machine import Machine
+from arpo.errors import EnvError
+from arpo.host.container_spec import ContainerSpec
+from tests.envs.osworld.guest import FakeEngine
+
+SPEC = ContainerSpec("guest", ports=(5000,))
+
+
+@pytest.fixture
+def engine():
+    engine = FakeEngine()
+    yield engine
+    for machine in engine.machines:
+        machine.remove()
+
+
+def start(engine, **settings):
+    settings = {"server_port": 5000, "start_timeout_s": 5.0, "probe": Guest.screenshot, **settings}
+    return Machine(SPEC, containers=lambda: engine, **settings)
+
+
+def test_a_machine_is_healthy_when_it_is_there(engine):
+    machine = start(engine)
+    assert machine.guest.screenshot()
+    assert machine.address(5000) == engine.guest.address
+
+
+def test_after_a_restart_the_guest_is_asked_on_its_new_port(engine):
+    machine = start(engine)
+    before = machine.address(5000)
+    machine.restart()
+    assert machine.address(5000) != before
+    machine.guest.execute(["echo", "here"])
+    assert engine.guest.executed == [["echo", "here"]]
+    assert len(engine.machines) == 1
+
+
+def test_another_container_takes_the_place_of_the_first_one(engine):
+    machine = start(engine)
+    machine.replace(SPEC)
+    assert engine.removed == engine.machines[:1]
+    assert machine.container is engine.machines[1]
+    assert machine.guest.screenshot()
+
+
+def test_one_that_does_not_start_says_what_it_wrote_last_and_leaves_nothing(engine):
+    engine.broken = True
+    with pytest.raises(EnvError, match=r"no healthy guest within 0\.1 s.*qemu: no memory"):
+        start(engine, start_timeout_s=0.1)
+    assert engine.removed == engine.machines
+    assert engine.closed
+
+
+def test_a_closed_one_is_removed_once_and_answers_nobody(engine):
+    machine = start(engine)
+    machine.close()
+    machine.close()
+    assert engine.removed == engine.machines
+    for ask in (lambda: machine.guest, lambda: machine.container, machine.restart):
+        with pytest.raises(EnvError, match="the environment is closed"):
+            ask()

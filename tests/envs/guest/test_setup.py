@@ -1,0 +1,104 @@
+"""The one rule for a step that fails, whichever desktop performs it."""
+
+import pytest
+
+from arpo.agent.actions import CallUser, Click, Fail, Finished
+from arpo.envs.desktop.tasks import COMMAND_TIMEOUT_S
+from arpo.envs.guest.client import Execution, Guest, Window
+from arpo.envs.guest.setup import Screen, TaskSetup
+from arpo.envs.guest.tasks import score_of_giving_up
+from arpo.envs.osworld.setup import OSWorldSetup
+from arpo.errors import EnvError
+
+
+class ScriptedGuest(Guest):
+    """A guest in this process: commands end as they are told to, windows come one look after the other."""
+
+    def __init__(self, ends_with=0, windows=()):
+        self.ends_with = ends_with
+        self.coming = list(windows)
+        self.there = []
+        self.calls = []
+
+    def execute(self, command, *, shell=False, timeout_s=None):
+        self.calls.append((command, shell, timeout_s))
+        return Execution("", "no space left", self.ends_with)
+
+    def windows(self):
+        if self.coming:
+            self.there.append(self.coming.pop(0))
+        return [Window(title, "", 0, 0, 1, 1) for title in self.there]
+
+    def activate_window(self, name, *, strict=False, by_class=False):
+        if not any(name in title for title in self.there):
+            raise EnvError("guest", f"there is no window {name!r}")
+        self.calls.append(name)
+
+
+COMMAND = {"type": "execute", "parameters": {"command": "cp {SCREEN_WIDTH} b", "shell": True}}
+ACTIVATE = {"type": "activate_window", "parameters": {"window_name": "Editor"}}
+
+
+def ours(guest, **settings):
+    return TaskSetup(guest, "task-1", Screen(640, 480), **settings)
+
+
+def osworlds(guest):
+    return OSWorldSetup(guest, "task-1", Screen(640, 480), chrome=None, files=None, directory=None)
+
+
+@pytest.mark.parametrize("interpreter", [ours, osworlds])
+@pytest.mark.parametrize("when", ["prepare", "conclude"])
+def test_a_command_that_ran_has_not_failed_whatever_its_exit_status_and_the_log_has_it(interpreter, when, caplog):
+    caplog.set_level("INFO")
+    guest = ScriptedGuest(ends_with=3)
+    getattr(interpreter(guest), when)([COMMAND, COMMAND])
+    assert [call[0] for call in guest.calls] == ["cp 640 b"] * 2
+    assert caplog.messages == ["task task-1: command 'cp {SCREEN_WIDTH} b' ended with 3: no space left"] * 2
+
+
+def test_a_command_that_succeeds_is_not_worth_a_line(caplog):
+    caplog.set_level("INFO")
+    ours(ScriptedGuest()).prepare([COMMAND])
+    assert caplog.messages == []
+
+
+def test_a_command_gets_the_deadline_of_its_desktop_and_none_as_long_as_a_pool_waits():
+    guest = ScriptedGuest()
+    ours(guest, command_timeout_s=COMMAND_TIMEOUT_S).prepare([COMMAND])
+    ours(guest).prepare([COMMAND])
+    assert guest.calls == [("cp 640 b", True, 15.0), ("cp 640 b", True, None)]
+
+
+def test_a_window_that_is_to_come_to_the_front_is_waited_for_where_the_guest_says_which_there_are():
+    guest = ScriptedGuest(windows=["Panel", "Text Editor"])
+    with pytest.raises(EnvError, match="there is no window"):
+        ours(guest).prepare([ACTIVATE])
+    ours(guest, window_timeout_s=5.0).prepare([ACTIVATE])
+    assert guest.calls == ["Editor"]
+
+
+def test_a_window_that_does_not_come_fails_a_reset_and_not_a_grading():
+    guest = ScriptedGuest(windows=["Panel"])
+    setup = ours(guest, window_timeout_s=0.05)
+    with pytest.raises(EnvError, match=r"task task-1, set-up step 0 \(activate_window\): Editor did not come"):
+        setup.prepare([ACTIVATE])
+    setup.conclude([ACTIVATE])
+    assert guest.calls == []
+
+
+@pytest.mark.parametrize(
+    ("last", "infeasible", "score"),
+    [
+        (Fail(), True, 1.0),
+        (CallUser(), True, 1.0),
+        (Finished(), True, 0.0),
+        (None, True, 0.0),
+        (Fail(), False, 0.0),
+        (CallUser(), False, 0.0),
+        (Click(1, 1), False, None),
+        (None, False, None),
+    ],
+)
+def test_giving_up_solves_an_infeasible_task_and_fails_every_other(last, infeasible, score):
+    assert score_of_giving_up(last, infeasible=infeasible) == score

@@ -1,0 +1,165 @@
+"""How broken environments come back: when each is tried again, and what a worker has to do with it."""
+
+import asyncio
+
+import pytest
+
+from arpo.envs.fake import fake_tasks
+from arpo.errors import EnvError
+from arpo.types import Task
+from tests.envs.pool import clock
+from tests.envs.pool.support import make_pool
+
+
+class ScriptedWorkers:
+    """A backend and each worker of it in one, without threads: environments fail to build as its script says.
+
+    Args:
+        script: From an environment's position in its worker to the errors of its first builds, one after the other;
+            the last one again and again where `for_good` says so.
+    """
+
+    failures = ()
+
+    def __init__(self, script, for_good=False):
+        self._script = {index: list(errors) for index, errors in script.items()}
+        self._for_good = for_good
+        self.launches = 0
+        self.kills = 0
+        self.builds = []
+
+    async def open(self):
+        pass
+
+    async def launch(self, make_env, count):
+        self.launches += 1
+        return self
+
+    async def close(self):
+        pass
+
+    async def call(self, index, method, *arguments):
+        if method == "build":
+            self.builds.append((index, asyncio.get_running_loop().time()))
+            errors = self._script.get(index, [])
+            if errors:
+                return errors[0] if self._for_good else errors.pop(0)
+        if method == "step":
+            await asyncio.Event().wait()
+        return None
+
+    async def kill(self):
+        self.kills += 1
+
+    def times(self, index):
+        return [round(time, 3) for built, time in self.builds if built == index]
+
+
+async def while_running(pool, scenario):
+    await pool.start()
+    try:
+        return await scenario()
+    finally:
+        await pool.close()
+
+
+async def until(condition):
+    async with asyncio.timeout(10_000):
+        while not condition():
+            await asyncio.sleep(0.5)
+
+
+def test_a_broken_environment_is_tried_again_after_longer_and_longer_waits_and_then_given_up():
+    backend = ScriptedWorkers({1: [EnvError("reset", "no screen")]}, for_good=True)
+    pool = make_pool(size=2, envs_per_worker=2, backend=backend, reset_timeout_s=100.0)
+
+    async def scenario():
+        await until(lambda: pool.states()["lost"] == 1)
+        return pool.counters()
+
+    counters = clock.run(while_running(pool, scenario))
+    # at the start, and 0, 0.03, 0.12, 0.5 and 1.0 times 100 s later, each after the one before
+    assert backend.times(1) == [0, 0, 3, 15, 65, 165]
+    assert counters["env/restart_failures"] == 5
+    assert backend.times(0) == [0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "launches", "restarts"), [("reset", 1, 1), ("guest", 1, 1), ("crash", 2, 2), ("timeout", 2, 2)]
+)
+def test_a_build_that_fails_condemns_its_worker_only_where_that_may_be_dead_or_hang(kind, launches, restarts):
+    backend = ScriptedWorkers({1: [EnvError(kind, "it did not come up")]})
+    pool = make_pool(size=2, envs_per_worker=2, backend=backend)
+
+    async def scenario():
+        await until(lambda: pool.states()["idle"] == 2)
+        return pool.counters()
+
+    counters = clock.run(while_running(pool, scenario))
+    assert backend.launches == launches
+    assert backend.kills == launches  # those that were replaced, and the last one at the end
+    assert counters["env/restarts"] == restarts  # a neighbour comes back only where its worker had to go
+    assert len(backend.times(0)) == restarts
+
+
+def test_a_call_may_take_as_long_as_its_deadline_and_no_longer():
+    (task,) = fake_tasks(1)
+    pool = make_pool(backend=ScriptedWorkers({}), step_timeout_s=30.0)
+
+    async def scenario():
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(EnvError, match="step took longer than 30 s") as caught:
+            async with pool.lease(task) as env:
+                await env.step(None)
+        return caught.value.kind, asyncio.get_running_loop().time() - began
+
+    kind, seconds = clock.run(while_running(pool, scenario))
+    assert kind == "timeout"
+    assert seconds == pytest.approx(30.0)
+
+
+async def play(pool, domain):
+    """Lease an environment for a task of a domain, and return its name."""
+    async with pool.lease(Task(f"{domain}/1", "", domain)) as env:
+        return env.name
+
+
+def test_a_new_domain_goes_where_fewest_have_been():
+    pool = make_pool(size=2, backend=ScriptedWorkers({}))
+
+    async def scenario():
+        async with pool.lease(Task("x/1", "", "x")) as one:
+            others = [await play(pool, "y"), await play(pool, "z")]  # two domains, and free for longer
+        return one.name, others, await play(pool, "w")
+
+    one, others, chosen = clock.run(while_running(pool, scenario))
+    assert others == ["2/2", "2/2"]
+    assert chosen == one == "1/2"
+
+
+def test_of_two_environments_that_know_a_domain_the_one_that_had_it_last_gets_it():
+    pool = make_pool(size=2, backend=ScriptedWorkers({}))
+
+    async def scenario():
+        async with pool.lease(Task("x/1", "", "x")) as first:
+            second = await play(pool, "x")
+        async with pool.lease(Task("x/2", "", "x")) as holder:
+            other = await play(pool, "y")  # the other one has x and then y, and is free first
+        return first.name, second, holder.name, other, await play(pool, "x")
+
+    first, second, holder, other, chosen = clock.run(while_running(pool, scenario))
+    assert {first, second} == {holder, other} == {"1/2", "2/2"}
+    assert chosen == holder
+
+
+def test_an_environment_that_was_built_again_remembers_no_domain():
+    pool = make_pool(size=2, backend=ScriptedWorkers({}), recycle_after=2)
+
+    async def scenario():
+        first = [await play(pool, "x"), await play(pool, "x")]  # now it is built again, and comes behind the other
+        await until(lambda: pool.states()["idle"] == 2)
+        return first, await play(pool, "x")
+
+    first, then = clock.run(while_running(pool, scenario))
+    assert first == ["1/2", "1/2"]
+    assert then == "2/2"

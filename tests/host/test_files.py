@@ -1,0 +1,162 @@
+"""Files that are whole or absent, and locks; the disk is real."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arpo.host.files import atomically, take_lock, write_atomically
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def interrupted(path: Path, error: BaseException) -> None:
+    with atomically(path) as partial:
+        partial.write_text("half")
+        raise error
+
+
+def interrupted_in_a_directory(path: Path, error: BaseException) -> None:
+    with atomically(path) as partial:
+        partial.mkdir()
+        (partial / "half").write_text("x")
+        raise error
+
+
+def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path):
+    path = tmp_path / "numbers"
+    path.write_text("old")
+    with atomically(path) as partial:
+        partial.write_text("half")
+        assert path.read_text() == "old"
+        assert partial.parent == tmp_path
+        partial.write_text("new")
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["numbers"]
+
+
+def test_when_writing_fails_the_old_file_stays_and_nothing_lies_beside_it(tmp_path):
+    path = tmp_path / "numbers"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(path, KeyboardInterrupt())
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["numbers"]
+
+
+def test_when_a_directory_cannot_be_written_what_it_had_so_far_goes(tmp_path):
+    with pytest.raises(OSError, match="full"):
+        interrupted_in_a_directory(tmp_path / "policy", OSError("full"))
+    assert names(tmp_path) == []
+
+
+def test_the_directory_of_the_file_is_made(tmp_path):
+    write_atomically(tmp_path / "a" / "b" / "text", "x")
+    assert (tmp_path / "a" / "b" / "text").read_text() == "x"
+
+
+def test_a_directory_takes_the_place_of_a_directory(tmp_path):
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "old").write_text("old")
+    with atomically(tmp_path / "policy") as partial:
+        partial.mkdir()
+        (partial / "new").write_text("new")
+    assert names(tmp_path / "policy") == ["new"]
+
+
+@pytest.mark.parametrize("left", ["file", "directory"])
+def test_what_a_killed_writer_left_is_not_mixed_into_the_next_one(tmp_path, left):
+    leftover = tmp_path / "policy.partial"
+    if left == "file":
+        leftover.write_text("torn")
+    else:
+        leftover.mkdir()
+        (leftover / "torn").write_text("torn")
+    with atomically(tmp_path / "policy") as partial:
+        assert not partial.exists()
+        partial.write_text("new")
+    assert names(tmp_path) == ["policy"]
+
+
+def test_a_partial_file_can_lie_in_a_directory_of_its_own(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with atomically(tmp_path / "screen", scratch=scratch) as partial:
+        partial.write_bytes(b"x")
+        assert names(tmp_path) == ["scratch"]
+    assert names(scratch) == []
+    assert (tmp_path / "screen").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_only_who_asks_waits_for_the_disk_first_for_the_file_then_for_its_name(tmp_path, monkeypatch, sync):
+    settled = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: settled.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    with atomically(tmp_path / "file", sync=sync) as partial:
+        partial.write_text("x")
+    assert settled == ([str(tmp_path / "file.partial"), str(tmp_path)] if sync else [])
+
+
+OWNER = """
+import os, sys, time
+from pathlib import Path
+from arpo.host.files import take_lock
+
+lock = take_lock(Path(sys.argv[1]))
+child = os.fork() or (time.sleep(60), os._exit(0))
+print(child, flush=True)
+if sys.stdin.readline() == "release\\n":
+    os.close(lock)
+    print("released", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def owner(tmp_path):
+    """Another process with a lock, and a child that it forked."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", OWNER, str(tmp_path / "lock")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+        child = int(process.stdout.readline())
+        yield process
+        process.kill()
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_lock_is_held_until_it_is_released(owner, tmp_path):
+    assert take_lock(tmp_path / "lock") is None
+    owner.stdin.write("release\n")
+    owner.stdin.flush()
+    owner.stdout.readline()
+    assert take_lock(tmp_path / "lock") is not None
+
+
+def test_a_lock_dies_with_its_owner_though_a_forked_child_lives(owner, tmp_path):
+    assert take_lock(tmp_path / "lock") is None
+    owner.kill()
+    owner.wait()
+    assert take_lock(tmp_path / "lock") is not None
+
+
+def test_a_refused_lock_leaves_no_open_file(owner, tmp_path):
+    take_lock(tmp_path / "lock")
+    assert str(tmp_path / "lock") not in open_files()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_a_lock_may_be_private_or_seen_by_all(tmp_path, mode):
+    take_lock(tmp_path / "lock", mode=mode)
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == mode
+
+
+def open_files() -> list[str]:
+    return [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()]

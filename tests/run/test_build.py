@@ -1,0 +1,52 @@
+"""From a configuration to objects."""
+
+import pytest
+from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
+
+from arpo.errors import ConfigError
+from arpo.run.build import build, flatten, register_resolvers, required_model
+
+
+def test_a_refusal_of_a_constructor_keeps_its_words_and_says_where_it_is():
+    node = OmegaConf.create({"a": {"buffer": {"_target_": "arpo.replay.ReplayBuffer", "capacity_per_task": 0}}})
+    with pytest.raises(ConfigError, match=r"capacity_per_task must be at least 1, got 0.*key: a\.buffer\)"):
+        build(node.a)
+
+
+def test_a_bug_of_a_constructor_stays_what_it_is():
+    node = OmegaConf.create({"_target_": "arpo.replay.ReplayBuffer", "capacity_per_task": "eight"})
+    with pytest.raises(InstantiationException):
+        build(node)
+
+
+def test_the_resolver_of_run_names_can_be_registered_again():
+    register_resolvers()
+    register_resolvers()
+    cfg = OmegaConf.create({"overrides": ["seed=1", "resume=auto"], "name": "${run_name:${overrides}}"})
+    assert cfg.name == "seed=1"
+
+
+def test_a_configuration_becomes_a_flat_table():
+    tree = {"seed": 1, "module": {"lr": 1e-6, "clip": {"low": 0.2}}, "tasks": ["a", "b"], "resume": None}
+    assert flatten(tree) == {
+        "seed": 1,
+        "module.lr": 1e-6,
+        "module.clip.low": 0.2,
+        "tasks": '["a", "b"]',
+        "resume": "null",
+    }
+
+
+@pytest.mark.parametrize(
+    ("cfg", "path"),
+    [
+        ({"datamodule": {}, "warmstart": None, "model": {"path": "here"}}, "here"),
+        ({"datamodule": {}, "warmstart": None, "model": {"path": "???"}}, ""),
+        ({"datamodule": {}, "warmstart": "warmstart_fake", "model": {"path": "here"}}, None),
+        ({"datamodule": {"make_model": {}}, "warmstart": None, "model": {"path": "???"}}, None),
+    ],
+    ids=["named", "nobody said", "warm start", "made by the run"],
+)
+def test_a_checkpoint_is_required_unless_the_run_makes_it(cfg, path):
+    assert required_model(OmegaConf.create(cfg)) == path

@@ -1,0 +1,70 @@
+"""From a checkpoint to a policy that other programs load."""
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch.testing import assert_close
+
+from arpo.callbacks.checkpoint import AtomicCheckpointIO
+from arpo.errors import ConfigError
+from arpo.models.policy import Policy
+from arpo.run.check import check_checkpoint, check_evaluation, check_export
+from arpo.run.evaluate import policy_directory
+
+
+@pytest.fixture
+def run_folder(tmp_path, tiny_model):
+    """A run's folder with a checkpoint of a policy that was trained away from where it began."""
+    policy = Policy(tiny_model)
+    with torch.no_grad():
+        policy.model.lm_head.weight.mul_(1.25)
+    state = {f"policy.{name}": tensor for name, tensor in policy.state_dict().items()}
+    AtomicCheckpointIO().save_checkpoint({"state_dict": state}, tmp_path / "checkpoints" / "iteration_000003.ckpt")
+    node = {"_target_": "arpo.models.policy.Policy", "_partial_": True, "path": str(tiny_model)}
+    OmegaConf.save(OmegaConf.create({"model": {"policy": node}}), tmp_path / "config.yaml")
+    return tmp_path, policy
+
+
+def test_a_checkpoint_becomes_a_directory_with_the_trained_weights(run_folder, tmp_path):
+    folder, trained = run_folder
+    directory = policy_directory(folder / "checkpoints" / "iteration_000003.ckpt", tmp_path / "export")
+    assert directory == tmp_path / "export"
+    loaded = dict(Policy(directory).named_parameters())
+    for name, parameter in trained.named_parameters():
+        assert_close(loaded[name], parameter)
+
+
+def test_an_export_destroys_nothing(run_folder, tmp_path):
+    folder, _ = run_folder
+    checkpoint = folder / "checkpoints" / "iteration_000003.ckpt"
+    check_export(None, checkpoint)
+    check_export(str(tmp_path / "new"), checkpoint)
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        check_export(str(folder), checkpoint)
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        check_export(str(checkpoint), checkpoint)
+
+
+def test_a_directory_that_engines_load_is_not_exported_again(tiny_model, tmp_path):
+    with pytest.raises(ConfigError, match="copy it instead"):
+        check_export(str(tmp_path / "new"), tiny_model)
+
+
+def test_a_directory_is_taken_as_it_is(tiny_model, tmp_path):
+    assert policy_directory(tiny_model, tmp_path / "export") == tiny_model
+    assert not (tmp_path / "export").exists()
+
+
+def test_what_is_neither_a_directory_nor_a_checkpoint_of_a_run_is_refused(tmp_path, run_folder):
+    folder, _ = run_folder
+    alone = tmp_path / "a" / "b" / "alone.ckpt"
+    alone.parent.mkdir(parents=True)
+    alone.write_bytes((folder / "checkpoints" / "iteration_000003.ckpt").read_bytes())
+    for path in (alone, folder / "checkpoints" / "gone.ckpt", folder):
+        with pytest.raises(ConfigError, match=r"neither a Hugging Face directory nor a \.ckpt inside the folder"):
+            check_checkpoint(path)
+
+
+def test_an_evaluation_wants_to_know_of_what():
+    with pytest.raises(ConfigError, match="say what to evaluate: checkpoint="):
+        check_evaluation(OmegaConf.create({"checkpoint": "???"}))

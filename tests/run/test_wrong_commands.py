@@ -1,0 +1,139 @@
+"""Twenty-odd commands that cannot run, and what each of them says before anything starts."""
+
+import os
+import resource
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+TORCH_FREE_S = 4.0
+"""Seconds of computing for what is said without torch; 1 on an idle machine."""
+WITH_IMPORTS_S = 16.0
+"""Seconds of computing for what only the last constructor knows; 5 on an idle machine, nearly all of it imports."""
+
+EARLY = [
+    # the environment, the tasks, the model
+    ("train.py experiment=smoke rollout.settings.group_size=0", "group_size must be at least 1, got 0"),
+    (
+        "train.py experiment=arpo_miniwob model.path=/nope",
+        "leave model.path out, or set it to a directory that exists",
+    ),
+    ("train.py experiment=arpo_miniwob env=desktop", "are tasks of miniwob, which the environment desktop cannot run"),
+    (
+        "train.py experiment=arpo_miniwob tasks=osworld_128",
+        "tasks of osworld, which the environment miniwob cannot run",
+    ),
+    (
+        "train.py experiment=arpo_desktop32 env=osworld",
+        "are tasks of desktop, which the environment osworld cannot run",
+    ),
+    ("train.py", "it needs a checkpoint, and nobody said where: set model.path"),
+    ("train.py model.path=/nope", "/nope has no config.json: set model.path"),
+    # values
+    ("train.py experiment=smoke iterations=-1", "iterations must be a whole number of at least 1, got -1"),
+    ("train.py experiment=smoke threads=none", "threads must be a whole number of at least 1, got none"),
+    ("train.py experiment=smoke seed=-1", "seed must be a whole number from 0 to 4294967295, got -1"),
+    (
+        "train.py experiment=smoke rollout.settings.group_size=four",
+        "rollout.settings.group_size=four should be a valid",
+    ),
+    ("train.py experiment=smoke rollout.settings.max_tokens=2048", "max_context=1024 must be above"),
+    ("train.py experiment=arpo_miniwob env.size=0", "size must be greater than 0, got 0"),
+    ("train.py experiment=arpo_miniwob env.make_env.tabs=0", "tabs must be at least 1"),
+    ("train.py experiment=smoke env.backend=spark", "spark"),
+    ("train.py experiment=smoke tasks.train.count=-1", "count must not be negative, got -1"),
+    ("train.py experiment=arpo_miniwob tasks.pages=[click-tset]", "click-tset"),
+    ("train.py experiment=warmstart_fake datamodule.demonstrator.success_rate=2", "success_rate must be in (0, 1]"),
+    ("train.py experiment=smoke engine=vllm trainer=ddp", "choose engine=vllm_remote"),
+    # keys
+    ("train.py experiment=smoke +env.make_env.speed=2", "env.make_env.speed: arpo.envs.fake.FakeDesktop has"),
+    # files
+    ("train.py experiment=smoke resume=gone.ckpt", "resume=gone.ckpt: there is no such checkpoint; resume=auto finds"),
+    ("evaluate.py experiment=smoke", "say what to evaluate: checkpoint="),
+    (
+        "evaluate.py experiment=smoke checkpoint=gone.ckpt",
+        "checkpoint=gone.ckpt is neither a Hugging Face directory nor",
+    ),
+    (
+        "evaluate.py experiment=smoke checkpoint={model} export={model}",
+        "exists and is not empty: name a new directory",
+    ),
+    ("evaluate.py experiment=smoke checkpoint={model} lists=[nowhere]", "there is no list nowhere, there are train,"),
+]
+LATE = [
+    ("train.py experiment=smoke replay.buffer.capacity_per_task=0", "capacity_per_task must be at least 1, got 0"),
+    ("train.py experiment=smoke module.minibatches=0", "minibatches must be at least 1, got 0"),
+    ("train.py experiment=smoke module.objective.std=both", "should be 'sample' or 'population'"),
+    ("train.py experiment=smoke engine.max_num_seqs=0", "must be at least 1"),
+    (
+        "train.py experiment=smoke rollout.settings.max_context=65536",
+        "is above the 32768 tokens that the model was made",
+    ),
+]
+TYPED_WRONG = [
+    ("train.py experiment=arpo_miniwop", "Could not find 'experiment/arpo_miniwop'"),
+    ("train.py experiment=smoke modul.lr=1", "Key 'modul' is not in struct"),
+]
+"""Hydra says these, with its own exit code."""
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Looks like a checkpoint from outside."""
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    return directory
+
+
+def run(line: str, tmp_path: Path) -> tuple[int, str, float]:
+    """Return the exit code, everything that was said, and the seconds of computing."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "RAY_ADDRESS"))}
+    command = [sys.executable, *shlex.split(line), f"paths.output={tmp_path / 'outputs'}"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    return done.returncode, done.stdout + done.stderr, seconds
+
+
+def check_refusal(line: str, words: str, tmp_path: Path, *, code: int, seconds: float) -> None:
+    returned, said, took = run(line, tmp_path)
+    assert words in said
+    assert "Traceback" not in said
+    assert returned == code
+    assert not (tmp_path / "outputs").exists(), "something was written"
+    assert took < seconds
+
+
+@pytest.mark.parametrize(("line", "words"), EARLY, ids=[line for line, _ in EARLY])
+def test_what_can_be_known_early_is_said_without_torch(line, words, tmp_path, model):
+    check_refusal(
+        line.format(model=model) if "{model}" in line else line, words, tmp_path, code=2, seconds=TORCH_FREE_S
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "words"), LATE, ids=[line for line, _ in LATE])
+def test_what_only_a_constructor_knows_is_said_before_anything_starts(line, words, tmp_path):
+    check_refusal(line, words, tmp_path, code=2, seconds=WITH_IMPORTS_S)
+
+
+@pytest.mark.parametrize(("line", "words"), TYPED_WRONG, ids=[line for line, _ in TYPED_WRONG])
+def test_what_does_not_compose_is_named(line, words, tmp_path):
+    check_refusal(line, words, tmp_path, code=1, seconds=TORCH_FREE_S)
+
+
+def test_what_is_light_stays_light():
+    code = (
+        "import sys, arpo.run.check, arpo.run.entry, arpo.rollout.settings, arpo.envs.osworld.env, "
+        "arpo.envs.pool.pool, arpo.envs.miniwob.env, arpo.envs.desktop.env, arpo.rollout.storage, "
+        "arpo.datamodules.demonstrator; "
+        "print(sorted({'torch', 'lightning', 'transformers', 'ray', 'vllm'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

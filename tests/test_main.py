@@ -1,0 +1,46 @@
+"""`python -m arpo`: the list of commands, and what a wrong word says."""
+
+import subprocess
+import sys
+
+import pytest
+
+from arpo.__main__ import COMMANDS, main
+
+
+def test_without_a_word_it_lists_every_command(capsys):
+    assert main([]) == 0
+    listed = capsys.readouterr().out
+    for name, (command, purpose) in COMMANDS.items():
+        assert f"  {name} " in listed
+        assert command in listed
+        assert purpose in listed
+
+
+def test_doctor_runs_the_doctor(monkeypatch):
+    from arpo.run import doctor
+
+    monkeypatch.setattr(doctor, "main", lambda: 7)
+    assert main(["doctor"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["docter"], "`python -m arpo` does not know 'docter'; without a word it lists what you can do.\n"),
+        (["doctor", "now"], "`python -m arpo` does not know 'doctor now'; without a word it lists what you can do.\n"),
+        (
+            ["train"],
+            "`python -m arpo train` is not a command of its own; type `python train.py experiment=arpo_miniwob`.\n",
+        ),
+    ],
+)
+def test_a_wrong_word_is_one_sentence_and_exit_status_2(capsys, words, said):
+    assert main(words) == 2
+    assert capsys.readouterr() == ("", said)
+
+
+def test_the_list_starts_without_heavy_imports():
+    code = "import sys, runpy; sys.argv = ['arpo']; runpy.run_module('arpo', run_name='x'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "lightning", "ray", "hydra", "arpo.run.doctor"} & set(done.stdout.split())
