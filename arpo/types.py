@@ -107,6 +107,8 @@ class Trajectory:
     """`screenshot_key` of the screen after the last action, for people; empty where it was not taken."""
     duration_s: float = field(default=0.0, compare=False)
     """Wall-clock seconds of the episode."""
+    sampling: str = ""
+    """Fingerprint of the settings that it was sampled with; empty in a record from before there was one."""
 
     @property
     def policy_version(self) -> int:
@@ -138,6 +140,8 @@ class RolloutBatch:
     groups: list[Group]
     metrics: dict[str, float] = field(default_factory=dict)
     """The collector's measurements while it made this batch: faults, drops, times, lags."""
+    leftovers: list[Group] = field(default_factory=list)
+    """Collected trajectories that the update leaves out, because they are stale or their group is too small."""
 
     def to(self, *args: Any, **kwargs: Any) -> "RolloutBatch":
         """Return the batch itself: Lightning calls `to` on every batch, and there is no tensor to move here."""

@@ -43,7 +43,7 @@ class ReplayInjection(RolloutCallback):
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
         collected = list(batch.groups)
         batch.groups = [self._inject(group) for group in collected]
-        for group in collected:
+        for group in [*collected, *batch.leftovers]:
             self.buffer.admit(group)
         module.log_dict(self._metrics(batch), on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 

@@ -40,6 +40,7 @@ class ChatTokenizer:
     """
 
     def __init__(self, path: str | Path) -> None:
+        self.path = path
         try:
             self._processor = AutoProcessor.from_pretrained(path)
             config = AutoConfig.from_pretrained(path)

@@ -36,20 +36,20 @@ class RolloutSettings:
         }
         for name, value in counts.items():
             if value < 1:
-                raise ConfigError(f"rollout.{name} must be at least 1, got {value}")
+                raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.min_group_size > self.group_size:
             raise ConfigError(
-                f"rollout.min_group_size={self.min_group_size} is above rollout.group_size={self.group_size}: every "
+                f"min_group_size={self.min_group_size} is above group_size={self.group_size}: every "
                 "group would be dropped; lower it or raise the group size"
             )
         if self.max_context <= self.max_tokens:
             raise ConfigError(
-                f"rollout.max_context={self.max_context} must be above rollout.max_tokens={self.max_tokens}, because "
+                f"max_context={self.max_context} must be above max_tokens={self.max_tokens}, because "
                 "it holds the prompts and screenshots too"
             )
         if self.temperature <= 0:
             raise ConfigError(
-                f"rollout.temperature must be above 0, got {self.temperature}: greedy members of a group are all equal"
+                f"temperature must be above 0, got {self.temperature}: greedy members of a group are all equal"
             )
         if self.max_policy_lag < 0:
-            raise ConfigError(f"rollout.max_policy_lag must not be negative, got {self.max_policy_lag}")
+            raise ConfigError(f"max_policy_lag must not be negative, got {self.max_policy_lag}")
