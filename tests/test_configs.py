@@ -1,5 +1,6 @@
 """Every configuration that a person can compose: it names what exists, says the paper's numbers, and can be built."""
 
+import inspect
 import os
 import resource
 import subprocess
@@ -20,6 +21,7 @@ from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.errors import ConfigError
 from arpo.host.machine import Budget
+from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
 from arpo.run.arguments import check_arguments
@@ -150,6 +152,15 @@ def test_an_experiment_names_a_warm_start_that_writes_the_checkpoint_it_loads():
             assert cfg[shared] == warm[shared], f"{experiment} and its warm start differ in {shared}"
         assert cfg.rollout.settings.max_steps == warm.rollout.settings.max_steps
         assert cfg.model.make == warm.model.make
+
+
+def test_the_sizes_of_images_are_those_of_the_tiny_model_wherever_it_is_made():
+    make = compose().model.make
+    defaults = inspect.signature(make_tiny).parameters
+    for name in ("min_pixels", "max_pixels"):
+        assert make[name] == defaults[name].default
+    limits = compose("experiment=warmstart_fake").datamodule.image_limits
+    assert list(limits) == [make.min_pixels, make.max_pixels]
 
 
 # --- what can be built without a GPU --------------------------------------------------------------------------------

@@ -158,6 +158,9 @@ class Policy(nn.Module):
     def save(self, directory: str | Path) -> None:
         """Write a checkpoint, LoRA merged, that `from_pretrained` and vLLM load."""
         self.model.save_pretrained(directory, state_dict=dict(_merged_weights(self.model)))
+        mode = (Path(directory) / "config.json").stat().st_mode
+        for weights in Path(directory).glob("*.safetensors"):
+            weights.chmod(mode)  # safetensors writes for the owner alone, whatever the umask says
         source = Path(self.path) if Path(self.path).is_dir() else Path(snapshot_download(str(self.path)))
         for pattern in ("*token*", "*processor_config.json", "chat_template*", "vocab.json", "merges.txt"):
             for file in source.glob(pattern):

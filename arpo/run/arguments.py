@@ -29,7 +29,6 @@ LIGHT = (
 """Beginnings of targets that are imported without torch."""
 NEEDS_TORCH = (
     "arpo.algorithms.",
-    "arpo.modules.objective.",
     "arpo.modules.optimizer.",
     "arpo.replay.",
     "arpo.rollout.sampler.",

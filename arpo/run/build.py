@@ -33,7 +33,8 @@ def build(node: Any, place: str = "", **kwargs: Any) -> Any:
         return instantiate(node, **kwargs)
     except InstantiationException as error:
         cause = error.__cause__
-        if isinstance(cause, ArpoError | ValueError) or type(cause).__module__.startswith("lightning."):
+        refused = isinstance(cause, ArpoError | ValueError) or type(cause).__module__.startswith("lightning.")
+        if refused or "Error locating target" in str(error):
             _, _, inner = str(error).partition("full_key: ")
             key = ".".join(part for part in (place, inner) if part)
             raise ConfigError(f"{cause} (configuration key: {key})") from error

@@ -1,6 +1,7 @@
 """The frame around a run: libraries are quiet, and an error of ours becomes one message and an exit code."""
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ def explained(cfg: DictConfig) -> Iterator[None]:
 
 def quiet() -> None:
     """Silence what libraries say about themselves; imports none of them."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # of transformers too
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM tells to which NUMA node it binds
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # nothing on a CPU needs Triton
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.trainer.connectors.checkpoint_connector").setLevel(logging.WARNING)
     logging.getLogger("vllm").setLevel(logging.ERROR)

@@ -111,10 +111,9 @@ def logging_to(path: Path) -> Iterator[None]:
 
 
 def remove_empty(run_dir: Path, output: Path) -> None:
-    """Remove the folder that Hydra made for a run that did not begin, and those around it, where they are empty."""
-    for folder in (run_dir, *run_dir.parents):
-        if any(folder.iterdir()):
+    """Remove the folder that Hydra made for a run that did not begin, and those above up to `output`, where empty."""
+    folders = [run_dir, *(parent for parent in run_dir.parents if parent == output or output in parent.parents)]
+    for folder in folders:
+        if not folder.is_dir() or any(folder.iterdir()):
             return
         folder.rmdir()
-        if folder == output:
-            return

@@ -167,6 +167,12 @@ def with_random_lora(directory: Path) -> Policy:
     return policy
 
 
+def test_the_weights_of_a_saved_policy_are_as_readable_as_its_other_files(policy, tmp_path):
+    policy.save(tmp_path / "saved")
+    config, weights = tmp_path / "saved" / "config.json", tmp_path / "saved" / "model.safetensors"
+    assert weights.stat().st_mode == config.stat().st_mode
+
+
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_saved_policy_loads_as_a_checkpoint_with_the_same_logprobs(
     tiny_model: Path, tmp_path: Path, lora: bool

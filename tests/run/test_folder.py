@@ -113,6 +113,15 @@ def test_the_folder_of_a_run_that_did_not_begin_disappears_with_the_empty_ones_a
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nothing_is_removed_above_a_folder_that_lies_elsewhere(tmp_path):
+    run_dir = tmp_path / "mine" / "run"
+    run_dir.mkdir(parents=True)
+    remove_empty(run_dir, tmp_path / "out")
+    assert (tmp_path / "mine").is_dir()
+    assert not run_dir.exists()
+    remove_empty(run_dir, tmp_path / "out")  # nothing is there any more
+
+
 def test_a_folder_that_holds_anything_stays(tmp_path):
     (tmp_path / "file").touch()
     remove_empty(tmp_path, tmp_path)
