@@ -41,9 +41,9 @@ class Line:
 
     def table(self) -> Table:
         """Return the line of a terminal: a bar, then the words."""
-        row = Table.grid(padding=(0, 1))
+        row = Table.grid(padding=(0, 1), expand=True)
         row.add_column(no_wrap=True, width=10)
-        row.add_column(no_wrap=True, overflow="ellipsis")
+        row.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # it gives way, not the bar
         total = None if self.share is None else 1.0
         row.add_row(ProgressBar(total=total, completed=self.share or 0.0, width=10), self.text)
         return row

@@ -143,6 +143,8 @@ def test_the_line_stays_one_line_in_a_narrow_terminal(state: State) -> None:
     shown = rendered(training_line(state, ROLLING), width=60)
     assert shown.count("\n") == 1
     assert "rollout 16/64" in shown
+    assert re.match("[━╸╺]{10} ", shown)  # the words give way, not the bar
+    assert len(shown.rstrip()) == 60
 
 
 def test_outside_of_a_training_the_episodes_alone_are_counted() -> None:
