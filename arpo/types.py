@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import StrEnum, auto
 from typing import Any
 
 
@@ -47,17 +47,17 @@ class Observation:
 class Outcome(StrEnum):
     """The ending of an episode. Infrastructure failures are not here: such an episode has no trajectory."""
 
-    FINISHED = "finished"
+    FINISHED = auto()
     """The agent said that it is done."""
-    GAVE_UP = "gave_up"
+    GAVE_UP = auto()
     """The agent said that the task cannot be done, or called the user."""
-    TERMINATED = "terminated"
+    TERMINATED = auto()
     """The environment ended the episode."""
-    PARSE_ERROR = "parse_error"
+    PARSE_ERROR = auto()
     """A response was not an action."""
-    MAX_STEPS = "max_steps"
+    MAX_STEPS = auto()
     """Truncated: the step limit was reached."""
-    CONTEXT_FULL = "context_full"
+    CONTEXT_FULL = auto()
     """Truncated: the next prompt does not fit the context."""
 
 
@@ -107,6 +107,8 @@ class Trajectory:
     """`screenshot_key` of the screen after the last action, for people; empty where it was not taken."""
     duration_s: float = field(default=0.0, compare=False)
     """Wall-clock seconds of the episode."""
+    sampling: str = ""
+    """Fingerprint of the settings that it was sampled with; empty in a record from before there was one."""
 
     @property
     def policy_version(self) -> int:
@@ -138,6 +140,8 @@ class RolloutBatch:
     groups: list[Group]
     metrics: dict[str, float] = field(default_factory=dict)
     """The collector's measurements while it made this batch: faults, drops, times, lags."""
+    leftovers: list[Group] = field(default_factory=list)
+    """Collected trajectories that the update leaves out, because they are stale or their group is too small."""
 
     def to(self, *args: Any, **kwargs: Any) -> "RolloutBatch":
         """Return the batch itself: Lightning calls `to` on every batch, and there is no tensor to move here."""

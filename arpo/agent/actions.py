@@ -1,4 +1,4 @@
-"""What an agent can do: a closed union of typed actions. Coordinates are pixels; which pixels, the holder knows."""
+"""The actions of an agent: a closed union of types. Coordinates are pixels; which pixels, the holder knows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Direction = Literal["up", "down", "left", "right"]
 
 @dataclass(frozen=True, slots=True)
 class Click:
-    """Press and release the left button."""
+    """A press and release of the left button."""
 
     x: float
     y: float
@@ -17,7 +17,7 @@ class Click:
 
 @dataclass(frozen=True, slots=True)
 class DoubleClick:
-    """Double-click with the left button."""
+    """A double-click with the left button."""
 
     x: float
     y: float
@@ -25,7 +25,7 @@ class DoubleClick:
 
 @dataclass(frozen=True, slots=True)
 class RightClick:
-    """Press and release the right button."""
+    """A press and release of the right button."""
 
     x: float
     y: float
@@ -33,7 +33,7 @@ class RightClick:
 
 @dataclass(frozen=True, slots=True)
 class Hover:
-    """Move the pointer."""
+    """A move of the pointer."""
 
     x: float
     y: float
@@ -41,7 +41,7 @@ class Hover:
 
 @dataclass(frozen=True, slots=True)
 class Drag:
-    """Press the left button at one point and release it at another."""
+    """A press of the left button at one point and its release at another."""
 
     x: float
     y: float
@@ -51,7 +51,7 @@ class Drag:
 
 @dataclass(frozen=True, slots=True)
 class Scroll:
-    """Turn the wheel, at a point or where the pointer is."""
+    """A turn of the wheel, at a point or where the pointer is."""
 
     direction: Direction
     x: float | None = None
@@ -60,59 +60,59 @@ class Scroll:
 
 @dataclass(frozen=True, slots=True)
 class Hotkey:
-    """Press keys together, in order, and release them in reverse."""
+    """Keys that are pressed together, in order, and released in reverse."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """Press and release one key."""
+    """A press and release of one key."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDown:
-    """Hold one key."""
+    """The press of a key that stays held."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class KeyUp:
-    """Release one key."""
+    """The release of a held key."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class TypeText:
-    """Type text as it is; a newline presses Enter."""
+    """Text that is typed as it is; a newline presses Enter."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Let the desktop work, then look again."""
+    """A pause in which the desktop works, and another look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Declare the task done."""
+    """The claim that the task is done."""
 
     content: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CallUser:
-    """Hand the task back to the user."""
+    """The return of the task to the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Declare the task infeasible (`error_env` in UI-TARS's grammar)."""
+    """The claim that the task is infeasible (`error_env` in UI-TARS's grammar)."""
 
 
 Pointer = Click | DoubleClick | RightClick | Hover | Drag | Scroll

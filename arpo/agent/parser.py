@@ -44,7 +44,7 @@ _LABEL = "Action:"
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """What a response says, part by part."""
+    """The content of a response, part by part."""
 
     thought: str
     reflection: str
@@ -59,9 +59,7 @@ def parse_response(text: str) -> ParsedResponse:
     Raises:
         ActionParseError: With a `ParseErrorKind` as its kind.
     """
-    if len(text) > MAX_CHARACTERS:
-        message = f"the response has {len(text)} characters, more than {MAX_CHARACTERS}"
-        raise ActionParseError(ParseErrorKind.TOO_LONG, message)
+    _check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     if not text.strip():
         raise ActionParseError(ParseErrorKind.EMPTY, "the response is empty")
     first_error: ActionParseError | None = None
@@ -84,13 +82,16 @@ def parse_action(text: str) -> Action:
     Raises:
         ActionParseError: With a `ParseErrorKind` as its kind.
     """
-    if len(text) > MAX_CHARACTERS:
-        message = f"the action has {len(text)} characters, more than {MAX_CHARACTERS}"
-        raise ActionParseError(ParseErrorKind.TOO_LONG, message)
+    _check_length(text, "action", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     actions = _actions(text)
     if len(actions) > 1:
         raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"expected one action, got {len(actions)}")
     return actions[0]
+
+
+def _check_length(text: str, what: str, limit: int, kind: ParseErrorKind) -> None:
+    if len(text) > limit:
+        raise ActionParseError(kind, f"the {what} has {len(text)} characters, more than {limit}")
 
 
 def _labels(text: str) -> list[int]:
@@ -191,9 +192,7 @@ def _scroll(arguments: _Arguments) -> Action:
 
 def _hotkey(arguments: _Arguments) -> Action:
     text = arguments.filled("key")
-    if len(text) > MAX_HOTKEY_CHARACTERS:
-        message = f"a hotkey of {len(text)} characters, more than {MAX_HOTKEY_CHARACTERS}"
-        raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, message)
+    _check_length(text, "hotkey", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
     words = text.split() or [text[0]]
     # "ctrl + z": a joint between two words is no key; at either end it is one.
     words = [word for i, word in enumerate(words) if word not in ("+", "-") or i in (0, len(words) - 1)]
@@ -234,7 +233,7 @@ def _finished(arguments: _Arguments) -> Action:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """How to build one action, and from which arguments."""
+    """The way to build one action, and the arguments that it takes."""
 
     build: Callable[[_Arguments], Action]
     arguments: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What the model is told before the first screenshot."""
+"""The messages that a model reads before the first screenshot."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -46,7 +46,7 @@ class Prompt:
     template: str
     """The user message, with `{instruction}` where the instruction goes."""
     screenshot_apart: bool = True
-    """Whether the first screenshot is a message of its own, or follows the text in the same message."""
+    """True if the first screenshot is a message of its own, or follows the text in the same message."""
 
     def __post_init__(self) -> None:
         if self.template.count(_PLACEHOLDER) != 1:

@@ -25,7 +25,7 @@ TYPE_INTERVAL_S = 0.1
 """After each character; the official code's, `pyautogui.write(text, interval=0.1)`."""
 SETTLE_S = 0.5
 CALL_PAUSE_S = 0.1
-"""What pyautogui itself waits after each call."""
+"""The wait of pyautogui itself after each call."""
 LONGEST_TYPING_S = 40.0
 """Of all these pauses in one text: a longer text is typed faster, because OSWorld's server ends every program after
 120 s. At the official pace that would be the end of any text of 1200 characters."""

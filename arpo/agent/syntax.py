@@ -2,30 +2,30 @@
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import StrEnum, auto
 from typing import NoReturn
 
 from arpo.errors import ActionParseError
 
 
 class ParseErrorKind(StrEnum):
-    """Why a response is not an action. A closed set: each kind is one counter in the metrics."""
+    """The reasons why a response is not an action. A closed set: each kind is one counter in the metrics."""
 
-    EMPTY = "empty"
+    EMPTY = auto()
     """The response holds nothing but white space."""
-    TOO_LONG = "too_long"
+    TOO_LONG = auto()
     """The response is longer than any model is allowed to write."""
-    NO_ACTION = "no_action"
+    NO_ACTION = auto()
     """There is no `Action:`, or nothing after it."""
-    BAD_SYNTAX = "bad_syntax"
-    """What follows `Action:` is not a list of calls with named arguments, one a line."""
-    UNKNOWN_ACTION = "unknown_action"
+    BAD_SYNTAX = auto()
+    """The text after `Action:` is not a list of calls with named arguments, one a line."""
+    UNKNOWN_ACTION = auto()
     """A call has a name that is not in the action space."""
-    MISSING_ARGUMENT = "missing_argument"
+    MISSING_ARGUMENT = auto()
     """A call lacks an argument, or the argument is empty."""
-    BAD_ARGUMENT = "bad_argument"
+    BAD_ARGUMENT = auto()
     """A call has an argument too many, or one with a value that is not allowed: a key, a direction."""
-    BAD_BOX = "bad_box"
+    BAD_BOX = auto()
     """A position is not two or four plain numbers of a sensible size."""
 
 
@@ -46,7 +46,7 @@ class Call:
 
 
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
-"""What may follow a backslash in a string. Before any other character a backslash is itself, as in `C:\\Users`."""
+"""The characters that may follow a backslash in a string. Before any other it is itself, as in `C:\\Users`."""
 
 _BRACKETS = {"(": ")", "[": "]"}
 _TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox>"}

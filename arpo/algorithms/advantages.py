@@ -17,7 +17,7 @@ def group_advantages(
     std: Deviation = "population",
     epsilon: float = 1e-6,
 ) -> Float[Tensor, "group"]:
-    """Give one advantage a trajectory, relative to the other trajectories of its group.
+    """Return one advantage a trajectory, relative to the other trajectories of its group.
 
     With μ and σ the mean and the standard deviation of the group's G rewards:
 

@@ -4,7 +4,6 @@ The weights go into `policy_loss(weights=…)`, outside of the min, without a gr
 corrections and selections combine by multiplication. On padding every weight is 0.
 """
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -24,7 +23,7 @@ def truncated_importance_weights(
     level: CorrectionLevel = "token",
     cap: float = 1.0,
 ) -> Float[Tensor, "batch actions"]:
-    """Give w = min(π_old / π_sampler, cap) (truncated importance sampling; DART, arXiv 2509.23866).
+    """Return w = min(π_old / π_sampler, cap) (truncated importance sampling; DART, arXiv 2509.23866).
 
     Args:
         old_logprobs: The trainer's, before the update.
@@ -56,7 +55,7 @@ def icepop_weights(
     low: float = 0.5,
     high: float = 5.0,
 ) -> Float[Tensor, "batch actions"]:
-    """Give w = π_old / π_sampler where it lies in [low, high], else 0 (IcePop, arXiv 2510.18855).
+    """Return w = π_old / π_sampler where it lies in [low, high], else 0 (IcePop, arXiv 2510.18855).
 
     A token on which trainer and engine disagree by more than the band is dropped instead of bounded.
 
@@ -77,70 +76,13 @@ def off_policy_sequence_mask(
     *,
     threshold: float,
 ) -> Bool[Tensor, "batch actions"]:
-    """Give the action tokens of the sequences to keep (off-policy sequence masking, arXiv 2512.02556).
+    """Return the action tokens of the sequences to keep (off-policy sequence masking, arXiv 2512.02556).
 
     A sequence is dropped when its advantage is negative and its tokens' mean of log π_sampler - log π lies above
     the threshold: pushing down what the policy hardly does any more is noise. Successes always stay.
     """
     divergence = -_log_ratio(logprobs, sampler_logprobs, mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
     return mask & ((advantages >= 0) | (divergence <= threshold))[:, None]
-
-
-@dataclass(frozen=True, slots=True)
-class MismatchMetrics:
-    """Sums over action tokens. Add those of all micro-batches (and ranks), then take `averages`."""
-
-    tokens: Tensor
-    difference: Tensor
-    k3: Tensor
-    ratio: Tensor
-    ratio_squared: Tensor
-    ratio_max: Tensor
-
-    def __add__(self, other: "MismatchMetrics") -> "MismatchMetrics":
-        return MismatchMetrics(
-            tokens=self.tokens + other.tokens,
-            difference=self.difference + other.difference,
-            k3=self.k3 + other.k3,
-            ratio=self.ratio + other.ratio,
-            ratio_squared=self.ratio_squared + other.ratio_squared,
-            ratio_max=torch.maximum(self.ratio_max, other.ratio_max),
-        )
-
-    def averages(self) -> dict[str, float]:
-        """Give what to log; the effective sample size is a fraction: (Σw)² / (n Σw²), 1 when all weights agree."""
-        tokens = max(self.tokens.item(), 1.0)
-        ratio = self.ratio.item()
-        squares = self.ratio_squared.item()
-        return {
-            "logprob_difference": self.difference.item() / tokens,
-            "kl_sampler_old": self.k3.item() / tokens,
-            "weight_mean": ratio / tokens,
-            "weight_max": self.ratio_max.item(),
-            "effective_sample_size": ratio**2 / (tokens * squares) if squares > 0 else 0.0,
-        }
-
-
-def mismatch_metrics(
-    old_logprobs: Float[Tensor, "batch actions"],
-    sampler_logprobs: Float[Tensor, "batch actions"],
-    mask: Bool[Tensor, "batch actions"],
-) -> MismatchMetrics:
-    """Measure how far the engine's distribution is from the trainer's, on the tokens that the engine sampled.
-
-    With w = π_old / π_sampler: mean |log w|, KL(π_sampler ‖ π_old) by the k3 estimator, mean and largest w, and the
-    effective sample size of the untruncated weights.
-    """
-    log_ratio = _log_ratio(old_logprobs, sampler_logprobs, mask).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio = torch.where(mask, _bounded_exp(log_ratio), 0.0)
-    return MismatchMetrics(
-        tokens=mask.sum(),
-        difference=log_ratio.abs().sum(),
-        k3=(torch.expm1(log_ratio) - log_ratio).sum(),
-        ratio=ratio.sum(),
-        ratio_squared=ratio.square().sum(),
-        ratio_max=torch.cat([ratio.flatten(), ratio.new_zeros(1)]).amax(),
-    )
 
 
 def _log_ratio(numerator: Tensor, denominator: Tensor, mask: Tensor) -> Tensor:

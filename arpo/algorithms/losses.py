@@ -27,7 +27,7 @@ RatioLevel = Literal["token", "sequence"]
 
 @dataclass(frozen=True, slots=True)
 class MinibatchAverage:
-    """How the token losses of one minibatch become one number.
+    """The average that makes one number of the token losses of one minibatch.
 
     * `sequence`: mean over sequences of the mean over tokens (arXiv 2402.03300, equation 3; ARPO).
     * `token`: mean over all tokens of the minibatch (DAPO, arXiv 2503.14476, equation 8).
@@ -64,7 +64,7 @@ class MinibatchAverage:
     def __call__(
         self, values: Float[Tensor, "batch actions"], mask: Bool[Tensor, "batch actions"]
     ) -> Float[Tensor, ""]:
-        """Give a micro-batch's share of the average; the shares of all micro-batches add up to it."""
+        """Return a micro-batch's share of the average; the shares of all micro-batches add up to it."""
         masked = torch.where(mask, values, 0.0)
         match self.aggregation:
             case "sequence":
@@ -125,7 +125,7 @@ class LossMetrics:
         )
 
     def averages(self) -> dict[str, float]:
-        """Give the means over tokens, and the extremes of the ratio, under the names of the log."""
+        """Return the means over tokens, and the extremes of the ratio, under the names of the log."""
         tokens = max(self.tokens.item(), 1.0)
         return {
             "ratio_mean": self.ratio.item() / tokens,
@@ -159,7 +159,7 @@ def policy_loss(
     level: RatioLevel = "token",
     weights: Float[Tensor, "batch actions"] | None = None,
 ) -> LossOutput:
-    """Give the clipped surrogate loss of a micro-batch (arXiv 2402.03300, equation 3; ARPO: 2505.16282, section 3.1).
+    """Return the clipped surrogate loss of a micro-batch (arXiv 2402.03300, equation 3; 2505.16282, section 3.1).
 
         L = average over tokens of  -w · min(ρ A, clip(ρ, 1 - low, 1 + high) A),   ρ = exp(log π - log π_old)
 

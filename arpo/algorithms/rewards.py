@@ -1,4 +1,4 @@
-"""From what the checker and the parser said to the reward of a trajectory."""
+"""The reward of a trajectory, from the verdicts of the checker and of the parser."""
 
 import torch
 from jaxtyping import Float

@@ -1,4 +1,4 @@
-"""Which tokens or steps are worth a gradient: those where the policy was undecided.
+"""Selections of the tokens or steps that are worth a gradient: those where the policy was undecided.
 
 A selection is a mask for `policy_loss(weights=mask.float())`; the loss still counts the tokens that it drops.
 """

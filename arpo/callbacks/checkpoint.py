@@ -21,7 +21,9 @@ SUFFIX = ".ckpt"
 
 
 class IterationCheckpoint(Checkpoint):
-    """Writes `iteration_<n>.ckpt` every n iterations, at the end of the run, and when somebody asked the run to stop.
+    """Checkpoints `iteration_<n>.ckpt`: after the first iteration, every n, at the end, and before a stop.
+
+    The first one comes early, so that a run that is killed within its first n iterations has something to resume from.
 
     It is not Lightning's `ModelCheckpoint`, which leaves an iteration out whose groups all failed, because no
     optimizer step was taken, and names a checkpoint anew when a damaged one of the same iteration is in its way.
@@ -30,19 +32,24 @@ class IterationCheckpoint(Checkpoint):
         directory: Where the files go.
         every_n_iterations: How often.
         keep: How many of the newest files stay.
+
+    Raises:
+        ConfigError: If a number is below 1.
     """
 
-    def __init__(self, directory: str | Path, *, every_n_iterations: int = 5, keep: int = 3) -> None:
+    def __init__(self, directory: str | Path, *, every_n_iterations: int, keep: int) -> None:
         if every_n_iterations < 1 or keep < 1:
             raise ConfigError(f"every_n_iterations and keep must be at least 1, got {every_n_iterations} and {keep}")
         self.directory = Path(directory)
-        self.every_n_iterations, self.keep = every_n_iterations, keep
+        self.every_n_iterations = every_n_iterations
+        self.keep = keep
         self._saved: int | None = None
 
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         iteration = trainer.current_epoch + 1
-        if trainer.should_stop or iteration == trainer.max_epochs or iteration % self.every_n_iterations == 0:
+        due = iteration == 1 or iteration % self.every_n_iterations == 0
+        if due or trainer.should_stop or iteration == trainer.max_epochs:
             # Lightning hands the metrics of an iteration to the loggers after this hook. A process that dies in
             # between would leave a checkpoint whose iteration is in no log, so they go first.
             trainer._logger_connector.update_train_epoch_metrics()
@@ -62,7 +69,7 @@ class IterationCheckpoint(Checkpoint):
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """Give the checkpoints of a run, oldest first."""
+    """Return the checkpoints of a run, oldest first."""
     return sorted(directory.glob(f"iteration_*{SUFFIX}"))
 
 
@@ -70,7 +77,7 @@ def iteration_of(checkpoint: Path) -> int:
     """Read from the name of a checkpoint how many iterations it has seen.
 
     Raises:
-        CheckpointError: When it is not named as `IterationCheckpoint` names its files.
+        CheckpointError: If it is not named as `IterationCheckpoint` names its files.
     """
     match = re.fullmatch(r"iteration_(\d+)", checkpoint.stem)
     if match is None:
@@ -81,7 +88,7 @@ def iteration_of(checkpoint: Path) -> int:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its final name, waits for the disk, then renames it.
+    """Checkpoint files that are whole: written beside their final name, on the disk, then renamed.
 
     Whenever the process dies, a file with the final name is complete. What a killed writer left is removed by
     `newest_checkpoint` of the next start.
@@ -103,7 +110,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def is_valid(path: Path) -> bool:
-    """Whether every byte of a checkpoint is as it was written, by the checksums of its zip archive."""
+    """Return whether every byte of a checkpoint is as it was written, by the checksums of its zip archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
@@ -112,7 +119,7 @@ def is_valid(path: Path) -> bool:
 
 
 def newest_checkpoint(directory: str | Path) -> Path | None:
-    """Give the newest valid checkpoint of a directory, or None; removes what a killed writer left.
+    """Return the newest valid checkpoint of a directory, or None; removes what a killed writer left.
 
     Names end in the iteration with leading zeros, so the newest is the last by name.
     """

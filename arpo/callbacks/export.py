@@ -1,4 +1,4 @@
-"""Writing the policy as a directory that other programs load."""
+"""The policy as a directory that other programs load."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class ExportPolicy(L.Callback):
-    """Writes the trained policy at the end, whole or not at all, for `from_pretrained`, vLLM and the next run."""
+    """A callback that writes the trained policy at the end, whole or not at all, for vLLM and `from_pretrained`."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)

@@ -23,7 +23,7 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 class GracefulStop(L.Callback):
-    """Ends training after the running iteration when a person or a scheduler asks for it.
+    """The end of training after the running iteration when a person or a scheduler asks for it.
 
     The checkpoint of that iteration is written by `IterationCheckpoint`, and the run continues with `resume=auto`. A
     second signal raises `SystemExit`, so that everything that was started is ended before the process exits.

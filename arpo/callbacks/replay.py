@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplayInjection(RolloutCallback):
-    """Puts one past success into every group that failed as a whole, then remembers this batch's successes.
+    """The callback that puts one past success into every group that failed as a whole, then remembers new successes.
 
     The buffer holds successes of earlier iterations when it injects, so a trajectory is never its own replay. Its
     state travels in the checkpoint as references into the trajectory store. Without this callback the run is GRPO.
@@ -43,7 +43,7 @@ class ReplayInjection(RolloutCallback):
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
         collected = list(batch.groups)
         batch.groups = [self._inject(group) for group in collected]
-        for group in collected:
+        for group in [*collected, *batch.leftovers]:
             self.buffer.admit(group)
         module.log_dict(self._metrics(batch), on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 

@@ -1,4 +1,4 @@
-"""What a rollout was worth, measured as it was collected."""
+"""Metrics of a rollout, measured as it was collected."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,10 +16,9 @@ TRUNCATED = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
 
 
 class RolloutMetrics(RolloutCallback):
-    """Logs `rollout/…`, `group/…` and everything that the collector measured.
+    """Log of `rollout/…`, `group/…` and everything that the collector measured.
 
-    It stands before replay injection in the list of callbacks, so that its numbers are of what the policy did. It also
-    puts the iteration on the x axis: what was measured up to the n-th update stands at n.
+    It stands before replay injection in the list of callbacks, so that its numbers are of what the policy did.
     """
 
     @override
@@ -27,16 +26,13 @@ class RolloutMetrics(RolloutCallback):
         format_weight = PolicyModule.of(module).format_weight
         threshold = runtime_of(trainer).settings.success_threshold
         metrics = batch_metrics(batch.groups, success_threshold=threshold, format_weight=format_weight)
-        step = {"step": float(batch.iteration + 1)}  # Lightning takes a metric of this name for the x axis
-        module.log_dict(
-            batch.metrics | metrics | step, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True
-        )
+        module.log_dict(batch.metrics | metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
 
 def batch_metrics(
     groups: Sequence[Group], *, success_threshold: float = 0.5, format_weight: float = 1.0
 ) -> dict[str, float]:
-    """Give the metrics of collected groups by name; shares are in [0, 1], and every outcome has its share.
+    """Return the metrics of collected groups by name; shares are in [0, 1], and every outcome has its share.
 
     Args:
         groups: At least one, each with at least one trajectory.

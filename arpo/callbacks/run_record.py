@@ -1,4 +1,4 @@
-"""Where a result comes from: the code, the packages, the machine and the command of a run."""
+"""The origin of a result: the code, the packages, the machine and the command of a run."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 class RunRecord(L.Callback):
-    """Writes `run.json`: one entry for each time the run was started, and how that ended.
+    """Record `run.json`: one entry for each time the run was started, and how that ended.
 
     Args:
         directory: The folder of the run.
@@ -68,7 +68,7 @@ class RunRecord(L.Callback):
 
 
 def provenance() -> dict[str, Any]:
-    """Give everything that is needed to know what ran."""
+    """Return everything that is needed to know what ran."""
     return {
         "command": sys.argv,
         "git": git_state(PROJECT),
@@ -79,7 +79,7 @@ def provenance() -> dict[str, Any]:
 
 
 def git_state(directory: Path) -> dict[str, Any] | None:
-    """Give the commit of a checkout and whether files differ from it; None where there is no git checkout."""
+    """Return the commit of a checkout and whether files differ from it; None where there is no git checkout."""
     answers = []
     for question in (["rev-parse", "HEAD"], ["status", "--porcelain"]):
         try:
@@ -91,7 +91,7 @@ def git_state(directory: Path) -> dict[str, Any] | None:
 
 
 def machine() -> dict[str, Any]:
-    """Give what the machine is made of."""
+    """Return what the machine is made of."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "system": platform.platform(),

@@ -31,7 +31,7 @@ class Shown:
 
 
 class TrajectoryLog(RolloutCallback):
-    """Shows a success, a failure and a replayed trajectory every n iterations, as a film strip and as text.
+    """Log of a success, a failure and a replayed trajectory every n iterations, as a film strip and as text.
 
     It stands after replay injection in the list of callbacks: what it shows is what the update learns from.
 
@@ -89,14 +89,14 @@ class TrajectoryLog(RolloutCallback):
 
 
 def writers_of(trainer: L.Trainer) -> list[SummaryWriter]:
-    """Give the TensorBoard writers of a trainer; none on other ranks than 0."""
+    """Return the TensorBoard writers of a trainer; none on other ranks than 0."""
     if not trainer.is_global_zero:
         return []
     return [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
 
 def choose(groups: list[Group], *, success_threshold: float = 0.5) -> list[Shown]:
-    """Pick a collected success, a collected failure and a replayed trajectory, the first of each that there is."""
+    """Return a collected success, a collected failure and a replayed trajectory, the first of each that there is."""
     picked: dict[str, Trajectory] = {}
     for group in groups:
         for position, trajectory in enumerate(group.trajectories):
@@ -109,7 +109,7 @@ def choose(groups: list[Group], *, success_threshold: float = 0.5) -> list[Shown
 
 
 def as_markdown(trajectory: Trajectory, *, replayed: bool = False) -> str:
-    """Give an episode as text: what was asked, every response and its action, and how it ended."""
+    """Return an episode as text: what was asked, every response and its action, and how it ended."""
     origin = "from the replay buffer" if replayed else "collected"
     lines = [
         f"**{_inline(trajectory.instruction or trajectory.task_id)}**",

@@ -1,4 +1,4 @@
-"""Weight sync: the engine gets every new policy, and proves that it serves it."""
+"""The way of every new policy to the engine, which then proves that it serves it."""
 
 import time
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from arpo.rollout.runtime import RolloutRuntime
 
 
 class WeightSync(L.Callback):
-    """Sends the policy to the engine before the first rollout and after every update, then probes the engine.
+    """A callback that sends the policy to the engine before the first rollout and after every update, then probes it.
 
     The probe asks the engine a few fixed questions and compares its log-probabilities with the trainer's, of now and
     of the probe before (`arpo.inference.probe`). Because prompts and picture are always the same, an engine that kept

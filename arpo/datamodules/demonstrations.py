@@ -1,64 +1,34 @@
 """Offline data for the warm start: scripted solutions, with as many mistakes as one asks for."""
 
-import asyncio
 import hashlib
 import json
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import lightning as L
 from lightning.pytorch.utilities.types import TRAIN_DATALOADERS
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from arpo.agent.actions import Action, Click, Finished, Terminal
-from arpo.agent.coordinates import CoordinateFrame, smart_resize
+from arpo.agent.actions import Click, Finished
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
+from arpo.datamodules.collecting import Demonstration, DemonstrationCollector, DemonstrationStep
 from arpo.datamodules.demonstrator import Demonstrator
-from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
-from arpo.errors import ConfigError, EnvError
 from arpo.host.files import write_atomically
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.seeds import derive_seed
-from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
+from arpo.types import Outcome, Step, Task, Trajectory
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 3
-"""Attempts at an episode that an environment fails."""
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class DemonstrationStep:
-    """One screen and what the demonstrator answered."""
-
-    screenshot: str
-    width: int
-    height: int
-    response: str
-
-
-@dataclass(frozen=True, slots=True)
-class Demonstration:
-    """One demonstrated episode as text: a tokenizer can be made from it before there is one."""
-
-    task_id: str
-    domain: str
-    instruction: str
-    steps: tuple[DemonstrationStep, ...]
-    success: bool
-
 
 class DemonstrationDataModule(L.LightningDataModule):
-    """Collects demonstrations once, keeps them on disk, and serves them shuffled, by optimizer steps.
+    """Demonstrations that are collected once, kept on disk, and served shuffled, by optimizer steps.
 
     Args:
         pool: Environments that can solve themselves.
@@ -73,7 +43,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         steps: Optimizer steps of the run.
         batch_size: Demonstrations a step.
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
-        success_threshold: A demonstration counts as a success above this task reward.
+        success_threshold: A demonstration is a success when its task reward lies above it.
         seed: Seeds mistakes and the order of batches.
 
     Raises:
@@ -95,14 +65,21 @@ class DemonstrationDataModule(L.LightningDataModule):
         steps: int,
         batch_size: int,
         image_limits: tuple[int, int],
-        success_threshold: float = 0.5,
+        success_threshold: float,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.pool, self.tasks, self.prompt = pool, list(tasks), prompt
-        self.directory, self.model, self.make_model = Path(directory), Path(model), make_model
-        self.demonstrator, self.per_task, self.max_steps = demonstrator, per_task, max_steps
-        self.steps, self.batch_size = steps, batch_size
+        self.pool = pool
+        self.tasks = list(tasks)
+        self.directory = Path(directory)
+        self.prompt = prompt
+        self.make_model = make_model
+        self.model = Path(model)
+        self.demonstrator = demonstrator
+        self.per_task = per_task
+        self.max_steps = max_steps
+        self.steps = steps
+        self.batch_size = batch_size
         self.min_pixels, self.max_pixels = image_limits
         self.success_threshold = success_threshold
         self.seed = seed
@@ -129,12 +106,10 @@ class DemonstrationDataModule(L.LightningDataModule):
         batches = [rng.sample(self._trajectories, size) for _ in range(self.steps)]
         return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
 
-    # --- collecting -------------------------------------------------------------------------------------------------
-
     def _fingerprint(self) -> str:
-        """What the demonstrations depend on."""
+        """Return a digest of what the demonstrations depend on."""
         tasks = [(task.id, dict(task.config)) for task in self.tasks]
-        limits = (self.per_task, self.max_steps, self.min_pixels, self.max_pixels, self.seed)
+        limits = (self.per_task, self.max_steps, self.min_pixels, self.max_pixels, self.success_threshold, self.seed)
         return hashlib.sha256(repr((tasks, self.demonstrator, limits)).encode()).hexdigest()
 
     def _load(self) -> list[Demonstration]:
@@ -148,78 +123,17 @@ class DemonstrationDataModule(L.LightningDataModule):
         return [_decode(line) for line in lines]
 
     def _collect(self) -> list[Demonstration]:
-        jobs = [(task, number) for task in self.tasks for number in range(self.per_task)]
-        log.info("collecting %d demonstrations of %d tasks", len(jobs), len(self.tasks))
-        screens: dict[str, bytes] = {}
-
-        async def run() -> list[Demonstration]:
-            await self.pool.start()
-            try:
-                lengths = dict(
-                    zip(
-                        (task.id for task in self.tasks),
-                        await asyncio.gather(*(_retried(self._solution_length, task) for task in self.tasks)),
-                        strict=True,
-                    )
-                )
-                return await asyncio.gather(
-                    *(_retried(self._demonstrate, task, number, lengths[task.id], screens) for task, number in jobs)
-                )
-            finally:
-                await self.pool.close()
-
-        demonstrations = asyncio.run(run())
-        self._save(demonstrations, screens)
+        collector = DemonstrationCollector(
+            self.pool,
+            self.demonstrator,
+            self.max_steps,
+            (self.min_pixels, self.max_pixels),
+            self.success_threshold,
+            self.seed,
+        )
+        demonstrations = collector.collect(self.tasks, self.per_task)
+        self._save(demonstrations, collector.screens)
         return demonstrations
-
-    async def _solution_length(self, task: Task) -> int:
-        async with self.pool.lease(task) as env:
-            await env.reset(task)
-            for length in range(self.max_steps):
-                action = await env.next_solution()
-                if action is None:
-                    return length
-                if (await env.step(action)).terminated or isinstance(action, Terminal):
-                    return length + 1
-        raise ConfigError(
-            f"the scripted solution of task {task.id} takes more than max_steps={self.max_steps} steps; "
-            "raise max_steps or choose another seed of the page"
-        )
-
-    async def _demonstrate(self, task: Task, number: int, length: int, screens: dict[str, bytes]) -> Demonstration:
-        rng = random.Random(derive_seed(self.seed, "demonstration", task.id, number))
-        steps: list[DemonstrationStep] = []
-        async with self.pool.lease(task) as env:
-            observation = await env.reset(task)
-            instruction = observation.instruction or task.instruction
-            for _ in range(self.max_steps):
-                action = await self._next_action(env, task, length, rng)
-                steps.append(self._step(observation, action, screens))
-                result = await env.step(self._frame(observation).to_screen(self._frame(observation).to_model(action)))
-                if result.terminated or isinstance(action, Terminal):
-                    break
-                observation = result.observation
-            success = await env.evaluate() > self.success_threshold
-        return Demonstration(task.id, task.domain, instruction, tuple(steps), success)
-
-    async def _next_action(self, env: LeasedEnv, task: Task, length: int, rng: random.Random) -> Action:
-        right = await env.next_solution()
-        if right is None:
-            return Finished()
-        habit = random.Random(derive_seed(self.seed, "habit", task.id, repr(right)))
-        return self.demonstrator.act(right, await env.distractors(), length, rng, habit)
-
-    def _frame(self, observation: Observation) -> CoordinateFrame:
-        height, width = smart_resize(
-            observation.height, observation.width, min_pixels=self.min_pixels, max_pixels=self.max_pixels
-        )
-        return CoordinateFrame(observation.width, observation.height, width, height)
-
-    def _step(self, observation: Observation, action: Action, screens: dict[str, bytes]) -> DemonstrationStep:
-        key = screenshot_key(observation.screenshot)
-        screens[key] = observation.screenshot
-        response = render_response(self._frame(observation).to_model(action))
-        return DemonstrationStep(key, observation.width, observation.height, response)
 
     def _save(self, demonstrations: Sequence[Demonstration], screens: dict[str, bytes]) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -229,18 +143,8 @@ class DemonstrationDataModule(L.LightningDataModule):
         write_atomically(self.directory / "demonstrations.jsonl", "\n".join(lines) + "\n")
 
 
-async def _retried(episode: Callable[..., Coroutine[Any, Any, _T]], *arguments: Any) -> _T:
-    """Give what an episode gives, on another environment where one fails."""
-    for _ in range(MAX_ATTEMPTS - 1):
-        try:
-            return await episode(*arguments)
-        except EnvError as error:
-            log.warning("demonstrating again, because the environment failed: %s", error)
-    return await episode(*arguments)
-
-
 def corpus(demonstrations: Sequence[Demonstration], prompt: Prompt, max_pixels: int, seed: int) -> list[str]:
-    """Give every text that a tokenizer for these demonstrations should know, and clicks all over the screen."""
+    """Return every text that a tokenizer for these demonstrations should know, and clicks all over the screen."""
     rng = random.Random(derive_seed(seed, "corpus"))
     side = int(max_pixels**0.5 * 1.5)
     clicks = [render_response(Click(rng.randrange(side), rng.randrange(side))) for _ in range(3000)]
@@ -252,7 +156,7 @@ def corpus(demonstrations: Sequence[Demonstration], prompt: Prompt, max_pixels: 
 def as_trajectory(
     identity: str, demonstration: Demonstration, chat: ChatTokenizer, prompt: Prompt, directory: Path
 ) -> Trajectory:
-    """Give a demonstration the form of a sampled trajectory, so that the trainer sees what it will see later."""
+    """Return a demonstration in the form of a sampled trajectory, so that the trainer sees what it will see later."""
     prompt_ids = chat.first_prompt(prompt.messages(demonstration.instruction))
     steps: list[Step] = []
     for step in demonstration.steps:

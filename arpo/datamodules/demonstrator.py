@@ -1,4 +1,4 @@
-"""Who demonstrates: a script that knows the way, and errs on purpose."""
+"""A demonstrator: a script that knows the way, and errs on purpose."""
 
 import random
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from arpo.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Demonstrator:
-    """Solves a task step by step, and errs on purpose, so that the cloned policy has something left to learn.
+    """A script that solves a task step by step, and errs so that the cloned policy has something left to learn.
 
     Args:
         success_rate: The chance that a whole episode goes without a mistake; 1 demonstrates perfectly.
@@ -30,14 +30,14 @@ class Demonstrator:
     def act(
         self, right: Action, distractors: Sequence[Action], length: int, rng: random.Random, habit: random.Random
     ) -> Action:
-        """Give the right action, or a mistake in its place; `length` is how many steps the whole solution takes."""
+        """Return the right action, or a mistake in its place; `length` is how many steps the whole solution takes."""
         if rng.random() < self.success_rate ** (1 / max(length, 1)):
             return right
         return mistake(right, distractors, habit if rng.random() < self.habit else rng)
 
 
 def mistake(right: Action, distractors: Sequence[Action], rng: random.Random) -> Action:
-    """Give a plausible wrong action: another element, a place beside, a misspelt text, or an early end."""
+    """Return a plausible wrong action: another element, a place beside, a misspelt text, or an early end."""
     match right:
         case Click(x, y):
             elsewhere = [other for other in distractors if other != right]

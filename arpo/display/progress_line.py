@@ -41,9 +41,9 @@ class Line:
 
     def table(self) -> Table:
         """Return the line of a terminal: a bar, then the words."""
-        row = Table.grid(padding=(0, 1))
+        row = Table.grid(padding=(0, 1), expand=True)
         row.add_column(no_wrap=True, width=10)
-        row.add_column(no_wrap=True, overflow="ellipsis")
+        row.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # it gives way, not the bar
         total = None if self.share is None else 1.0
         row.add_row(ProgressBar(total=total, completed=self.share or 0.0, width=10), self.text)
         return row
@@ -89,7 +89,8 @@ def training_line(state: State, rollout: RolloutStatus) -> Line:
     """Return the line of a running iteration."""
     running = _is_running(state, rollout)
     said = [f"iteration {state.iteration}/{state.iterations or '?'}"]
-    said += _episodes(rollout) if running else [state.phase]
+    name = "rollout" if rollout.name == "train" else f"evaluation {rollout.name}"
+    said += _episodes(name, rollout) if running else [state.phase]
     if len(state.successes) > 1:
         said.append(_recent(state))
     if (to_go := state.to_go()) is not None:
@@ -120,7 +121,7 @@ def evaluation_line(rollout: RolloutStatus) -> Line:
     """Return the line of episodes that run outside of a training."""
     if not rollout.episodes_total:
         return Line(["starting"])
-    said = _episodes(rollout)
+    said = _episodes(f"evaluation {rollout.name}", rollout)
     if rollout.episodes_done:
         left = rollout.episodes_total - rollout.episodes_done
         said.append(f"{clock(rollout.elapsed_s / rollout.episodes_done * left)} to go")
@@ -137,8 +138,7 @@ def step_line(step: int, steps: int | None, loss: float | None, elapsed_s: float
     return Line(said, step / steps if steps else None)
 
 
-def _episodes(rollout: RolloutStatus) -> list[str]:
-    name = "rollout" if rollout.name == "train" else f"evaluation {rollout.name}"
+def _episodes(name: str, rollout: RolloutStatus) -> list[str]:
     said = [f"{name} {rollout.episodes_done}/{rollout.episodes_total}"]
     if rollout.episodes_done:
         said.append(f"success {100 * rollout.successes / rollout.episodes_done:.0f} %")

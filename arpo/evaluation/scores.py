@@ -1,4 +1,4 @@
-"""What an evaluation says: success rates with their uncertainty, pass@k, by task and by domain."""
+"""Scores of an evaluation: success rates with their uncertainty, pass@k, by task and by domain."""
 
 import math
 from collections import Counter
@@ -85,7 +85,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """What one evaluation found."""
+    """The result of one evaluation."""
 
     name: str
     overall: Score

@@ -1,4 +1,4 @@
-"""Which tasks are worth training on: those that a policy solves sometimes, as ARPO's paper chose its 128 of 369."""
+"""Selection of tasks worth training on: those that a policy solves sometimes, as the paper chose 128 of 369."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ for the last ones, and few enough that their screenshots fit into memory."""
 
 
 class Verdict(StrEnum):
-    """Why a task is in the list, or is not."""
+    """The reason why a task is in the list, or is not."""
 
     KEPT = "kept"
     TOO_HARD = "too hard"
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What became of the episodes of one task."""
+    """The episodes of one task, counted by what became of them."""
 
     task: Task
     successes: int
@@ -47,7 +47,7 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class SelectionRule:
-    """Which tasks are kept."""
+    """The rule by which tasks are kept."""
 
     min_successes: int = 1
     max_successes: int | None = None
@@ -70,7 +70,7 @@ class SelectionRule:
             raise ConfigError(f"max_lost_share must be at least 0 and below 1, got {self.max_lost_share}")
 
     def judge(self, attempts: Attempts) -> Verdict:
-        """Say whether a task is kept."""
+        """Return whether a task is kept, and why not."""
         if attempts.task.infeasible and self.infeasible == "drop":
             return Verdict.INFEASIBLE
         if attempts.lost > self.max_lost_share * (attempts.lost + attempts.episodes):

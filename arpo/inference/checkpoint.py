@@ -1,5 +1,6 @@
-"""What an engine reads of a checkpoint before it loads it: the shapes of its tensors."""
+"""What an engine reads of a checkpoint before it loads it: the longest context, and the shapes of its tensors."""
 
+import json
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -7,6 +8,29 @@ from safetensors import safe_open
 
 from arpo.errors import ConfigError
 from arpo.models.names import checkpoint_name
+
+
+def check_context(path: str | Path, max_model_len: int) -> None:
+    """Check that a model takes contexts of so many tokens, before any library that would say it worse.
+
+    Args:
+        path: A `from_pretrained` directory; one that a warm start has yet to write, or a hub name, is not checked.
+        max_model_len: Tokens of prompt, images and response together.
+
+    Raises:
+        ConfigError: If the model has fewer positions.
+    """
+    file = Path(path) / "config.json"
+    if not file.exists():
+        return
+    config = json.loads(file.read_text())
+    # Published files are flat; transformers 5 nests what is the language model's.
+    positions = config.get("text_config", config).get("max_position_embeddings")
+    if positions is not None and max_model_len > positions:
+        raise ConfigError(
+            f"max_model_len={max_model_len} is more than the {positions} tokens that the model in '{path}' takes: "
+            f"lower it to {positions} or less"
+        )
 
 
 def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:

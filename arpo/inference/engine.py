@@ -6,10 +6,12 @@ from typing import Protocol
 
 from torch import Tensor
 
+from arpo.errors import EngineError
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample one response. No top-p, top-k or penalties: they would make the log-probabilities lie."""
+    """The way to sample one response. No top-p, top-k or penalties: they would make the log-probabilities lie."""
 
     temperature: float = 1.0
     """0 is greedy. Log-probabilities are of the distribution at this temperature; greedy ones at temperature 1."""
@@ -19,13 +21,33 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One response asked for, given the whole context so far."""
+    """A question to the engine: the whole context so far, and the way to sample one response."""
 
     prompt_ids: tuple[int, ...]
     """The context; one placeholder id stands for each image."""
     images: tuple[bytes, ...]
     """PNG screenshots in the order of their placeholders."""
     sampling: Sampling
+
+    def check_images(self, image_token_id: int) -> None:
+        """Check that there is one image for each placeholder.
+
+        Raises:
+            EngineError: If there is not.
+        """
+        placeholders = self.prompt_ids.count(image_token_id)
+        if placeholders != len(self.images):
+            raise EngineError(f"the prompt has {placeholders} image placeholders for {len(self.images)} images")
+
+
+def check_length(tokens: int, max_model_len: int) -> None:
+    """Check that a context leaves room for at least one token of a response.
+
+    Raises:
+        EngineError: If it does not.
+    """
+    if tokens >= max_model_len:
+        raise EngineError(f"a context of {tokens} tokens leaves no room for a response in {max_model_len}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +64,7 @@ class Response:
 
 
 class InferenceEngine(Protocol):
-    """Samples from the policy. All methods are coroutines of one event loop, and many may be in flight."""
+    """A sampler of the policy. All methods are coroutines of one event loop, and many may be in flight."""
 
     async def generate(self, request: GenerateRequest) -> Response:
         """Sample one response; requests in flight are batched.
@@ -56,7 +78,7 @@ class InferenceEngine(Protocol):
         ...
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take over new weights: requests in flight finish on the old ones, new ones wait; every cache that
+        """Adopt new weights: requests in flight finish on the old ones, new ones wait; every cache that
         depends on weights (prefix, multimodal, encoder) is emptied.
 
         Args:

@@ -1,4 +1,4 @@
-"""transformers' generate as an engine: batches of requests, each with its own random numbers."""
+"""An engine that is transformers' generate: batches of requests, each with its own random numbers."""
 
 import gc
 from collections.abc import Iterable, Sequence
@@ -20,19 +20,18 @@ from transformers import (
 
 from arpo.errors import ConfigError, EngineError
 from arpo.host.trial import before_start
-from arpo.inference.checkpoint import checkpoint_shapes
-from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.checkpoint import check_context, checkpoint_shapes
+from arpo.inference.engine import GenerateRequest, Response, Sampling, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.images import ImagePatches, ImageProcessor
 from arpo.models.names import checkpoint_name
+from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
 
 class HfEngine(PumpedEngine):
-    """`model.generate` in a thread of this process: slower than vLLM, with nothing to install and nothing cached.
+    """An engine in a thread of this process, by `model.generate`: slower than vLLM, needs and caches nothing more.
 
     Requests that wait are generated together, left-padded, until the last of them is done.
     """
@@ -51,25 +50,28 @@ class HfEngine(PumpedEngine):
 
         Args:
             path: A `from_pretrained` directory.
-            dtype: Of weights and computation.
-            device: Where the model runs.
-            max_batch: Requests generated together.
+            dtype: Number format of weights and computation.
+            device: Device of the model.
+            max_batch: Number of requests that are generated together.
             max_model_len: Tokens of prompt, images and response together.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests are then
                 generated one by one, so this is for tests and tiny runs.
 
         Raises:
-            ConfigError: If an argument is impossible.
+            ConfigError: If an argument is impossible, or the model takes no such contexts.
         """
-        if dtype not in DTYPES:
-            raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got '{dtype}'")
+        torch_dtype = dtype_of(dtype)
         if min(max_batch, max_model_len) < 1:
             raise ConfigError(f"max_batch and max_model_len must be at least 1, got {max_batch} and {max_model_len}")
+        check_context(path, max_model_len)
         before_start()
+        chat = ChatTokenizer(path)
         super().__init__(max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path))
-        self._path, self._dtype, self._device = path, DTYPES[dtype], torch.device(device)
+        self._path = path
+        self._dtype = torch_dtype
+        self._device = torch.device(device)
         self._max_model_len = max_model_len
-        self._chat = ChatTokenizer(path)
+        self._chat = chat
         self._images = ImageProcessor(path)
         self._model: Qwen2_5_VLForConditionalGeneration = None
         self._parameters: dict[str, Tensor] = {}
@@ -77,9 +79,7 @@ class HfEngine(PumpedEngine):
         self._launch()
 
     def _check(self, request: GenerateRequest) -> None:
-        placeholders = request.prompt_ids.count(self._chat.image_token_id)
-        if placeholders != len(request.images):
-            raise EngineError(f"the prompt has {placeholders} image placeholders for {len(request.images)} images")
+        request.check_images(self._chat.image_token_id)
 
     def _start(self) -> None:
         model = Qwen2_5_VLForConditionalGeneration.from_pretrained(self._path, dtype=self._dtype)
@@ -92,8 +92,7 @@ class HfEngine(PumpedEngine):
         tokens = iter(prod(patch.grid) // merged for patch in patches)
         image = self._chat.image_token_id
         ids = [word for given in request.prompt_ids for word in [given] * (next(tokens) if given == image else 1)]
-        if len(ids) >= self._max_model_len:
-            raise EngineError(f"a context of {len(ids)} tokens leaves no room for a response in {self._max_model_len}")
+        check_length(len(ids), self._max_model_len)
         room = min(request.sampling.max_tokens, self._max_model_len - len(ids))
         self._waiting[key] = _Row(ids, patches, request.sampling, room, self._device)
 
@@ -143,7 +142,7 @@ class HfEngine(PumpedEngine):
             self._parameters[name].copy_(tensor)
 
     def _reset_caches(self) -> None:
-        """There is nothing to forget: no activation outlives a batch."""
+        """Do nothing: no activation outlives a batch."""
 
     def _stop(self) -> None:
         self._model = None
@@ -163,9 +162,12 @@ class _Row:
         room: int,
         device: torch.device,
     ) -> None:
-        self.prompt_ids, self.patches, self.room = prompt_ids, patches, room
+        self.prompt_ids = prompt_ids
+        self.patches = patches
+        self.room = room
         self.temperature = sampling.temperature
-        self.done = self._stopped = False
+        self.done = False
+        self._stopped = False
         self._generator = torch.Generator(device).manual_seed(sampling.seed)
         self._ids: list[int] = []
         self._logprobs: list[float] = []
@@ -183,17 +185,18 @@ class _Row:
         return word
 
     def response(self, version: int) -> Response:
-        """Return what was sampled."""
+        """Return the ids that were sampled, with their log-probabilities."""
         return Response(tuple(self._ids), tuple(self._logprobs), "stop" if self._stopped else "length", version)
 
 
 class _RowSampler(LogitsProcessor):  # type: ignore[misc]
-    """Turns scores into the choice of each row: 0 for the id it sampled, -inf for all others."""
+    """A processor of scores: each row's become 0 for the id that it sampled, and -inf for all others."""
 
     def __init__(self, rows: Sequence[_Row], chat: ChatTokenizer) -> None:
         self._rows = rows
         self._forbidden = torch.tensor(chat.forbidden_ids)
-        self._end_of_turn_id, self._pad_id = chat.end_of_turn_id, chat.pad_id
+        self._end_of_turn_id = chat.end_of_turn_id
+        self._pad_id = chat.pad_id
 
     def __call__(
         self, input_ids: Int64[Tensor, "rows tokens"], scores: Float[Tensor, "rows words"]
@@ -210,7 +213,7 @@ class _RowSampler(LogitsProcessor):  # type: ignore[misc]
 
 
 class _AllDone(StoppingCriteria):  # type: ignore[misc]
-    """Stops the batch when no row has more to say."""
+    """A criterion that stops the batch when no row has more to say."""
 
     def __init__(self, rows: Sequence[_Row]) -> None:
         self._rows = rows

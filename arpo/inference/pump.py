@@ -38,7 +38,7 @@ class _Update:
 
 
 class PumpedEngine(ABC):
-    """The part of an engine that is the same for all real ones: one thread makes every call into the library.
+    """The common part of all real engines: one thread makes every call into the library.
 
     Commands are handled in the order they came. Requests join the ones in flight between two steps. An update waits
     until those in flight have finished, and what came after it waits behind it, so a response is always of one
@@ -213,7 +213,7 @@ class PumpedEngine(ABC):
 
     @abstractmethod
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Take over weights, which are exactly the checkpoint's; nothing is in flight."""
+        """Load weights, which are exactly the checkpoint's; nothing is in flight."""
 
     @abstractmethod
     def _reset_caches(self) -> None:

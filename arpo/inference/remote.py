@@ -1,4 +1,4 @@
-"""Any engine in a process of its own, a Ray actor: for a trainer with DDP, and for engines with their own GPUs."""
+"""An engine in a process of its own, a Ray actor: for a trainer with DDP, and for engines with their own GPUs."""
 
 import asyncio
 import queue
@@ -21,7 +21,7 @@ from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 
 BUCKET_BYTES = 32 * 2**20
 BUCKETS_AHEAD = 2
-"""How many buckets may wait in the actor: no machine holds a second copy of the model for the way."""
+"""Number of buckets that may wait in the actor, so that no second copy of the model exists on its way."""
 
 Result = TypeVar("Result")
 
@@ -47,8 +47,8 @@ class RemoteEngine:
 
         Args:
             make_engine: Makes the engine in the actor's process; pickled by value.
-            num_gpus: GPUs that Ray reserves for the actor and shows to it alone.
-            threads: OpenMP threads of the actor's process.
+            num_gpus: Number of GPUs that Ray reserves for the actor and shows to it alone.
+            threads: Number of OpenMP threads of the actor's process.
 
         Raises:
             ConfigError: If a number is impossible, Ray has no such GPUs, or the engine refuses its own arguments.
@@ -137,7 +137,7 @@ def _own_errors(what: str) -> Iterator[None]:
 
 
 class _Host:
-    """Lives in the actor; Ray starts calls in the order in which the trainer made them."""
+    """The actor: it hosts the engine. Ray starts calls in the order in which the trainer made them."""
 
     _engine: InferenceEngine
 

@@ -1,4 +1,4 @@
-"""An engine without a network: it answers what a function says, for tests and for runs that only try the machinery."""
+"""An engine without a model: a function writes its responses, for tests and runs that only try the machinery."""
 
 import asyncio
 import hashlib
@@ -13,15 +13,15 @@ from arpo.models.tokenization import ChatTokenizer
 
 
 class ScriptedEngine:
-    """Answers `respond(request)`, encoded by the checkpoint's own tokenizer.
+    """An engine that answers `respond(request)`, encoded by the checkpoint's own tokenizer.
 
     Its log-probabilities are made up: a function of policy version, context and token, so that the same question gets
     the same numbers and a new version other ones.
 
     Attributes:
         requests: Every request so far, in the order they came.
-        policy_version: What the next response carries.
-        updates: How many weight updates it took.
+        policy_version: The version that the next response carries.
+        updates: Number of weight updates so far.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class ScriptedEngine:
         fail_every: int = 0,
         sticky_cache: bool = False,
     ) -> None:
-        """Say what to answer.
+        """Prepare the answers.
 
         Args:
             chat: The tokenizer, or the directory of a checkpoint that has one.
-            respond: Gives the text of the response.
-            latency_s: How long a response takes.
+            respond: Returns the text of a response.
+            latency_s: Seconds that a response takes.
             fail_every: Every n-th request fails with `EngineError`; 0: none.
             sticky_cache: Whether to keep, as a forgotten cache would, the log-probabilities of the version under
                 which a prompt was first seen.
@@ -74,7 +74,7 @@ class ScriptedEngine:
         return Response(ids[:room], self._logprobs(request, ids[:room], version), reason, version)
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take the version and read the tensors to their end, as a real engine would."""
+        """Adopt the version and read the tensors to their end, as a real engine would."""
         for _ in tensors:
             pass
         self.policy_version = version

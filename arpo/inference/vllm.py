@@ -1,4 +1,4 @@
-"""vLLM in this process, on CPU and GPU, with continuous batching and in-place weight updates."""
+"""An engine that is vLLM in this process, on CPU and GPU, with continuous batching and in-place weight updates."""
 
 import io
 import logging
@@ -19,10 +19,11 @@ from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError
 from arpo.host.trial import before_start
-from arpo.inference.checkpoint import checkpoint_shapes
-from arpo.inference.engine import GenerateRequest, Response
+from arpo.inference.checkpoint import check_context, checkpoint_shapes
+from arpo.inference.engine import GenerateRequest, Response, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.names import EMBEDDING, HEAD
+from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
 
@@ -37,7 +38,7 @@ CPU_IMAGE_CACHE_GB = 0.25
 class VllmEngine(PumpedEngine):
     """vLLM's engine core in a thread of this process.
 
-    Starting it sets what vLLM reads from the environment (unless set), and on CPU turns `torch.compile` off for the
+    A start sets the environment variables that vLLM reads (unless set), and on CPU turns `torch.compile` off for the
     whole process: compiling vLLM's small helpers takes longer than a tiny run. The random state of the process is left
     as it was. So is `torch.set_num_threads`, which vLLM replaces by a function that does nothing: how many OpenMP
     threads there are is a property of each thread. On CPU the engine's has `OMP_NUM_THREADS` of them, or 1 where that
@@ -60,36 +61,41 @@ class VllmEngine(PumpedEngine):
 
         Args:
             path: A `from_pretrained` directory.
-            dtype: `float32`, `bfloat16` or `auto`.
+            dtype: `float32` or `bfloat16`, of weights and computation.
             max_model_len: Tokens of prompt, images and response together.
-            max_num_seqs: Requests that run at once; more wait.
-            max_images: Images of one request at most.
-            kv_cache_gb: None: 0.25 on CPU; on a GPU what vLLM's `gpu_memory_utilization` leaves.
+            max_num_seqs: Number of requests that run at once; more wait.
+            max_images: Number of images of one request at most.
+            kv_cache_gb: Size of the KV cache in GiB; None is 0.25 on CPU, and on a GPU as much as vLLM's
+                `gpu_memory_utilization` leaves.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests then run
                 one by one without any cache of activations, so this is for tests and tiny runs.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
                 `gpu_memory_utilization` or `enforce_eager`.
 
         Raises:
-            ConfigError: If the engine cannot start here.
+            ConfigError: If an argument is impossible, the model takes no such contexts, or the engine cannot start
+                here.
         """
         if min(max_model_len, max_num_seqs, max_images) < 1:
             raise ConfigError(
                 "max_model_len, max_num_seqs and max_images must be at least 1, "
                 f"got {max_model_len}, {max_num_seqs} and {max_images}"
             )
+        dtype_of(dtype)
+        check_context(path, max_model_len)
         if torch.distributed.is_initialized():
             raise ConfigError(
                 "torch.distributed is already initialised in this process and vLLM needs its own; "
                 "host the engine in arpo.inference.remote.RemoteEngine"
             )
         before_start()
+        chat = ChatTokenizer(path)
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
         self._path = Path(path)
         self._max_images = max_images
         self._max_model_len = max_model_len
         self._deterministic = deterministic
-        self._chat = ChatTokenizer(path)
+        self._chat = chat
         self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
         self._arguments: dict[str, Any] = {
             "model": str(path),
@@ -113,9 +119,7 @@ class VllmEngine(PumpedEngine):
         torch.set_num_threads(threads)
 
     def _check(self, request: GenerateRequest) -> None:
-        placeholders = request.prompt_ids.count(self._chat.image_token_id)
-        if placeholders != len(request.images):
-            raise EngineError(f"the prompt has {placeholders} image placeholders for {len(request.images)} images")
+        request.check_images(self._chat.image_token_id)
         if len(request.images) > self._max_images:
             raise EngineError(f"the prompt has {len(request.images)} images, the engine takes {self._max_images}")
 
@@ -137,8 +141,7 @@ class VllmEngine(PumpedEngine):
 
         images = [_open(png) for png in request.images]
         length = self._chat.context_length(request.prompt_ids, [image.size for image in images])
-        if length >= self._max_model_len:
-            raise EngineError(f"a context of {length} tokens leaves no room for a response in {self._max_model_len}")
+        check_length(length, self._max_model_len)
         prompt: dict[str, Any] = {"prompt_token_ids": list(request.prompt_ids)}
         if images:
             # Wrapped, because a bare picture is decoded every time, known or not.
@@ -198,7 +201,7 @@ class VllmEngine(PumpedEngine):
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
 
     def _load_through_file(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Give weights to workers in other processes, which tensors in a call do not reach."""
+        """Send weights to workers in other processes, which tensors in a call do not reach."""
         with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
             file = str(Path(directory) / "weights.safetensors")
             # Cloned, because a tied head is the same tensor twice, which a file refuses.
@@ -237,7 +240,7 @@ def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_le
 
 
 def _with_head(tensors: Iterable[tuple[str, Tensor]], *, tied: bool) -> Iterator[tuple[str, Tensor]]:
-    """Give a tied output layer its tensor too: on CPU vLLM keeps a repacked copy, which would stay the old one."""
+    """Yield a tied output layer too: on CPU vLLM keeps a repacked copy of it, which would stay the old one."""
     for name, tensor in tensors:
         yield name, tensor
         if tied and name == EMBEDDING:
@@ -271,7 +274,7 @@ def _set_environment() -> None:
 
 
 def _memory_directory() -> str | None:
-    """Return a directory in memory where there is one."""
+    """Return a directory in memory, or None where the machine has none."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 

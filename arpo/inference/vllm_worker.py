@@ -1,4 +1,4 @@
-"""What runs inside vLLM's workers when the model is split over several GPUs."""
+"""An extension of vLLM's workers, for a model that is split over several GPUs."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from safetensors.torch import load_file
 
 
 class FileLoader:
-    """Mixed into vLLM's worker class: loads weights from a file, because tensors do not cross its process boundary."""
+    """A mixin of vLLM's worker class: tensors do not cross its process boundary, and come in a file."""
 
     reload_weights: Any
 
     def load_file(self, path: str) -> None:
-        """Take over the tensors of a safetensors file, each worker its shard."""
+        """Load the tensors of a safetensors file; each worker keeps its shard."""
         self.reload_weights(weights_iterator=load_file(path).items())

@@ -32,8 +32,6 @@ class TokenBatch:
     """The patches of each distinct screenshot, once."""
     image_grid: Int64[Tensor, "images 3"]
     """Frames, rows and columns of patches of each distinct screenshot."""
-    lengths: Int64[Tensor, " batch"]
-    """Tokens of each sequence without padding."""
 
     def to(self, device: torch.device | str) -> "TokenBatch":
         """Return the batch on a device."""
@@ -71,7 +69,6 @@ def collate(
         image_index=torch.cat([layout.rows[key] for sequence in tokenized for key in sequence.screenshots]),
         pixel_values=images.normalize(torch.cat([patches.pixels for patches in packed])),
         image_grid=torch.tensor([patches.grid for patches in packed]),
-        lengths=torch.tensor([len(sequence) for sequence in tokenized]),
     )
 
 
@@ -98,7 +95,7 @@ def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _ImageLayout:
-    """Where the tokens of each distinct screenshot lie: in the vision tower's output and inside the screenshot."""
+    """The places of each distinct screenshot's tokens: in the vision tower's output and inside the screenshot."""
 
     rows: dict[str, Tensor]
     offsets: dict[str, Tensor]

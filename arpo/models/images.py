@@ -34,14 +34,14 @@ class PackedPatches:
 
 
 class ImageProcessor:
-    """Gives the patches of a screenshot, equal bit for bit to the checkpoint's own image processor.
+    """A maker of patches from screenshots, equal bit for bit to the checkpoint's own image processor.
 
     Resized screenshots are kept by key, least recently used dropped first, so that every step of an episode, every
     update of the batch share one decoding. Safe to call from several threads.
 
     Args:
         path: A directory or hub name that `from_pretrained` loads.
-        cache_mb: How many megabytes of screenshots to keep: 1080p takes 6.3.
+        cache_mb: Megabytes of screenshots to keep: 1080p takes 6.3.
 
     Raises:
         ConfigError: If the cache size is negative.
@@ -61,7 +61,7 @@ class ImageProcessor:
         self._cached_bytes = 0
         self._lock = Lock()
         self.decoded = 0
-        """How many screenshots were decoded so far: calls that the cache did not answer."""
+        """The number of screenshots decoded so far: calls that the cache did not answer."""
 
     def __call__(self, key: str, png: bytes) -> ImagePatches:
         """Return the patches of a screenshot.

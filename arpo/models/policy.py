@@ -46,7 +46,7 @@ class LoraSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionLogprobs:
-    """What the policy thinks of the tokens of a batch that were sampled, each row packed to the left."""
+    """The policy's verdict on the sampled tokens of a batch, each row packed to the left."""
 
     logprobs: Float[Tensor, "batch actions"]
     """0 on padding."""
@@ -84,8 +84,7 @@ class Policy(nn.Module):
         logits_chunk: int = 1024,
     ) -> None:
         super().__init__()
-        if dtype not in DTYPES:
-            raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got {dtype!r}")
+        torch_dtype = dtype_of(dtype)
         if logits_chunk < 1:
             raise ConfigError(f"logits_chunk must be at least 1, got {logits_chunk}")
         before_start()
@@ -93,7 +92,7 @@ class Policy(nn.Module):
         self.chat = ChatTokenizer(path)
         self.images = ImageProcessor(path)
         self.model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            path, dtype=DTYPES[dtype], attn_implementation=attention
+            path, dtype=torch_dtype, attn_implementation=attention
         )
         vision = self.model.model.visual
         vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
@@ -111,7 +110,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self._forbidden.device
 
     def action_logprobs(
@@ -177,6 +176,17 @@ class Policy(nn.Module):
             inputs_embeds=embeddings, position_ids=batch.position_ids, use_cache=False
         ).last_hidden_state
         return hidden
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the number format of weights and computation by its name.
+
+    Raises:
+        ConfigError: If it is none of `DTYPES`.
+    """
+    if name not in DTYPES:
+        raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got {name!r}")
+    return DTYPES[name]
 
 
 class _PatchEmbedding(nn.Module):

@@ -60,7 +60,7 @@ FULL_ATTENTION = list(range(VISION_DEPTH))
 VOCABULARY_MULTIPLE = 64
 """The embedding has more rows than the tokenizer has words, as in the real model: 152,064 against 151,665."""
 FREQUENT = 1000
-"""How often the tokenizer's training sees what must become one word: oftener than anything in the corpus."""
+"""The repetitions of what must become one word in the tokenizer's training: more than anything in the corpus has."""
 
 
 def make_tiny(

@@ -40,6 +40,7 @@ class ChatTokenizer:
     """
 
     def __init__(self, path: str | Path) -> None:
+        self.path = path
         try:
             self._processor = AutoProcessor.from_pretrained(path)
             config = AutoConfig.from_pretrained(path)
@@ -68,7 +69,7 @@ class ChatTokenizer:
         if (self._min_pixels, self._max_pixels) != (min_pixels, max_pixels):
             raise ConfigError(
                 f"the checkpoint sees images of {self._min_pixels} to {self._max_pixels} pixels, and the "
-                f"demonstrations are for {min_pixels} to {max_pixels}: delete it, or set datamodule.image_limits"
+                f"demonstrations are for {min_pixels} to {max_pixels}: delete it, or set image_limits to its limits"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""The base of every module: a policy, its optimizer step, and what callbacks may ask of it."""
+"""The base of every module: a policy, its optimizer step, and its face to callbacks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

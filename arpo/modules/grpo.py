@@ -32,7 +32,7 @@ class GRPOModule(PolicyModule):
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
         optimizer: Builds the optimizer from the trainable parameters.
-        objective: What an update maximises.
+        objective: From rewards to advantages, and from log-probabilities to a loss.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
         reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
         minibatches: Optimizer steps in one pass over a batch.
@@ -108,7 +108,7 @@ class GRPOModule(PolicyModule):
 
     def _announce(self, batch: RolloutBatch) -> None:
         """Show the batch to callbacks, which may change it, before anything is computed from it."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]  # Lightning declares it nowhere
             if isinstance(callback, RolloutCallback):
                 callback.on_rollout_end(self.trainer, self, batch)
 

@@ -1,4 +1,4 @@
-"""What an update measures on its way."""
+"""The measurements of an update on its way."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from arpo.types import RolloutBatch
 
 @dataclass(frozen=True, slots=True)
 class UpdateRecord:
-    """What the last update saw, for histograms."""
+    """The numbers of the last update, for histograms."""
 
     advantages: Tensor
     """One per trajectory of the batch."""
@@ -27,7 +27,7 @@ class UpdateRecord:
 
 
 class Averages:
-    """Collects numbers under metric names; `compute` gives one number a name."""
+    """Numbers collected under metric names; `compute` makes one number a name of them."""
 
     def __init__(self) -> None:
         self._sums: defaultdict[str, float] = defaultdict(float)
@@ -49,13 +49,13 @@ class Averages:
         self._maxima[name] = max(value, self._maxima.get(name, value))
 
     def compute(self) -> dict[str, float]:
-        """Give every name its number; a mean without weight is left out."""
+        """Return every name with its number; a mean without weight is left out."""
         means = {name: self._sums[name] / weight for name, weight in self._weights.items() if weight > 0}
         return means | self._totals | self._maxima
 
     @classmethod
     def of_ranks(cls, parts: Sequence[Self]) -> Self:
-        """Give what all ranks measured: means over everything, maxima of all, and the mean of their totals."""
+        """Return the measurements of all ranks: means over everything, maxima of all, and the mean of their totals."""
         whole = cls()
         for part in parts:
             for name, weight in part._weights.items():
@@ -69,7 +69,7 @@ class Averages:
 
 
 class UpdateMeter:
-    """Sums up one update over its minibatches and micro-batches."""
+    """The sums of one update over its minibatches and micro-batches."""
 
     def __init__(self) -> None:
         self.averages = Averages()
@@ -80,7 +80,7 @@ class UpdateMeter:
         self._ratios: list[Tensor] = []
 
     def add(self, metrics: LossMetrics, output: ActionLogprobs, before: Tensor, mask: Tensor) -> None:
-        """Add what one micro-batch measured."""
+        """Add the measurements of one micro-batch."""
         self._add_loss(LossMetrics(**{field.name: getattr(metrics, field.name).cpu() for field in fields(metrics)}))
         self._ratios.append((output.logprobs.detach() - before).exp()[mask].cpu())
         if output.entropy is not None and mask.any():
@@ -93,7 +93,7 @@ class UpdateMeter:
         self.averages.maximum("engine/logprob_gap_max", gaps.max().item())
 
     def over_ranks(self) -> "UpdateMeter":
-        """Give what all ranks measured, the same on each of them; a collective call where there are several."""
+        """Return the measurements of all ranks, the same on each; a collective call where there are several."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return self
         parts: list[UpdateMeter] = [self] * dist.get_world_size()
@@ -111,14 +111,14 @@ class UpdateMeter:
             self._loss_metrics = metrics if self._loss_metrics is None else self._loss_metrics + metrics
 
     def compute(self) -> dict[str, float]:
-        """Give everything by its metric name."""
+        """Return everything by its metric name."""
         metrics = self.averages.compute()
         if self._loss_metrics is not None:
             metrics |= {f"train/{name}": value for name, value in self._loss_metrics.averages().items()}
         return metrics
 
     def record(self, batch: RolloutBatch) -> UpdateRecord:
-        """Give what histograms show."""
+        """Return the numbers that histograms show."""
         lengths = [len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories]
         return UpdateRecord(
             advantages=torch.tensor(self.advantages or [0.0]),

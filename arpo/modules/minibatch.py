@@ -1,4 +1,4 @@
-"""From a rollout batch to what one optimizer step learns from, on one rank or on many."""
+"""The samples of an optimizer step, cut from a rollout batch, on one rank or on many."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ def shares(minibatch: Minibatch, ranks: int) -> list[Minibatch]:
 
 
 def scatter(minibatches: Sequence[Minibatch] | None) -> list[Minibatch]:
-    """Give each rank its share of the minibatches that rank 0 holds; on one rank, all of them."""
+    """Hand each rank its share of the minibatches that rank 0 holds; on one rank, all of them."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return list(minibatches or ())
     ranks = dist.get_world_size()
@@ -95,5 +95,5 @@ def scatter(minibatches: Sequence[Minibatch] | None) -> list[Minibatch]:
 
 
 def pick(minibatch: Minibatch, chunk: Sequence[int]) -> list[Sample]:
-    """Give the samples of one micro-batch; a filler for an empty one."""
+    """Return the samples of one micro-batch; a filler for an empty one."""
     return [minibatch.samples[index] for index in chunk] or [replace(minibatch.samples[0], filler=True)]

@@ -1,4 +1,4 @@
-"""What an update maximises: every choice between published variants in one place."""
+"""The objective of an update: every choice between published variants in one place."""
 
 from dataclasses import dataclass, field
 from typing import get_args

@@ -1,4 +1,4 @@
-"""AdamW that keeps float32 master weights where a parameter has fewer bits, and what stands around its steps."""
+"""AdamW that keeps float32 master weights where a parameter has fewer bits; warm-up and a guard of its steps."""
 
 import logging
 import math
@@ -62,7 +62,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
             yield from zip(own["params"], inner["params"], strict=True)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # overloads
         """Update the masters from the parameters' gradients, then round them into the parameters."""
         loss = None
         if closure is not None:
@@ -81,12 +81,12 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The moments, and the masters that are not parameters themselves."""
+        """Return the moments, and the masters that are not parameters themselves."""
         masters = [None if master is parameter else master for parameter, master in self._pairs()]
         return {**super().state_dict(), "adamw": self._inner.state_dict(), "masters": masters}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""
         masters = state_dict["masters"]
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self._inner.load_state_dict(state_dict["adamw"])
@@ -97,7 +97,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
 
 def warmup_factor(step: int, warmup_steps: int) -> float:
-    """The learning-rate multiplier of optimizer step `step` (from 0): linear to 1, and never 0.
+    """Return the learning-rate multiplier of optimizer step `step` (from 0): linear to 1, and never 0.
 
     With `warmup_steps` = 0 the very first step already runs at the full rate.
     """
@@ -105,13 +105,13 @@ def warmup_factor(step: int, warmup_steps: int) -> float:
 
 
 class GradientGuard:
-    """Leaves out updates whose gradient is not finite: a few are chance, many in a row are a run that diverged."""
+    """A guard against gradients that are not finite: a few are chance, many in a row are a run that diverged."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def accepts(self, norm: float) -> bool:
-        """Say whether a gradient of this norm can be used.
+        """Return whether a gradient of this norm can be used.
 
         Raises:
             ArpoError: When it is the last of too many in a row that cannot.

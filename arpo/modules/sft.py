@@ -35,7 +35,7 @@ class SFTModule(PolicyModule):
         *,
         steps: int,
         warmup_fraction: float = 0.1,
-        micro_batch_tokens: int = 65536,
+        micro_batch_tokens: int,
         max_grad_norm: float = 1.0,
     ) -> None:
         super().__init__(policy, optimizer, micro_batch_tokens=micro_batch_tokens, max_grad_norm=max_grad_norm)

@@ -14,7 +14,7 @@ from arpo.types import RolloutBatch, Task
 
 
 class RolloutCollector:
-    """Submits the episodes of iterations and collects their groups.
+    """A bridge from a trainer that blocks to episodes that overlap: submits iterations, collects their groups.
 
     Attributes:
         runtime: Plays the episodes.
@@ -49,7 +49,7 @@ class RolloutCollector:
 
         Args:
             iteration: What was submitted.
-            policy_version: Of the policy that learns from the batch; what is too old for it is dropped.
+            policy_version: Of the policy that learns from the batch; a trajectory that is too old for it is left out.
 
         Raises:
             RolloutError: If no group is left to learn from.
@@ -60,23 +60,23 @@ class RolloutCollector:
         del self._submitted[iteration]
         for request, row in zip(requests, rows, strict=True):
             self.statistics.record(request.task.id, row)
-        selection = select_groups(
+        collected = select_groups(
             requests,
             rows,
             min_group_size=self.settings.min_group_size,
             oldest=policy_version - self.settings.max_policy_lag,
         )
-        if not selection.groups:
+        if not collected.groups:
             raise RolloutError(
-                f"iteration {iteration} has no group left to learn from: {selection.too_small} too small because "
-                f"{job.meter.dropped} of {job.meter.total} episodes were lost, {selection.stale} too old for policy "
+                f"iteration {iteration} has no group left to learn from: {collected.too_small} too small because "
+                f"{job.meter.dropped} of {job.meter.total} episodes were lost, {collected.stale} too old for policy "
                 f"version {policy_version}; last causes: {job.causes}"
             )
         counters = self.runtime.counters()
-        metrics = rollout_metrics(selection, job.meter, job.elapsed_s, environments=self.runtime.pool.size)
+        metrics = rollout_metrics(collected, job.meter, job.elapsed_s, environments=self.runtime.pool.size)
         metrics |= difference(counters, self._env_counters)
         self._env_counters = counters
-        return RolloutBatch(iteration, policy_version, selection.groups, metrics)
+        return RolloutBatch(iteration, policy_version, collected.groups, metrics, collected.leftovers)
 
     def collect(self, tasks: Sequence[Task | TaskRequest], policy_version: int, iteration: int) -> RolloutBatch:
         """Return the groups of one iteration: `submit` and `wait` in one."""

@@ -19,7 +19,7 @@ from arpo.rollout.settings import RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
 EpisodeProtocol = Literal["hard", "standard"]
-"""What happens at the step limit. `hard`: the desktop is judged as it is. `standard`, OSWorld's own: a last response
+"""The rule at the step limit. `hard`: the desktop is judged as it is. `standard`, OSWorld's own: a last response
 that does not end the episode is replaced by `Fail`, so that an infeasible task counts as solved there."""
 
 
@@ -58,7 +58,7 @@ class EpisodeSpec:
 
 
 class EpisodeEnv(Protocol):
-    """What an episode asks of a leased environment."""
+    """The part of a leased environment that an episode needs."""
 
     async def reset(self, task: Task) -> Observation:
         """Prepare the task and return the first observation."""
@@ -227,13 +227,13 @@ class _Conversation:
         return CoordinateFrame(width, height, *self.chat.model_size(width, height))
 
     def must_fail(self, actions: tuple[Action, ...]) -> bool:
-        """Say whether the protocol performs `Fail` in the place of these actions."""
+        """Return whether the protocol performs `Fail` in the place of these actions."""
         last = len(self.steps) + 1 == self._spec.max_steps
         ends = any(isinstance(action, Terminal) for action in actions)
         return last and not ends and self._spec.protocol == "standard"
 
     def has_room(self) -> bool:
-        """Say whether a whole response fits behind the prompt."""
+        """Return whether a whole response fits behind the prompt."""
         return self._length() + self._spec.max_tokens <= self._spec.max_context
 
     def too_long(self) -> str:

@@ -9,14 +9,18 @@ from arpo.types import Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """The groups of an iteration, and how many are not among them."""
+class CollectedGroups:
+    """The groups of an iteration, and what is not among them."""
 
     groups: list[Group]
+    leftovers: list[Group]
+    """Trajectories that the update does not learn from: stale members, and the members of dropped groups."""
     too_small: int
-    """Dropped because the infrastructure lost too many of their episodes."""
+    """Groups dropped because the infrastructure lost too many of their episodes."""
     stale: int
-    """Dropped because their oldest step was too many policy versions behind."""
+    """Groups dropped because too many of their members were stale."""
+    stale_episodes: int
+    """Trajectories left out because their oldest step was too many policy versions behind."""
 
 
 def select_groups(
@@ -25,8 +29,8 @@ def select_groups(
     *,
     min_group_size: int,
     oldest: int,
-) -> Selection:
-    """Return the groups that are large and fresh enough, in the order of the requests.
+) -> CollectedGroups:
+    """Return the groups that are large enough once lost and stale members are left out, in the order of the requests.
 
     Args:
         requests: One a group.
@@ -35,26 +39,35 @@ def select_groups(
         oldest: Least policy version of every step.
     """
     groups: list[Group] = []
-    too_small = stale = 0
+    leftovers: list[Group] = []
+    too_small = stale = stale_episodes = 0
     for request, row in zip(requests, rows, strict=True):
+        least = min(min_group_size, len(row))
         members = tuple(trajectory for trajectory in row if trajectory is not None)
-        if len(members) < min(min_group_size, len(row)):
-            too_small += 1
-        elif min(trajectory.policy_version for trajectory in members) < oldest:
-            stale += 1
+        fresh = tuple(trajectory for trajectory in members if trajectory.policy_version >= oldest)
+        stale_episodes += len(members) - len(fresh)
+        if len(fresh) >= least:
+            groups.append(Group(request.task, fresh))
+            left = tuple(trajectory for trajectory in members if trajectory.policy_version < oldest)
         else:
-            groups.append(Group(request.task, members))
-    return Selection(groups, too_small, stale)
+            too_small += len(members) < least
+            stale += len(members) >= least
+            left = members
+        if left:
+            leftovers.append(Group(request.task, left))
+    return CollectedGroups(groups, leftovers, too_small, stale, stale_episodes)
 
 
-def rollout_metrics(selection: Selection, meter: Meter, elapsed_s: float, *, environments: int) -> dict[str, float]:
+def rollout_metrics(
+    collected: CollectedGroups, meter: Meter, elapsed_s: float, *, environments: int
+) -> dict[str, float]:
     """Return what an iteration cost.
 
     `rollout/` counts what is in the batch or fell out of it; times and rates are of everything that ran, lost
     attempts among it. `env/utilization` is the share of their time that the environments worked.
     """
     elapsed_s = max(elapsed_s, 1e-9)  # a clock that stood still, where every episode was resumed
-    trajectories = [trajectory for group in selection.groups for trajectory in group.trajectories]
+    trajectories = [trajectory for group in collected.groups for trajectory in group.trajectories]
     return {
         "rollout/episodes": float(len(trajectories)),
         "rollout/env_steps": float(sum(len(trajectory.steps) for trajectory in trajectories)),
@@ -62,8 +75,9 @@ def rollout_metrics(selection: Selection, meter: Meter, elapsed_s: float, *, env
         "rollout/resumed_episodes": float(meter.resumed),
         "rollout/retried_episodes": float(meter.retried),
         "rollout/dropped_episodes": float(meter.dropped),
-        "rollout/dropped_groups": float(selection.too_small),
-        "rollout/stale_groups": float(selection.stale),
+        "rollout/dropped_groups": float(collected.too_small),
+        "rollout/stale_groups": float(collected.stale),
+        "rollout/stale_episodes": float(collected.stale_episodes),
         "time/rollout": elapsed_s,
         "time/generate": meter.generate_s,
         "time/env": meter.env_s,

@@ -1,4 +1,4 @@
-"""What this project adds to Lightning's callbacks: one hook, and the way from a trainer to its rollouts."""
+"""Additions to Lightning's callbacks: one hook, and the way from a trainer to its rollouts."""
 
 from typing import Protocol, runtime_checkable
 

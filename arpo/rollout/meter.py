@@ -1,4 +1,4 @@
-"""What a rollout costs, counted while it runs."""
+"""Costs of a rollout, counted while it runs."""
 
 import time
 from collections import deque
@@ -66,7 +66,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStatus:
-    """Where a rollout stands, for a progress line."""
+    """Progress of a rollout, for a line that a person reads."""
 
     env_states: Mapping[str, int]
     """Environments by state."""

@@ -5,12 +5,13 @@ import concurrent.futures
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineError, EnvError
 from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
+from arpo.rollout.fingerprint import model_fingerprint, sampling_fingerprint
 from arpo.rollout.meter import Meter, RolloutStatus
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
@@ -75,7 +76,7 @@ class Job:
 
 
 class EpisodeRunner:
-    """Runs episodes on whatever environment is free; lives on the runtime's event loop.
+    """A runner of episodes on whatever environment is free; lives on the runtime's event loop.
 
     An episode that the infrastructure loses is made again with the same seed, on another environment because the
     pool takes the failed one out, and is given up after `max_attempts`.
@@ -86,6 +87,7 @@ class EpisodeRunner:
         self._responder = responder
         self._store = store
         self._settings = settings
+        self._model = model_fingerprint(responder.chat.path)
         self._episodes: set[asyncio.Task[Trajectory | None]] = set()
 
     async def run(
@@ -98,8 +100,17 @@ class EpisodeRunner:
         Args:
             specs: What to run.
             meter: Counts what happens.
-            finished: Trajectories by id that need not be run again, as far as they are of these specs.
+            finished: Stored trajectories by id. One that has the task, the seed and the sampling settings of its spec
+                need not be run again; any other one is, and so is one from before settings were stored.
         """
+        others = sum(spec.id in finished and not self._stands_for(spec, finished[spec.id]) for spec in specs)
+        if others:
+            log.warning(
+                "%d of %d stored episodes were sampled with other settings (seed, limits, temperature, protocol, "
+                "prompt or model), or by a version that did not store them: they are played again",
+                others,
+                len(finished),
+            )
         episodes = [asyncio.create_task(self._episode(spec, meter, finished.get(spec.id))) for spec in specs]
         self._episodes.update(episodes)
         try:
@@ -118,18 +129,25 @@ class EpisodeRunner:
         self._episodes.difference_update(episodes)
 
     async def _episode(self, spec: EpisodeSpec, meter: Meter, finished: Trajectory | None) -> Trajectory | None:
-        if finished is not None and (finished.task_id, finished.seed) == (spec.task.id, spec.seed):
+        if finished is not None and self._stands_for(spec, finished):
             meter.resumed += 1
             trajectory = await asyncio.to_thread(self._store.load_screenshots, finished)
         else:
             played = await self._play(spec, meter)
             if played is None:
                 return None
-            trajectory = played
+            trajectory = replace(played, sampling=self._sampling(spec))
             await asyncio.to_thread(self._store.write, trajectory)
         meter.done += 1
         meter.successes += is_success(trajectory, threshold=self._settings.success_threshold)
         return trajectory
+
+    def _sampling(self, spec: EpisodeSpec) -> str:
+        return sampling_fingerprint(spec, self._responder.prompt, self._model)
+
+    def _stands_for(self, spec: EpisodeSpec, stored: Trajectory) -> bool:
+        wanted = (spec.task.id, spec.seed, self._sampling(spec))
+        return (stored.task_id, stored.seed, stored.sampling) == wanted
 
     async def _play(self, spec: EpisodeSpec, meter: Meter) -> Trajectory | None:
         most = self._settings.max_attempts

@@ -1,4 +1,4 @@
-"""What runs while a trainer blocks: an event loop, and the engine and the environments that live on it."""
+"""The runtime of rollouts: an event loop, and the engine and the environments that live on it."""
 
 import asyncio
 import concurrent.futures
@@ -84,7 +84,7 @@ async def _cancel_all() -> None:
 
 
 class RolloutRuntime:
-    """Owns the engine, the environments and their event loop, and plays episodes with them.
+    """The engine, the environments and their event loop: plays episodes while a trainer goes its own way.
 
     Every method is called from one thread, the trainer's, except `status`, which any thread may call. A method that
     blocks can be interrupted by Ctrl-C; the episodes go on until `close`.

@@ -1,4 +1,4 @@
-"""What to roll out next: a sampler of tasks, and the statistics that an adaptive one reads."""
+"""The choice of what to roll out next: a sampler of tasks, and the statistics that an adaptive one reads."""
 
 import random
 from collections import deque
@@ -22,7 +22,7 @@ class TaskRequest:
 
 
 class TaskSampler(Protocol):
-    """Says which groups the next iteration collects; everything it knows is in its state.
+    """A choice of the groups that the next iteration collects; everything it knows is in its state.
 
     Attributes:
         tasks: Every task that it may ask for, by id.
@@ -97,7 +97,7 @@ class ShuffledTasks:
 
 @dataclass(slots=True)
 class TaskRecord:
-    """What is known about one task."""
+    """The record of one task."""
 
     successes: deque[bool]
     """Of the last episodes, oldest first."""

@@ -213,6 +213,7 @@ def _encode(trajectory: Trajectory) -> bytes:
         "format_reward": trajectory.format_reward,
         "last_screenshot": trajectory.last_screenshot,
         "duration_s": trajectory.duration_s,
+        "sampling": trajectory.sampling,
         "steps": [
             {
                 "screenshot": step.screenshot,

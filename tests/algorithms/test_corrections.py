@@ -4,7 +4,6 @@ import torch
 from arpo.algorithms.corrections import (
     CorrectionLevel,
     icepop_weights,
-    mismatch_metrics,
     off_policy_sequence_mask,
     truncated_importance_weights,
 )
@@ -73,44 +72,12 @@ def test_weights_are_finite_when_the_engine_was_certain_of_something_else() -> N
     assert weights.item() == pytest.approx(4.8517e8, rel=1e-4)  # e^20, the bound of the log-ratio
 
 
-def test_metrics_of_the_fixture() -> None:
-    metrics = mismatch_metrics(OLD, SAMPLER, MASK).averages()
-    # w: 1.2214028, 1, .6065307, 1, 2.7182818: sum 6.5462153, sum of squares 11.2487587
-    assert metrics["weight_mean"] == pytest.approx(6.5462153 / 5)
-    assert metrics["weight_max"] == pytest.approx(2.7182818)
-    assert metrics["effective_sample_size"] == pytest.approx(6.5462153**2 / (5 * 11.2487587))
-    assert metrics["logprob_difference"] == pytest.approx((0.2 + 0.5 + 1.0) / 5)
-    # k3: w - 1 - log w = .0214028 + 0 + .1065307 + 0 + .7182818
-    assert metrics["kl_sampler_old"] == pytest.approx(0.8462153 / 5)
-
-
-def test_metrics_of_rows_add_up_to_those_of_the_minibatch() -> None:
-    halves = mismatch_metrics(OLD[:1], SAMPLER[:1], MASK[:1]) + mismatch_metrics(OLD[1:], SAMPLER[1:], MASK[1:])
-    assert halves.averages() == pytest.approx(mismatch_metrics(OLD, SAMPLER, MASK).averages())
-
-
-def test_metrics_of_programs_that_agree_are_perfect() -> None:
-    assert mismatch_metrics(OLD, OLD, MASK).averages() == {
-        "logprob_difference": 0.0,
-        "kl_sampler_old": 0.0,
-        "weight_mean": 1.0,
-        "weight_max": 1.0,
-        "effective_sample_size": 1.0,
-    }
-
-
-def test_metrics_of_nothing_are_numbers() -> None:
-    empty = torch.zeros(0, 3)
-    assert mismatch_metrics(empty, empty, torch.zeros(0, 3, dtype=torch.bool)).averages()["weight_mean"] == 0.0
-
-
 def test_what_stands_in_the_padding_does_not_matter() -> None:
     sampler = SAMPLER.masked_fill(~MASK, torch.nan)
     assert torch.equal(
         truncated_importance_weights(OLD, sampler, MASK, level="sequence"),
         truncated_importance_weights(OLD, SAMPLER, MASK, level="sequence"),
     )
-    assert mismatch_metrics(OLD, sampler, MASK).averages() == mismatch_metrics(OLD, SAMPLER, MASK).averages()
 
 
 def test_bad_numbers_are_refused() -> None:

@@ -151,7 +151,7 @@ def test_the_iteration_is_read_from_the_name_and_another_name_is_refused():
 @pytest.fixture
 def train(make_collector, tmp_path):
     def run(*, iterations, module=None, **options):
-        callback = IterationCheckpoint(tmp_path / "checkpoints", **options)
+        callback = IterationCheckpoint(tmp_path / "checkpoints", **({"keep": 3} | options))
         collector = make_collector(start=False, group_size=2, max_steps=1)
         trainer = L.Trainer(
             accelerator="cpu",
@@ -173,8 +173,8 @@ def train(make_collector, tmp_path):
     ("options", "written"),
     [
         ({"every_n_iterations": 1}, [3, 4, 5]),  # the newest three
-        ({"every_n_iterations": 2, "keep": 9}, [2, 4, 5]),  # and always the last
-        ({"every_n_iterations": 100}, [5]),
+        ({"every_n_iterations": 2, "keep": 9}, [1, 2, 4, 5]),  # and always the first and the last
+        ({"every_n_iterations": 100}, [1, 5]),
         ({"every_n_iterations": 1, "keep": 1}, [5]),
     ],
     ids=str,
@@ -190,10 +190,10 @@ def test_a_run_that_is_asked_to_stop_writes_one_first(train):
         module.trainer.should_stop = module.policy_version == 1
 
     module.at_step = stop_in_the_second_iteration
-    assert train(iterations=5, module=module, every_n_iterations=100) == [2]
+    assert train(iterations=5, module=module, every_n_iterations=100) == [1, 2]
 
 
 @pytest.mark.parametrize("options", [{"every_n_iterations": 0}, {"keep": 0}], ids=str)
 def test_impossible_numbers_are_refused(tmp_path, options):
     with pytest.raises(ConfigError, match="must be at least 1"):
-        IterationCheckpoint(tmp_path, **options)
+        IterationCheckpoint(tmp_path, **({"every_n_iterations": 1, "keep": 1} | options))

@@ -100,6 +100,15 @@ def test_a_success_of_the_same_batch_comes_too_late_to_be_replayed(start, see):
     assert len(callback.buffer) == 1
 
 
+def test_a_success_that_the_update_leaves_out_is_remembered(start, see):
+    """Its group was dropped as too small or stale, and it solved the task all the same."""
+    callback = start()
+    given = batch(0, group(0, 0.0, 0.0))
+    given.leftovers.append(group(0, 1.0, number=1))
+    see(callback, given)
+    assert [trajectory.id for trajectory in callback.buffer.entries(TASK.id)] == ["0/1/0"]
+
+
 def test_what_was_replayed_is_not_remembered_a_second_time(start, see):
     callback = start()
     see(callback, batch(0, group(0, 1.0, 0.0)))

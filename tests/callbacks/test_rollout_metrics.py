@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from arpo.agent.actions import Click, Wait
+from arpo.callbacks.iteration_axis import IterationAxis
 from arpo.callbacks.rollout_metrics import RolloutMetrics, batch_metrics
 from arpo.run.loggers import JsonLinesLogger
 from arpo.types import Outcome
@@ -72,7 +73,7 @@ def test_an_empty_rollout_is_refused() -> None:
 
 def test_a_fit_logs_one_line_an_iteration_with_the_collectors_own_numbers(tmp_path: Path, make_collector) -> None:
     logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
-    fit(tmp_path, make_collector(start=False), [RolloutMetrics()], loggers=[logger], iterations=3)
+    fit(tmp_path, make_collector(start=False), [IterationAxis(), RolloutMetrics()], loggers=[logger], iterations=3)
     lines = [json.loads(line) for line in logger.path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     for line in lines:

@@ -1,12 +1,16 @@
 """Demonstrations, collected for real on the desktop in memory."""
 
 import json
+import logging
+import re
+import time
 from functools import partial
 
 import pytest
 
 from arpo.agent.parser import parse_response
 from arpo.agent.prompt import Prompt
+from arpo.datamodules import collecting
 from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.fake import FakeDesktop, fake_tasks
@@ -26,6 +30,19 @@ class NoDesktop(FakeDesktop):
         raise EnvError("reset", "there is no desktop here")
 
 
+class SlowDesktop(FakeDesktop):
+    def reset(self, task):
+        time.sleep(0.05)
+        return super().reset(task)
+
+
+class StingyDesktop(FakeDesktop):
+    """Gives partial credit for a whole solution."""
+
+    def evaluate(self):
+        return 0.3 * super().evaluate()
+
+
 @pytest.fixture
 def make_data(tmp_path, tiny_model):
     def make(*, model=tiny_model, make_env=FakeDesktop, pool_size=2, **options):
@@ -36,6 +53,7 @@ def make_data(tmp_path, tiny_model):
             "steps": 5,
             "batch_size": 4,
             "image_limits": (3136, 15680),
+            "success_threshold": 0.5,
         } | options
         return DemonstrationDataModule(
             EnvPool(make_env, size=pool_size, backend="thread", reset_timeout_s=5.0),
@@ -131,6 +149,7 @@ def test_demonstrations_are_collected_once_and_kept(make_data):
         {"demonstrator": Demonstrator(success_rate=0.9)},
         {"max_steps": 5},
         {"image_limits": (3136, 12544)},
+        {"success_threshold": 0.4},
         {"seed": 1},
     ],
     ids=lambda changed: next(iter(changed)),
@@ -199,6 +218,20 @@ def test_a_desktop_that_always_fails_ends_it_with_its_error(make_data):
         make_data(make_env=partial(FakeDesktop, faults=Faults([Fault("error", "step")]))).setup("fit")
 
 
+def test_a_log_hears_how_far_a_long_collection_is(make_data, monkeypatch, caplog):
+    monkeypatch.setattr(collecting, "REPORT_S", 0.01)
+    with caplog.at_level(logging.INFO):
+        set_up(make_data(make_env=SlowDesktop, pool_size=1))
+    said = re.findall(r"(\d+) of 6 demonstrations are collected", caplog.text)
+    assert len({int(number) for number in said}) > 1
+
+
+@pytest.mark.parametrize(("threshold", "successes"), [(0.2, 2), (0.3, 0)])
+def test_a_success_lies_above_the_threshold(make_data, threshold, successes):
+    data = set_up(make_data(make_env=StingyDesktop, tasks=TASKS[:1], success_threshold=threshold))
+    assert sum(trajectory.task_reward for trajectory in demonstrated(data).values()) == successes
+
+
 def test_a_task_that_is_too_long_to_demonstrate_is_named(make_data):
-    with pytest.raises(ConfigError, match=r"fake/type/2 takes more than max_steps=2.*raise demonstrations\.max_steps"):
+    with pytest.raises(ConfigError, match=r"fake/type/2 takes more than max_steps=2.*raise max_steps"):
         make_data(max_steps=2).setup("fit")

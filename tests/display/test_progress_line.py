@@ -143,6 +143,8 @@ def test_the_line_stays_one_line_in_a_narrow_terminal(state: State) -> None:
     shown = rendered(training_line(state, ROLLING), width=60)
     assert shown.count("\n") == 1
     assert "rollout 16/64" in shown
+    assert re.match("[━╸╺]{10} ", shown)  # the words give way, not the bar
+    assert len(shown.rstrip()) == 60
 
 
 def test_outside_of_a_training_the_episodes_alone_are_counted() -> None:
@@ -153,8 +155,8 @@ def test_outside_of_a_training_the_episodes_alone_are_counted() -> None:
     # 2 episodes in 4 s: the 6 that are left take 12
     said = ["evaluation test 2/8", "success 50 %", "0:12 to go", "2.5 steps/s", "1 episode lost"]
     assert evaluation_line(evaluating) == Line(said, 0.25)
-    fresh = RolloutStatus(env_states={}, name="test", episodes_total=8)
-    assert evaluation_line(fresh) == Line(["evaluation test 0/8"], 0.0)
+    fresh = RolloutStatus(env_states={}, name="train", episodes_total=8)  # a list of tasks may have any name
+    assert evaluation_line(fresh) == Line(["evaluation train 0/8"], 0.0)
 
 
 def test_a_warm_start_counts_its_steps() -> None:

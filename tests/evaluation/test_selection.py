@@ -57,6 +57,12 @@ def test_infeasible_tasks_are_dropped_or_judged_like_all_others():
     assert SelectionRule(infeasible="keep").judge(solved) is Verdict.KEPT
 
 
+def test_exactly_so_many_successes_may_be_asked_for():
+    rule = SelectionRule(min_successes=2, max_successes=2)
+    verdicts = [rule.judge(Attempts(TASK, successes, 4, 0)) for successes in (1, 2, 3)]
+    assert verdicts == [Verdict.TOO_HARD, Verdict.KEPT, Verdict.TOO_EASY]
+
+
 @pytest.mark.parametrize(
     ("rule", "words"),
     [

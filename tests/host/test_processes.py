@@ -4,12 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from arpo.host.processes import own_name, owner_lives
+from arpo.host.processes import end_processes, own_name, owner_lives
 
 
 @pytest.fixture
@@ -64,3 +65,25 @@ def test_a_process_that_may_not_be_looked_at_counts_as_living(monkeypatch):
     monkeypatch.setattr(Path, "read_text", refuse)
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: refuse())
     assert owner_lives("1-1")
+
+
+TIDY = """
+import signal, sys, time
+
+def tidy(*_):
+    time.sleep(0.5)
+    sys.exit(7)
+
+signal.signal(signal.SIGTERM, tidy)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_gets_the_time_to_tidy_up(monkeypatch):
+    monkeypatch.setenv("ARPO_TEST_LABEL", "tidy")
+    with subprocess.Popen([sys.executable, "-c", TIDY], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        monkeypatch.delenv("ARPO_TEST_LABEL")
+        assert end_processes("tidy", variable="ARPO_TEST_LABEL") == 1
+        assert process.wait(timeout=10) == 7

@@ -22,8 +22,9 @@ def prepare(chat: ChatTokenizer, *episodes: Trajectory) -> tuple[list[TokenizedT
 def test_position_ids_equal_the_models_own(tiny_model: Path, chat: ChatTokenizer, images: ImageProcessor) -> None:
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
     wide = trajectory(chat, (4, 5), size=(1920, 1080))
-    batch = collate(*prepare(chat, trajectory(chat, (0,)), wide, trajectory(chat, (1, 2, 3))), images)
-    valid = torch.arange(batch.input_ids.shape[1]) < batch.lengths.unsqueeze(1)
+    tokens, screenshots = prepare(chat, trajectory(chat, (0,)), wide, trajectory(chat, (1, 2, 3)))
+    batch = collate(tokens, screenshots, images)
+    valid = torch.arange(batch.input_ids.shape[1]) < torch.tensor([len(sequence) for sequence in tokens])[:, None]
     distinct = [0, 1, 2, 3, 4, 5]  # no screenshot is shared here, so the distinct ones are all, in order
     expected, _ = model.model.get_rope_index(
         batch.input_ids, batch.image_mask.int(), batch.image_grid[distinct], attention_mask=valid.int()
@@ -47,7 +48,7 @@ def test_a_screenshot_that_is_seen_often_is_embedded_once(chat: ChatTokenizer, i
 def test_rows_keep_their_order_and_are_padded_on_the_right(chat: ChatTokenizer, images: ImageProcessor) -> None:
     tokens, screenshots = prepare(chat, trajectory(chat, (0,)), trajectory(chat, (1, 2)))
     batch = collate(tokens, screenshots, images)
-    assert batch.lengths.tolist() == [len(tokens[0]), len(tokens[1])]
+    assert batch.input_ids.shape == (2, len(tokens[1]))
     for row, sequence in enumerate(tokens):
         length = len(sequence)
         assert torch.equal(batch.input_ids[row, :length], sequence.input_ids)

@@ -27,14 +27,17 @@ def as_batch(policy: Policy, *episodes: Trajectory) -> TokenBatch:
     return collate(tokens, {k: png for e in episodes for k, png in e.screenshots.items()}, policy.images)
 
 
-def mixed_batch(policy: Policy) -> TokenBatch:
+def mixed_episodes(policy: Policy) -> list[Trajectory]:
     """Three episodes of unequal length that share a screenshot, one of another screen."""
-    return as_batch(
-        policy,
+    return [
         trajectory(policy.chat, (0, 1, 2)),
         trajectory(policy.chat, (0, 3)),
         trajectory(policy.chat, (4,), size=(1920, 1080)),
-    )
+    ]
+
+
+def mixed_batch(policy: Policy) -> TokenBatch:
+    return as_batch(policy, *mixed_episodes(policy))
 
 
 def full_logprobs(
@@ -92,7 +95,8 @@ def test_a_row_does_not_depend_on_the_rest_of_its_micro_batch(policy: Policy) ->
 def test_what_stands_in_the_padding_changes_nothing(policy: Policy) -> None:
     batch = mixed_batch(policy)
     expected = policy.action_logprobs(batch).logprobs
-    padding = torch.arange(batch.input_ids.shape[1]) >= batch.lengths.unsqueeze(1)
+    lengths = [len(tokens) for episode in mixed_episodes(policy) for tokens in tokenize(episode, policy.chat)]
+    padding = torch.arange(batch.input_ids.shape[1]) >= torch.tensor(lengths)[:, None]
     batch.input_ids[padding] = 99
     assert padding.any()
     assert torch.equal(policy.action_logprobs(batch).logprobs, expected)

@@ -151,6 +151,15 @@ def test_a_gradient_of_an_earlier_step_is_not_used_again():
     assert torch.equal(parameter, after)
 
 
+def test_a_rate_of_0_is_a_rate():
+    """It is where a schedule may begin or end, and it changes nothing."""
+    parameter = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    optimizer = MasterWeightAdamW([parameter], lr=0.0)
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert parameter.item() == 1.0
+
+
 def test_a_negative_rate_is_refused():
     with pytest.raises(ValueError, match=r"lr must not be negative, got -1"):
         MasterWeightAdamW([nn.Parameter(torch.ones(1))], lr=-1)

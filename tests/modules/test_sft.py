@@ -17,7 +17,7 @@ from tests.modules.conftest import fit, weights
 def make_sft(make_policy):
     def make(**options):
         optimizer = options.pop("optimizer", partial(MasterWeightAdamW, lr=3e-3, betas=(0.9, 0.98)))
-        return SFTModule(make_policy, optimizer, **({"steps": 10} | options))
+        return SFTModule(make_policy, optimizer, **({"steps": 10, "micro_batch_tokens": 65536} | options))
 
     return make
 

@@ -22,23 +22,27 @@ def chat(tiny_model: Path) -> ChatTokenizer:
     return ChatTokenizer(tiny_model)
 
 
+COMPACT = Prompt.compact()
 MakeCollector = Callable[..., RolloutCollector]
 
 
 @pytest.fixture
 def make_collector(chat: ChatTokenizer, tmp_path: Path) -> Iterator[MakeCollector]:
     collectors = []
+    tiny_chat = chat
 
     def make(
         *,
         engine=None,
-        make_engine=lambda: ScriptedEngine(chat, moody_clicker(chat)),
+        make_engine=lambda: ScriptedEngine(tiny_chat, moody_clicker(tiny_chat)),
         make_env=FakeDesktop,
         make_pool=EnvPool,
         size=3,
         step_timeout_s=5.0,
         directory="trajectories",
         start=True,
+        chat=tiny_chat,
+        prompt=COMPACT,
         **settings,
     ) -> RolloutCollector:
         numbers = {"group_size": 4, "max_steps": 4, "max_tokens": 40, "max_context": 2000} | settings
@@ -46,7 +50,7 @@ def make_collector(chat: ChatTokenizer, tmp_path: Path) -> Iterator[MakeCollecto
             make_engine if engine is None else lambda: engine,
             make_pool(make_env, size=size, backend="thread", reset_timeout_s=5.0, step_timeout_s=step_timeout_s),
             chat,
-            Prompt.compact(),
+            prompt,
             TrajectoryStore(tmp_path / directory),
             RolloutSettings(**numbers),
         )

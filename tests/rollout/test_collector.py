@@ -1,15 +1,19 @@
 import asyncio
+import json
 import logging
+import shutil
 import threading
 import time
 from dataclasses import replace
 
 import pytest
 
+from arpo.agent.prompt import Prompt
 from arpo.envs.fake import FakeDesktop
 from arpo.envs.faults import Fault, Faults
 from arpo.errors import ArpoError, ConfigError, EngineError, RolloutError
 from arpo.inference.scripted import ScriptedEngine
+from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.sampler import TaskRequest
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import RolloutBatch
@@ -204,6 +208,16 @@ def test_a_group_made_by_an_older_policy_is_stale(chat, make_collector):
         collector.wait(0, policy_version=1)
 
 
+def test_a_success_of_a_group_that_is_too_small_is_carried_in_the_batch(chat, make_collector, tmp_path):
+    make_env = faulty([Fault("error", "step", attempts=3)], tmp_path / "ledger")
+    numbers = {"size": 1, "max_attempts": 1, "min_group_size": 2}
+    asked = [TASKS[0], TaskRequest(TASKS[1], group_size=5)]
+    batch = make_collector(engine=solver(chat), make_env=make_env, **numbers).collect(asked, 0, 0)
+    assert [(group.task, len(group.trajectories)) for group in batch.groups] == [(TASKS[1], 2)]
+    (left,) = batch.leftovers  # the first three episodes of each task met the faults: 4 - 3 = 1, below 2
+    assert (left.task, [t.id for t in left.trajectories]) == (TASKS[0], ["0/0/3"])
+
+
 def test_a_lag_within_the_limit_is_none(chat, make_collector):
     collector = make_collector(engine=solver(chat), max_policy_lag=1)
     collector.submit(0, TASKS[:2])
@@ -270,6 +284,39 @@ def test_episodes_of_another_run_iteration_or_policy_are_made_again(chat, make_c
     batch = collector.collect(TASKS, version, change.get("iteration", 3))
     assert batch.metrics["rollout/resumed_episodes"] == 0
     assert {t.policy_version for group in batch.groups for t in group.trajectories} == {version}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"temperature": 0.5}, {"max_tokens": 39}, {"max_context": 1999}, {"max_steps": 3}, {"prompt": Prompt.ui_tars()}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_episodes_that_were_sampled_with_other_settings_are_made_again(chat, make_collector, caplog, changed):
+    make_collector(engine=solver(chat)).collect(TASKS, 0, 3)
+    batch = make_collector(engine=solver(chat), **changed).collect(TASKS, 0, 3)
+    assert batch.metrics["rollout/resumed_episodes"] == 0
+    assert "16 of 16 stored episodes were sampled with other settings" in caplog.text
+
+
+def test_episodes_of_another_model_are_made_again(chat, make_collector, tiny_model, tmp_path):
+    make_collector(engine=solver(chat)).collect(TASKS, 0, 3)
+    shutil.copytree(tiny_model, tmp_path / "copy")
+    same = make_collector(engine=solver(chat), chat=ChatTokenizer(tmp_path / "copy"))
+    assert same.collect(TASKS, 0, 3).metrics["rollout/resumed_episodes"] == 16  # it is the content that counts
+    weights = tmp_path / "copy" / "model.safetensors"
+    weights.write_bytes(bytes(byte ^ 1 for byte in weights.read_bytes()))
+    other = make_collector(engine=solver(chat), chat=ChatTokenizer(tmp_path / "copy"))
+    assert other.collect(TASKS, 0, 3).metrics["rollout/resumed_episodes"] == 0
+
+
+def test_episodes_from_before_settings_were_stored_are_made_again(chat, make_collector, tmp_path):
+    make_collector(engine=solver(chat)).collect(TASKS, 0, 3)
+    path = tmp_path / "trajectories" / "train" / "iteration_000003.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({record.pop("sampling") for record in records}) == 1
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    batch = make_collector(engine=solver(chat)).collect(TASKS, 0, 3)
+    assert batch.metrics["rollout/resumed_episodes"] == 0
 
 
 def test_an_iteration_that_was_collected_may_be_asked_for_again(make_collector):

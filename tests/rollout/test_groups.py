@@ -27,10 +27,31 @@ def test_a_smaller_group_may_be_asked_for():
     assert select_groups(REQUESTS[:1], [row(None)], min_group_size=2, oldest=0).too_small == 1
 
 
-def test_one_old_step_makes_a_group_stale():
+def test_a_group_with_too_few_members_that_are_fresh_is_stale():
     selection = select_groups(REQUESTS, [row(5, 5), row(4, 5), row(6, 5)], min_group_size=2, oldest=5)
     assert [group.task.id for group in selection.groups] == ["a", "c"]
-    assert (selection.too_small, selection.stale) == (0, 1)
+    assert (selection.too_small, selection.stale, selection.stale_episodes) == (0, 1, 1)
+
+
+def test_a_stale_member_is_left_out_and_its_group_stays():
+    members = row(5, 4, None, 6)
+    selection = select_groups(REQUESTS[:1], [members], min_group_size=2, oldest=5)
+    assert [group.trajectories for group in selection.groups] == [(members[0], members[3])]
+    assert (selection.too_small, selection.stale, selection.stale_episodes) == (0, 0, 1)
+    assert [group.trajectories for group in selection.leftovers] == [(members[1],)]
+
+
+def test_what_is_left_out_is_carried_along_with_its_task():
+    rows = [row(5, 5), row(None, 5), row(4, 5)]  # whole, too small, stale
+    selection = select_groups(REQUESTS, rows, min_group_size=2, oldest=5)
+    assert [(group.task.id, group.trajectories) for group in selection.leftovers] == [
+        ("b", (rows[1][1],)),
+        ("c", tuple(rows[2])),
+    ]
+
+
+def test_a_group_that_lost_every_episode_leaves_nothing_over():
+    assert select_groups(REQUESTS[:1], [row(None, None)], min_group_size=2, oldest=5).leftovers == []
 
 
 def test_metrics_by_hand():
@@ -47,6 +68,7 @@ def test_metrics_by_hand():
             "rollout/dropped_episodes": 1,
             "rollout/dropped_groups": 1,
             "rollout/stale_groups": 1,
+            "rollout/stale_episodes": 1,
             "time/rollout": 2,
             "time/generate": 3,
             "time/env": 6,

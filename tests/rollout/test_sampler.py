@@ -88,11 +88,14 @@ def test_a_success_lies_above_the_threshold():
 
 def test_statistics_come_back_from_their_state():
     statistics = TaskStatistics(window=3)
-    statistics.record("a", [make_trajectory(task_reward=reward) for reward in (0.0, 1.0, 1.0)])
+    statistics.record(
+        "a", [make_trajectory(task_reward=reward, steps=steps) for reward, steps in ((0.0, 2), (1.0, 3), (1.0, 4))]
+    )
     statistics.record("b", [None])
     restored = TaskStatistics(window=2)
     restored.record("c", [None])
     restored.load_state_dict(json.loads(json.dumps(statistics.state_dict())))
     assert restored.state_dict().keys() == {"a", "b"}
     assert list(restored["a"].successes) == [True, True]  # the newest, as many as fit
+    assert list(restored["a"].lengths) == [3, 4]
     assert (restored["a"].visits, restored["b"].failures) == (3, 1)

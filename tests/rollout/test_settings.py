@@ -8,8 +8,8 @@ from arpo.rollout.settings import RolloutSettings
     ("change", "message"),
     [
         ({"group_size": 0}, "group_size must be at least 1, got 0"),
-        ({"min_group_size": 5}, "is above group_size=4"),
-        ({"max_context": 40}, "must be above max_tokens"),
+        ({"min_group_size": 5}, "min_group_size=5 is above group_size=4"),
+        ({"max_context": 40}, "max_context=40 must be above max_tokens=40"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"max_policy_lag": -1}, "not be negative"),
         ({"max_attempts": 0}, "max_attempts"),

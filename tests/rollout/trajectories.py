@@ -30,6 +30,7 @@ def make_trajectory(
     keys = [hashlib.sha256(png).hexdigest() for png in pngs]
     return Trajectory(
         id=id,
+        sampling="0123456789abcdef",
         task_id=task_id,
         domain=domain,
         instruction="click “red” \ud83d",  # non-ASCII, and half a surrogate pair

@@ -23,7 +23,7 @@ Parameters = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One metric, what it is about, and what is right."""
+    """One metric, the result that it judges, and the rules for it."""
 
     metric: str
     result: Parameters
@@ -43,13 +43,13 @@ class DesktopTask:
     checks: tuple[Check, ...]
     """Empty for an infeasible task."""
     any_check: bool
-    """Whether one check that holds is enough (`conj: or`)."""
+    """True if one check that holds is enough (`conj: or`)."""
     solution: tuple[Action, ...]
     """A script that solves it, in screen pixels. A key of ours; empty where there is none."""
 
     @property
     def infeasible(self) -> bool:
-        """Whether the right answer is to say that it cannot be done."""
+        """True if the right answer is to say that it cannot be done."""
         return not self.checks
 
 

@@ -51,7 +51,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a program of the guest ended."""
+    """The end of a program of the guest."""
 
     output: str
     error: str
@@ -59,7 +59,7 @@ class Execution:
 
 
 class Guest:
-    """One guest server. A call that is not done at its deadline raises `EnvError` of kind `guest`.
+    """A client of one guest server. A call that is not done at its deadline raises `EnvError` of kind `guest`.
 
     It does so at the deadline, but where the headers of an answer drip: when they have come.
 
@@ -246,7 +246,7 @@ def _read(response: httpx.Response, deadline: float) -> bytes:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Say whether a failed request may go well in a moment: the connection broke, and nobody kept us waiting."""
+    """Return whether a failed request may go well in a moment: the connection broke, and nobody kept us waiting."""
     return isinstance(error.__cause__, httpx.TransportError) and not isinstance(
         error.__cause__, httpx.TimeoutException
     )

@@ -26,7 +26,7 @@ class Obstacle:
     """Something in a task file that cannot run here."""
 
     key: str
-    """Where in the file, such as `config[2].type`."""
+    """The place in the file, such as `config[2].type`."""
     name: str
     reason: str
 

@@ -110,7 +110,7 @@ class Browser:
 
     @property
     def alive(self) -> bool:
-        """Whether commands can still be sent."""
+        """True while commands can be sent."""
         return not self._dead
 
     def send(self, method: str, params: Mapping[str, Any] | None = None, session: str = "") -> "Future[Any]":

@@ -99,7 +99,7 @@ class MiniWobEnv:
 
     @property
     def raw_reward(self) -> float:
-        """What the page itself said last, in [-1, 1]; many pages give fractions for half a solution."""
+        """The last reward of the page itself, in [-1, 1]; many pages give fractions for half a solution."""
         return self._raw_reward
 
     @property

@@ -68,7 +68,7 @@ class Key:
     code: int
     """Windows virtual key code: what `event.which` shows."""
     text: str
-    """What it writes."""
+    """The text that it writes."""
 
 
 def find_key(name: str) -> Key | None:

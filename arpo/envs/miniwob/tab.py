@@ -139,7 +139,7 @@ class Tab:
 
     @property
     def alive(self) -> bool:
-        """Whether the browser is still there."""
+        """True while the browser is there."""
         return self._browser.alive
 
     @property

@@ -119,7 +119,7 @@ def _comes_true(condition: Callable[[], bool], limit_s: float, poll_s: float) ->
 
 
 def same_page(address: str, other: str) -> bool:
-    """Say whether two addresses are of one page, whatever their scheme, `www.` and last slash."""
+    """Return whether two addresses are of one page, whatever their scheme, `www.` and last slash."""
     return _bare(address) == _bare(other)
 
 

@@ -25,7 +25,7 @@ STDERR_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class GuestAddress:
-    """Where the servers of one guest listen, as OSWorld's graders need it."""
+    """The addresses at which the servers of one guest listen, as OSWorld's graders need them."""
 
     host: str
     server_port: int
@@ -37,7 +37,7 @@ class GuestAddress:
 
 
 class GraderProcess:
-    """Scores tasks with the metric functions of `desktop-env`.
+    """A process that scores tasks with the metric functions of `desktop-env`.
 
     The process is started for the first task, and again after it died or was too slow. It ends with this process.
 

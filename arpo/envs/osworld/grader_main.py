@@ -74,7 +74,7 @@ class AbsentModule(ModuleType):
 
 
 class AbsentPackages(MetaPathFinder, Loader):
-    """Finds the packages of ABSENT that nothing else finds."""
+    """A finder of the packages of ABSENT that nothing else finds."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -191,7 +191,7 @@ class GraderError(Exception):
 
 
 class Grader:
-    """Grades one task after the other."""
+    """OSWorld's metric functions and getters, applied to one task after the other."""
 
     def __init__(self) -> None:
         sys.meta_path.append(AbsentPackages())
@@ -266,7 +266,7 @@ def _call(kind: str, name: str, functions: Evaluators, *arguments: Any, **option
 
 
 def _lacking(functions: Evaluators) -> dict[str, str | None]:
-    """Say for each function whether its module can be imported, and what stops it."""
+    """Return the reason why each function's module cannot be imported, None where it can."""
     found: dict[str, str | None] = dict.fromkeys(functions.names())
     for name in found:
         try:

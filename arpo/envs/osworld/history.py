@@ -18,7 +18,7 @@ GUEST_PATH = ".config/google-chrome/Default/History"
 EPOCH = datetime(1601, 1, 1)
 """Chrome counts microseconds from here."""
 LINK_TRANSITION = 805306368
-"""How a visit came about, as Chrome writes it for a link that was followed."""
+"""The cause of a visit, as Chrome writes it for a link that was followed."""
 
 
 def add_visits(database: Path, history: Sequence[Mapping[str, Any]], *, now: datetime) -> None:

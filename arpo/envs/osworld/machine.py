@@ -29,7 +29,7 @@ CAPABILITIES = (
 def virtual_machine(
     disk: str | Path | None, *, image: str, memory_mb: int = 4096, cores: int = 4, kvm: bool = True
 ) -> ContainerSpec:
-    """Return how to start OSWorld's machine. Its disk is mounted read-only: every container begins with the same one.
+    """Return the container of OSWorld's machine. Its disk is mounted read-only: each container begins with the same.
 
     Args:
         disk: OSWorld's `Ubuntu.qcow2`, at this path on every node that has environments.

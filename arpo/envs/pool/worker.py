@@ -55,8 +55,7 @@ class EnvWorker:
     failures = ()
 
     def __init__(self, make_env: Callable[[], DesktopEnv], count: int, label: str | None = None) -> None:
-        self._envs = [HostedEnv(make_env) for _ in range(count)]
-        self._threads = [DaemonThread(f"env-{index}") for index in range(count)]
+        self._envs = [HostedEnv(make_env, DaemonThread(f"env-{index}")) for index in range(count)]
         if label is not None:
             os.environ[WORKER_VARIABLE] = label
 
@@ -66,23 +65,25 @@ class EnvWorker:
         Returns:
             What the method returns, or the `ArpoError` it raises: as a value it crosses processes unchanged.
         """
-        operation = partial(getattr(self._envs[index], method), *arguments)
+        env = self._envs[index]
         try:
-            return await asyncio.wrap_future(self._threads[index].submit(operation))
+            return await asyncio.wrap_future(env.thread.submit(partial(getattr(env, method), *arguments)))
         except ArpoError as error:
             return error
 
     async def kill(self) -> None:
         """Close every environment and end its thread; one that hangs keeps its thread until the process ends."""
-        for env, thread in zip(self._envs, self._threads, strict=True):
-            thread.submit(env.close)
-            thread.stop()
+        for env in self._envs:
+            env.thread.submit(env.close)
+            env.thread.stop()
 
 
 class HostedEnv:
     """An environment held to its contract: whatever it does wrong becomes an `EnvError`."""
 
-    def __init__(self, make_env: Callable[[], DesktopEnv]) -> None:
+    def __init__(self, make_env: Callable[[], DesktopEnv], thread: DaemonThread) -> None:
+        self.thread = thread
+        """The one thread in which everything below is called."""
         self._make_env = make_env
         self._env: DesktopEnv | None = None
         self._solution: Iterator[Action] | None = None

@@ -2,11 +2,9 @@
 
 import pytest
 
-from arpo.agent.actions import CallUser, Click, Fail, Finished
 from arpo.envs.desktop.tasks import COMMAND_TIMEOUT_S
 from arpo.envs.guest.client import Execution, Guest, Window
 from arpo.envs.guest.setup import Screen, TaskSetup
-from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.errors import EnvError
 
@@ -85,20 +83,3 @@ def test_a_window_that_does_not_come_fails_a_reset_and_not_a_grading():
         setup.prepare([ACTIVATE])
     setup.conclude([ACTIVATE])
     assert guest.calls == []
-
-
-@pytest.mark.parametrize(
-    ("last", "infeasible", "score"),
-    [
-        (Fail(), True, 1.0),
-        (CallUser(), True, 1.0),
-        (Finished(), True, 0.0),
-        (None, True, 0.0),
-        (Fail(), False, 0.0),
-        (CallUser(), False, 0.0),
-        (Click(1, 1), False, None),
-        (None, False, None),
-    ],
-)
-def test_giving_up_solves_an_infeasible_task_and_fails_every_other(last, infeasible, score):
-    assert score_of_giving_up(last, infeasible=infeasible) == score

@@ -64,7 +64,7 @@ def test_an_environment_is_always_called_in_its_own_thread(witnesses):
 
 
 @pytest.mark.usefixtures("witnesses")
-def test_what_an_environment_does_against_its_protocol_is_an_answer_not_a_hang():
+def test_what_an_environment_does_against_its_protocol_is_an_answer_not_a_hang(caplog):
     async def scenario():
         worker = EnvWorker(ThreadWitness, count=1)
         unbuilt = await worker.call(0, "evaluate")
@@ -79,6 +79,7 @@ def test_what_an_environment_does_against_its_protocol_is_an_answer_not_a_hang()
     assert isinstance(unbuilt, EnvError)
     assert isinstance(nonsense, EnvError)
     assert rebuilt is None
+    assert "the browser is gone" in caplog.text
 
 
 def test_distractors_are_empty_where_the_environment_knows_none():

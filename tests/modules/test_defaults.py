@@ -1,0 +1,40 @@
+"""Two places name the same numbers: a constructor for whoever writes Python, the configuration for whoever runs it."""
+
+import inspect
+from pathlib import Path
+
+import hydra
+import pytest
+from omegaconf import OmegaConf
+
+from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
+from arpo.modules.optimizer import MasterWeightAdamW
+from arpo.modules.sft import SFTModule
+from arpo.replay import ReplayBuffer
+from arpo.run.build import register_resolvers
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+@pytest.mark.parametrize(
+    ("constructor", "node", "overrides"),
+    [
+        (GRPOModule, "module", []),
+        (Objective, "module.objective", []),
+        (MasterWeightAdamW, "module.optimizer", []),
+        (ReplayBuffer, "replay.buffer", []),
+        (SFTModule, "module", ["experiment=warmstart_fake"]),
+    ],
+)
+def test_a_default_of_a_constructor_is_that_of_the_configuration(constructor, node, overrides):
+    register_resolvers()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = hydra.compose("train", ["paths.run_dir=run", "model.path=somewhere", *overrides])
+    configured = OmegaConf.to_container(OmegaConf.select(cfg, node), resolve=True)
+    parameters = inspect.signature(constructor).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    defaults.pop("eps", None)  # of AdamW: PyTorch's, and nobody's to configure
+    assert defaults, "a constructor without defaults would prove nothing"
+    shown = {name: tuple(value) if isinstance(value, list) else value for name, value in configured.items()}
+    assert {name: shown[name] for name in defaults} == defaults
