@@ -166,3 +166,8 @@ def test_the_source_always_compiles_and_is_ascii(action):
 def test_what_cannot_be_done_is_refused(action):
     with pytest.raises(ValueError, match=r"must be finite|canonical"):
         to_pyautogui(action)
+
+
+@pytest.mark.parametrize("scroll", [Scroll("up"), Scroll("up", 3, None), Scroll("up", None, 4)])
+def test_a_scroll_without_a_whole_position_turns_where_the_pointer_is(scroll):
+    assert "pyautogui.scroll(5)\n" in to_pyautogui(scroll)
