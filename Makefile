@@ -56,5 +56,5 @@ lock:  ## Resolve requirements.txt into requirements/cpu.lock; run it after chan
 	@$(PYTHON) tools/setup.py lock
 
 clean:  ## Remove the environment and every cache; outputs/ and multirun/ stay.
-	rm -rf .venv .venv-lock .venv-osworld .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf .venv .venv-osworld .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find arpo tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

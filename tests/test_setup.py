@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from tools import setup
 
@@ -17,7 +18,7 @@ def environment(tmp_path: Path) -> setup.Environment:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch()
     (tmp_path / "pyvenv.cfg").write_text("version = 3.11.7\n")
-    return setup.Environment(tmp_path, "cpu")
+    return setup.Environment(tmp_path, "cpu", [setup.CPU_LOCK])
 
 
 def executable(path: Path) -> Path:
@@ -27,7 +28,7 @@ def executable(path: Path) -> Path:
 
 
 def pins(lines: list[str]) -> dict[str, str]:
-    return {setup.package_of(line): line.split("==")[1].split(",")[0] for line in lines}
+    return {canonicalize_name(re.split(r"[\[=]", line)[0]): line.split("==")[1].split(",")[0] for line in lines}
 
 
 def test_every_direct_requirement_has_the_version_of_the_lock() -> None:
@@ -37,8 +38,9 @@ def test_every_direct_requirement_has_the_version_of_the_lock() -> None:
 
 
 def test_the_requirements_are_pinned_sorted_and_free_of_hosts_and_paths() -> None:
-    locked = setup.CPU_LOCK.read_text()
-    assert setup.lock_text(locked) == locked
+    locked = setup.CPU_LOCK.read_text().splitlines()
+    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.+]+", line) for line in locked)
+    assert [line.split("==")[0] for line in locked] == sorted(line.split("==")[0] for line in locked)
     for line in setup.requirement_lines(setup.REQUIREMENTS.read_text(), "cuda"):
         assert re.fullmatch(r"[\w.\-]+(\[\w+\])?==[\w.+]+(,!=[\w.+]+)?", line), line
     assert "://" not in setup.REQUIREMENTS.read_text()
@@ -59,11 +61,10 @@ def test_a_device_marker_chooses_the_line_and_is_removed() -> None:
     assert setup.requirement_lines(text, "cuda") == ["b==2", "c[x]==3"]
 
 
-def test_the_lock_leaves_out_local_paths_and_what_no_cpu_runs() -> None:
-    frozen = (
-        "torch==2.13.0+cpu\nPyYAML==6.0.3\ntriton==3.9.0\nlocal @ file:///wheels/local.whl\n-e ./here\npip==26.3\n"
-    )
-    assert setup.lock_text(frozen) == "PyYAML==6.0.3\ntorch==2.13.0+cpu\n"
+def test_the_lock_leaves_out_what_no_cpu_runs_and_what_only_unread_parts_ask_for() -> None:
+    locked = pins(setup.CPU_LOCK.read_text().splitlines())
+    assert not {*setup.NOT_ON_CPU, "vllm", "selenium", "gymnasium"} & set(locked)
+    assert {"miniwob", "ui-tars"} <= set(locked)
 
 
 def test_an_environment_is_complete_only_with_the_stamp_of_its_own_inputs(environment: setup.Environment) -> None:
@@ -75,7 +76,8 @@ def test_an_environment_is_complete_only_with_the_stamp_of_its_own_inputs(enviro
 
 
 def test_the_fingerprint_depends_on_the_device(environment: setup.Environment) -> None:
-    assert setup.Environment(environment.path, "cuda").fingerprint() != environment.fingerprint()
+    cuda = setup.Environment(environment.path, "cuda", environment.inputs)
+    assert cuda.fingerprint() != environment.fingerprint()
 
 
 def test_an_environment_whose_python_is_gone_is_not_complete(environment: setup.Environment) -> None:
@@ -84,13 +86,57 @@ def test_an_environment_whose_python_is_gone_is_not_complete(environment: setup.
     assert not environment.is_complete()
 
 
-def test_a_package_whose_installation_was_killed_is_installed_again(tmp_path: Path) -> None:
-    for name, files in {"whole-1.dist-info": ["METADATA", "RECORD"], "half-2.dist-info": ["METADATA"]}.items():
-        (tmp_path / name).mkdir()
-        for file in files:
-            (tmp_path / name / file).touch()
-    setup.forget_interrupted_installs(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["whole-1.dist-info"]
+@pytest.mark.parametrize(
+    ("stamp", "kept"),
+    [("cpu of an older lock", True), ("cuda of this lock", False), ("", False), (None, False)],
+    ids=["complete for this device", "of another device", "unreadable", "interrupted"],
+)
+def test_only_an_environment_that_was_complete_is_added_to(
+    environment: setup.Environment, stamp: str | None, kept: bool
+) -> None:
+    half_copied = environment.path / "half_copied.py"
+    half_copied.touch()
+    if stamp is not None:
+        environment.stamp.write_text(stamp)
+    environment.create()
+    assert half_copied.exists() is kept
+    assert environment.python.exists()
+    assert not environment.stamp.exists()
+
+
+def test_a_failed_installation_leaves_no_stamp(environment: setup.Environment) -> None:
+    def fail(_: setup.Environment) -> None:
+        raise setup.SetupError("no network")
+
+    environment.stamp.write_text("cpu of an older lock")
+    with pytest.raises(setup.SetupError, match="no network"):
+        environment.ensure(fail)
+    assert not environment.stamp.exists()
+
+
+def test_a_complete_environment_is_left_alone(environment: setup.Environment) -> None:
+    installed: list[setup.Environment] = []
+    environment.stamp.write_text("cpu of an older lock")
+    environment.ensure(installed.append)
+    environment.ensure(installed.append)
+    assert installed == [environment]
+
+
+def test_uv_looks_for_packages_where_pip_does() -> None:
+    listing = (
+        ":env:.extra-index-url='https://a.example/simple'\n:env:.no-input='1'\n"
+        "global.cert='/etc/cert.pem'\nglobal.extra-index-url='https://b.example/simple'\n"
+        "global.find-links='/wheels\\n/more'\nglobal.index-url='https://c.example/simple'\n"
+        "install.index-url='https://d.example/simple'\n"
+    )
+    assert setup.uv_settings(listing, {"HOME": "/root", "SSL_CERT_FILE": "/mine.pem"}) == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_INDEX": "https://a.example/simple",  # a variable wins over a file
+        "UV_FIND_LINKS": "/wheels,/more",
+        "UV_DEFAULT_INDEX": "https://d.example/simple",  # `install` wins over `global`
+        "SSL_CERT_FILE": "/mine.pem",  # what the caller tells uv wins over pip's configuration
+        "HOME": "/root",
+    }
 
 
 def test_chromium_is_found_by_any_of_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,13 +184,23 @@ def test_a_wrong_device_says_what_is_allowed(monkeypatch: pytest.MonkeyPatch) ->
         setup.device_of_this_machine()
 
 
-def test_a_failing_pip_shows_its_last_words_and_the_hint_for_torch(environment: setup.Environment) -> None:
-    environment.python.write_text(
-        "#!/bin/sh\necho 'ERROR: No matching distribution found for torch==2.13.0+cpu'\nexit 1\n"
-    )
-    environment.python.chmod(0o755)
-    with pytest.raises(setup.SetupError, match=r"(?s)No matching distribution.*PIP_EXTRA_INDEX_URL"):
-        environment.pip("install", "torch", total=1)
+def test_a_failing_command_shows_its_last_words_and_the_hint_for_torch(tmp_path: Path) -> None:
+    said = "  cause: Because there is no version of torch==2.13.0+cpu and you require it, we can"
+    with pytest.raises(setup.SetupError, match=r"(?s)installing failed; .*no version of torch.*PIP_EXTRA_INDEX_URL"):
+        setup.call(tmp_path / "log", "installing", "sh", "-c", f"echo '{said}'; exit 1")
+    with pytest.raises(setup.SetupError) as caught:
+        setup.call(tmp_path / "log", "installing", "sh", "-c", "echo no network; exit 1")
+    assert str(caught.value).endswith("it ends with\nno network")
+
+
+def test_a_long_command_says_every_few_seconds_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(setup, "PROGRESS_S", 0.2)
+    caplog.set_level("INFO")
+    setup.call(tmp_path / "log", "installing", "sh", "-c", "echo one; echo Downloading torch; sleep 0.5")
+    assert caplog.messages[0] == "setup: installing"
+    assert re.fullmatch(r"setup: installing, 0 s  Downloading torch", caplog.messages[1])
 
 
 def test_the_licence_is_apache_2() -> None:
