@@ -22,14 +22,15 @@ class Engine:
     """A Docker engine that has one image and a directory, and may hang."""
 
     def __init__(self, directory):
-        self.hangs = threading.Event()
+        self.hangs, self.ends = threading.Event(), threading.Event()
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 path, _, query = self.path.partition("?")
                 if engine.hangs.is_set():
-                    time.sleep(30)
+                    engine.ends.wait()
+                    return  # and no answer: nobody reads it any more
                 route = path.rpartition("/")[2]
                 images = [{"Id": "1"}] if "desktop%3Aplain" in query else []
                 answers = {
@@ -53,7 +54,7 @@ class Engine:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server.daemon_threads = False  # closing the server waits for those that hang
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
@@ -65,6 +66,7 @@ def engine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     yield engine
+    engine.ends.set()
     engine.server.shutdown()
     engine.server.server_close()
 
