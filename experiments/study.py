@@ -1,26 +1,19 @@
 """What the studies share: reading runs, intervals of a mean, and writing measured blocks into Markdown."""
 
 import json
-import math
-import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 from omegaconf import OmegaConf
+from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
-
-T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""97.5 % quantile of Student's t for 1 to 30 degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +104,21 @@ class Interval:
 
 
 def t_interval(values: Sequence[float]) -> Interval:
-    """Student's interval: mean ± t_{0.975, n-1} · s / sqrt(n), with s the sample standard deviation.
-
-    Beyond 31 values it takes the quantile of 31, which makes it a little too wide.
-    """
-    mean = fmean(values)
+    """Return Student's interval: mean ± t_{0.975, n-1} · s / sqrt(n), with s the sample standard deviation."""
     if len(values) == 1:
-        return Interval(mean, None, None)
-    quantile = T_975[min(len(values) - 1, len(T_975)) - 1]
-    half = quantile * stdev(values) / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half)
+        return Interval(values[0], None, None)
+    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+    return Interval(fmean(values), fmean(values) - half, fmean(values) + half)
 
 
 def bootstrap_interval(values: Sequence[float], *, draws: int = 10_000, seed: int = 0) -> Interval:
-    """The percentile interval of the mean of values drawn with replacement. With five values it is too narrow."""
-    generator = random.Random(seed)
-    means = sorted(fmean(generator.choices(values, k=len(values))) for _ in range(draws))
+    """Return the percentile interval of the mean of values drawn with replacement: too narrow for five."""
     if len(values) == 1:
-        return Interval(fmean(values), None, None)
-    return Interval(fmean(values), means[int(0.025 * draws)], means[int(0.975 * draws) - 1])
+        return Interval(values[0], None, None)
+    drawn = stats.bootstrap(
+        (values,), np.mean, n_resamples=draws, method="percentile", rng=np.random.default_rng(seed)
+    ).confidence_interval
+    return Interval(fmean(values), float(drawn.low), float(drawn.high))
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
