@@ -1,0 +1,24 @@
+"""Two checkpoints are told apart by what is in them, at the cost of a few blocks."""
+
+import pytest
+
+from arpo.rollout.fingerprint import BLOCK, PLACES, model_fingerprint
+
+SIZE = 4 * BLOCK * PLACES
+"""A file that is read at every fourth block: at 0, 4 · BLOCK, 8 · BLOCK, …"""
+
+
+@pytest.mark.parametrize("changed", [0, 4 * BLOCK * 100, 4 * BLOCK * (PLACES - 1)])
+def test_a_change_at_the_beginning_or_far_inside_of_the_weights_is_seen(tmp_path, changed):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(SIZE))
+    before = model_fingerprint(tmp_path)
+    assert model_fingerprint(tmp_path) == before
+    with weights.open("rb+") as file:
+        file.seek(changed)
+        file.write(b"\x01")
+    assert model_fingerprint(tmp_path) != before
+
+
+def test_a_name_that_is_no_directory_stands_for_itself():
+    assert model_fingerprint("ByteDance-Seed/UI-TARS-1.5-7B") == "ByteDance-Seed/UI-TARS-1.5-7B"
