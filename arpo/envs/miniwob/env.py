@@ -17,7 +17,7 @@ from arpo.envs.miniwob.chromium import ChromiumError, find_chromium
 from arpo.envs.miniwob.input import InputDevices
 from arpo.envs.miniwob.screens import FIRST_SCREENS
 from arpo.envs.miniwob.tab import Geometry, Tab
-from arpo.envs.miniwob.tasks import PAGES, SOLVABLE_PAGES, pages_directory
+from arpo.envs.miniwob.tasks import known_pages, pages_directory
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
 from arpo.types import Observation, Task
@@ -168,8 +168,9 @@ class MiniWobEnv:
             EnvError: If there is no episode.
         """
         page = self._running_tab("step").page
-        if page not in SOLVABLE_PAGES:
-            raise ConfigError(f"no scripted solution for {page!r}; there is one for {', '.join(SOLVABLE_PAGES)}")
+        scripted = self.look_up("arpo.solvable")
+        if page not in scripted:
+            raise ConfigError(f"no scripted solution for {page!r}; there is one for {', '.join(scripted)}")
         return self._solution()
 
     def distractors(self) -> tuple[Action, ...]:
@@ -275,7 +276,7 @@ class MiniWobEnv:
 
 def _page_and_seed(task: Task) -> tuple[str, int]:
     page, seed = task.config.get("page"), task.config.get("seed")
-    if page not in PAGES:
+    if page not in known_pages():
         raise TaskFormatError(f"task {task.id!r}: config['page'] is {page!r}, not a MiniWoB++ page")
     if not isinstance(seed, int):
         raise TaskFormatError(f"task {task.id!r}: config['seed'] is {seed!r}, not an integer")
