@@ -1,6 +1,6 @@
 """Response to actions: UI-TARS's grammar whole, in linear time, without evaluating anything that a model wrote.
 
-    Thought: …                                      optional; or Reflection: … Action_Summary: …; or Action_Summary: …
+    Thought: …                                      optional, as is any other text before the action
     Action: click(start_box='(966,546)')            mandatory; more actions on further lines
 
 Coordinates are pixels of the image that the model saw; `CoordinateFrame` takes them to the screen.
@@ -47,8 +47,6 @@ class ParsedResponse:
     """The content of a response, part by part."""
 
     thought: str
-    reflection: str
-    summary: str
     actions: tuple[Action, ...]
     """At least one; coordinates in model pixels."""
 
@@ -69,8 +67,8 @@ def parse_response(text: str) -> ParsedResponse:
         except ActionParseError as error:
             first_error = first_error or error
         else:
-            thought, reflection, summary = _split_header(text[:position])
-            return ParsedResponse(thought, reflection, summary, actions)
+            # a thought may hold any text, so its label is looked for last
+            return ParsedResponse(text[:position].partition("Thought:")[2].strip(), actions)
     if first_error is None:
         raise ActionParseError(ParseErrorKind.NO_ACTION, f"the response has no {_LABEL!r}")
     raise first_error
@@ -105,17 +103,6 @@ def _labels(text: str) -> list[int]:
     if last_on_a_line == 0 and not text.startswith(_LABEL):
         last_on_a_line = last
     return [place for place in dict.fromkeys((last_on_a_line, last, text.find(_LABEL))) if place >= 0]
-
-
-def _split_header(header: str) -> tuple[str, str, str]:
-    """Return thought, reflection and summary; a thought may hold any text, so its label is looked for last."""
-    header = header.strip()
-    if header.startswith("Reflection:"):
-        reflection, _, summary = header.removeprefix("Reflection:").partition("Action_Summary:")
-        return "", reflection.strip(), summary.strip()
-    if header.startswith("Action_Summary:"):
-        return "", "", header.removeprefix("Action_Summary:").strip()
-    return header.partition("Thought:")[2].strip(), "", ""
 
 
 def _actions(text: str) -> tuple[Action, ...]:
