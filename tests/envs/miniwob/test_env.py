@@ -30,7 +30,7 @@ from arpo.agent.actions import (
 from arpo.envs.contract import check_env, check_episode
 from arpo.envs.miniwob import env as env_module
 from arpo.envs.miniwob.chromium import find_chromium
-from arpo.envs.miniwob.env import MiniWobEnv
+from arpo.envs.miniwob.env import FIRST_SCREENS, MiniWobEnv
 from arpo.envs.miniwob.tab import BROWSERS, DESKTOP_COLOUR, Geometry
 from arpo.envs.miniwob.tasks import known_pages, miniwob_task, miniwob_tasks, pages_directory
 from arpo.errors import ConfigError, EnvError, TaskFormatError
@@ -426,8 +426,6 @@ def check_all_pages() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", known_pages())
 def test_an_episode_leaves_no_trace_in_the_next_first_screen(page):
-    from arpo.envs.miniwob.screens import FIRST_SCREENS
-
     env = MiniWobEnv()
     task = miniwob_task(page, 1)
     first = env.reset(task)
