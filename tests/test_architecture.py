@@ -35,13 +35,12 @@ ROOT_MODULES = 6
 FUNCTION_LINES = 40
 
 ENGLISH_FOLDERS = {
+    "arpo/agent",
     "arpo/callbacks/progress.py",
     "arpo/display",
+    "arpo/envs",
     "arpo/errors.py",
-    "arpo/host/files.py",
-    "arpo/host/heartbeat.py",
-    "arpo/host/processes.py",
-    "arpo/host/session.py",
+    "arpo/host",
     "arpo/run/loggers.py",
     "arpo/types.py",
 }
