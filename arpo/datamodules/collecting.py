@@ -15,13 +15,11 @@ from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, EnvError
+from arpo.host.heartbeat import Heartbeat
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Observation, Task, screenshot_key
 
 log = logging.getLogger(__name__)
-
-REPORT_S = 10.0
-"""Seconds between two lines of the log that say how far the collection is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +92,13 @@ class DemonstrationCollector:
             ConfigError: If the solution of a task takes more than `max_steps` steps.
             EnvError: If environments failed every attempt at an episode.
         """
-        log.info("collecting %d demonstrations of %d tasks", len(tasks) * per_task, len(tasks))
-        return asyncio.run(self._collect(tasks, per_task))
+        total = len(tasks) * per_task
+        log.info("collecting %d demonstrations of %d tasks", total, len(tasks))
+        with Heartbeat(lambda: f"{self._done} of {total} demonstrations are collected"):
+            return asyncio.run(self._collect(tasks, per_task))
 
     async def _collect(self, tasks: Sequence[Task], per_task: int) -> list[Demonstration]:
         await self.pool.start()
-        reporter = asyncio.create_task(self._report(len(tasks) * per_task))
         try:
             lengths = await asyncio.gather(*(self._solution_length(task) for task in tasks))
             episodes = (
@@ -109,13 +108,7 @@ class DemonstrationCollector:
             )
             return await asyncio.gather(*episodes)
         finally:
-            reporter.cancel()
             await self.pool.close()
-
-    async def _report(self, total: int) -> None:
-        while True:
-            await asyncio.sleep(REPORT_S)
-            log.info("%d of %d demonstrations are collected", self._done, total)
 
     @_elsewhere
     async def _solution_length(self, task: Task) -> int:

@@ -141,9 +141,9 @@ def evaluate(
     trajectories: Sequence[Trajectory],
     tasks: Sequence[Task],
     *,
-    name: str = "evaluation",
-    success_threshold: float = 0.5,
-    lost: int = 0,
+    name: str,
+    success_threshold: float,
+    lost: int,
 ) -> EvaluationResult:
     """Return what the trajectories say about the tasks.
 

@@ -10,7 +10,6 @@ import pytest
 
 from arpo.agent.parser import parse_response
 from arpo.agent.prompt import Prompt
-from arpo.datamodules import collecting
 from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.fake import FakeDesktop, fake_tasks
@@ -219,7 +218,7 @@ def test_a_desktop_that_always_fails_ends_it_with_its_error(make_data):
 
 
 def test_a_log_hears_how_far_a_long_collection_is(make_data, monkeypatch, caplog):
-    monkeypatch.setattr(collecting, "REPORT_S", 0.01)
+    monkeypatch.setattr("arpo.host.heartbeat.Heartbeat.__init__.__defaults__", (0.01,))
     with caplog.at_level(logging.INFO):
         set_up(make_data(make_env=SlowDesktop, pool_size=1))
     said = re.findall(r"(\d+) of 6 demonstrations are collected", caplog.text)
