@@ -70,7 +70,7 @@ class DemonstrationCollector:
         max_steps: Step limit of a demonstration.
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
         success_threshold: A demonstration is a success when its task reward lies above it.
-        seed: Seeds the mistakes.
+        seed: Seeds the mistakes, and the order in which they are learned from.
 
     Attributes:
         screens: PNG bytes of every screen that was seen, by SHA-256.
@@ -81,9 +81,9 @@ class DemonstrationCollector:
     max_steps: int
     image_limits: tuple[int, int]
     success_threshold: float
-    seed: int
-    screens: dict[str, bytes] = field(default_factory=dict)
-    _done: int = 0
+    seed: int = 0
+    screens: dict[str, bytes] = field(default_factory=dict, init=False)
+    _done: int = field(default=0, init=False)
 
     def collect(self, tasks: Sequence[Task], per_task: int) -> list[Demonstration]:
         """Return `per_task` demonstrations of each task, task by task; blocks.

@@ -5,7 +5,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 
 import lightning as L
@@ -17,8 +17,6 @@ from arpo.agent.actions import Click, Finished
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
 from arpo.datamodules.collecting import Demonstration, DemonstrationCollector, DemonstrationStep
-from arpo.datamodules.demonstrator import Demonstrator
-from arpo.envs.pool.pool import EnvPool
 from arpo.host.files import write_atomically
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.seeds import derive_seed
@@ -31,20 +29,15 @@ class DemonstrationDataModule(L.LightningDataModule):
     """Demonstrations that are collected once, kept on disk, and served shuffled, by optimizer steps.
 
     Args:
-        pool: Environments that can solve themselves.
+        collector: Plays what is not there yet.
         tasks: What to demonstrate.
-        directory: Where demonstrations are kept; collected again only when tasks or demonstrator changed.
+        directory: Where demonstrations are kept; collected again only when tasks or collector changed.
         prompt: The prompt that the policy will be trained and used with.
         make_model: Called with all texts of the demonstrations when `model` does not exist yet: writes it.
         model: Directory of the checkpoint that is trained.
-        demonstrator: How tasks are solved.
         per_task: Demonstrations a task.
-        max_steps: Step limit of a demonstration.
         steps: Optimizer steps of the run.
         batch_size: Demonstrations a step.
-        image_limits: Smallest and largest number of pixels of an image as the model sees it.
-        success_threshold: A demonstration is a success when its task reward lies above it.
-        seed: Seeds mistakes and the order of batches.
 
     Raises:
         ConfigError: By `setup`, if the model that is there sees images of another size.
@@ -52,46 +45,37 @@ class DemonstrationDataModule(L.LightningDataModule):
 
     def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
-        pool: EnvPool,
+        collector: DemonstrationCollector,
         tasks: Sequence[Task],
         directory: str | Path,
         prompt: Prompt,
         make_model: Callable[..., None],
         model: str | Path,
         *,
-        demonstrator: Demonstrator,
         per_task: int,
-        max_steps: int,
         steps: int,
         batch_size: int,
-        image_limits: tuple[int, int],
-        success_threshold: float,
-        seed: int = 0,
     ) -> None:
         super().__init__()
-        self.pool = pool
+        self.collector = collector
         self.tasks = list(tasks)
         self.directory = Path(directory)
         self.prompt = prompt
         self.make_model = make_model
         self.model = Path(model)
-        self.demonstrator = demonstrator
         self.per_task = per_task
-        self.max_steps = max_steps
         self.steps = steps
         self.batch_size = batch_size
-        self.min_pixels, self.max_pixels = image_limits
-        self.success_threshold = success_threshold
-        self.seed = seed
         self._trajectories: list[Trajectory] = []
 
     @override
     def setup(self, stage: str) -> None:
         demonstrations = self._load() or self._collect()
+        least, most = self.collector.image_limits
         if not (self.model / "config.json").exists():
-            self.make_model(self.model, corpus=corpus(demonstrations, self.prompt, self.max_pixels, self.seed))
+            self.make_model(self.model, corpus=corpus(demonstrations, self.prompt, most, self.collector.seed))
         chat = ChatTokenizer(self.model)
-        chat.check_image_limits(self.min_pixels, self.max_pixels)
+        chat.check_image_limits(least, most)
         self._trajectories = [
             as_trajectory(f"demonstration/{number}", demonstration, chat, self.prompt, self.directory)
             for number, demonstration in enumerate(demonstrations)
@@ -101,7 +85,7 @@ class DemonstrationDataModule(L.LightningDataModule):
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:
-        rng = random.Random(derive_seed(self.seed, "batches"))
+        rng = random.Random(derive_seed(self.collector.seed, "batches"))
         size = min(self.batch_size, len(self._trajectories))
         batches = [rng.sample(self._trajectories, size) for _ in range(self.steps)]
         return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
@@ -109,8 +93,9 @@ class DemonstrationDataModule(L.LightningDataModule):
     def _fingerprint(self) -> str:
         """Return a digest of what the demonstrations depend on."""
         tasks = [(task.id, dict(task.config)) for task in self.tasks]
-        limits = (self.per_task, self.max_steps, self.min_pixels, self.max_pixels, self.success_threshold, self.seed)
-        return hashlib.sha256(repr((tasks, self.demonstrator, limits)).encode()).hexdigest()
+        how = self.collector
+        limits = (self.per_task, how.max_steps, *how.image_limits, how.success_threshold, how.seed)
+        return hashlib.sha256(repr((tasks, how.demonstrator, limits)).encode()).hexdigest()
 
     def _load(self) -> list[Demonstration]:
         path = self.directory / "demonstrations.jsonl"
@@ -123,16 +108,8 @@ class DemonstrationDataModule(L.LightningDataModule):
         return [_decode(line) for line in lines]
 
     def _collect(self) -> list[Demonstration]:
-        collector = DemonstrationCollector(
-            self.pool,
-            self.demonstrator,
-            self.max_steps,
-            (self.min_pixels, self.max_pixels),
-            self.success_threshold,
-            self.seed,
-        )
-        demonstrations = collector.collect(self.tasks, self.per_task)
-        self._save(demonstrations, collector.screens)
+        demonstrations = self.collector.collect(self.tasks, self.per_task)
+        self._save(demonstrations, self.collector.screens)
         return demonstrations
 
     def _save(self, demonstrations: Sequence[Demonstration], screens: dict[str, bytes]) -> None:
@@ -190,15 +167,7 @@ def as_trajectory(
 
 
 def _encode(demonstration: Demonstration) -> str:
-    return json.dumps(
-        {
-            "task_id": demonstration.task_id,
-            "domain": demonstration.domain,
-            "instruction": demonstration.instruction,
-            "success": demonstration.success,
-            "steps": [[s.screenshot, s.width, s.height, s.response] for s in demonstration.steps],
-        }
-    )
+    return json.dumps(asdict(demonstration) | {"steps": [astuple(step) for step in demonstration.steps]})
 
 
 def _decode(line: str) -> Demonstration:

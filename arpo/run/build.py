@@ -18,12 +18,17 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("policy_of", policy_of, replace=True)
 
 
-def build(node: Any, place: str = "", **kwargs: Any) -> Any:
+REFUSALS = (ArpoError, ValueError)
+"""What a constructor raises that refuses its arguments."""
+
+
+def build(node: Any, place: str = "", refusals: tuple[type[Exception], ...] = REFUSALS, **kwargs: Any) -> Any:
     """Build the object of a configuration node.
 
     Args:
         node: The node.
         place: Its key, where the node itself does not know it.
+        refusals: Errors by which a constructor refuses its arguments; any other one is a bug, and passes.
         kwargs: Further arguments of the constructor.
 
     Raises:
@@ -33,7 +38,7 @@ def build(node: Any, place: str = "", **kwargs: Any) -> Any:
         return instantiate(node, **kwargs)
     except InstantiationException as error:
         cause = error.__cause__
-        refused = isinstance(cause, ArpoError | ValueError) or type(cause).__module__.startswith("lightning.")
+        refused = isinstance(cause, refusals) or type(cause).__module__.startswith("lightning.")
         if refused or "Error locating target" in str(error):
             _, _, inner = str(error).partition("full_key: ")
             key = ".".join(part for part in (place, inner) if part)

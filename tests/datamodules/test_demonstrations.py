@@ -10,6 +10,7 @@ import pytest
 
 from arpo.agent.parser import parse_response
 from arpo.agent.prompt import Prompt
+from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.fake import FakeDesktop, fake_tasks
@@ -45,23 +46,17 @@ class StingyDesktop(FakeDesktop):
 @pytest.fixture
 def make_data(tmp_path, tiny_model):
     def make(*, model=tiny_model, make_env=FakeDesktop, pool_size=2, **options):
-        settings = {
-            "demonstrator": Demonstrator(),
-            "per_task": 2,
-            "max_steps": 4,
-            "steps": 5,
-            "batch_size": 4,
-            "image_limits": (3136, 15680),
-            "success_threshold": 0.5,
-        } | options
+        how = {"demonstrator": Demonstrator(), "max_steps": 4, "image_limits": (3136, 15680), "success_threshold": 0.5}
+        how |= {name: options.pop(name) for name in (*how, "seed") if name in options}
+        pool = EnvPool(make_env, size=pool_size, backend="thread", reset_timeout_s=5.0)
         return DemonstrationDataModule(
-            EnvPool(make_env, size=pool_size, backend="thread", reset_timeout_s=5.0),
-            settings.pop("tasks", TASKS),
+            DemonstrationCollector(pool, **how),
+            options.pop("tasks", TASKS),
             tmp_path / "demonstrations",
             Prompt.compact(),
             partial(make_tiny, hidden=64, layers=1, words=600),
             model,
-            **settings,
+            **{"per_task": 2, "steps": 5, "batch_size": 4} | options,
         )
 
     return make
