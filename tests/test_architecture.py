@@ -35,14 +35,21 @@ ROOT_MODULES = 6
 FUNCTION_LINES = 40
 
 ENGLISH_FOLDERS = {
-    "arpo/callbacks/progress.py",
+    "arpo/algorithms",
+    "arpo/callbacks",
+    "arpo/datamodules",
     "arpo/display",
     "arpo/errors.py",
+    "arpo/evaluation",
     "arpo/host/files.py",
     "arpo/host/heartbeat.py",
     "arpo/host/processes.py",
     "arpo/host/session.py",
-    "arpo/run/loggers.py",
+    "arpo/inference",
+    "arpo/models",
+    "arpo/modules",
+    "arpo/rollout",
+    "arpo/run",
     "arpo/types.py",
 }
 """Folders and files whose docstrings have one form of first line."""

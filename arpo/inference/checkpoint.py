@@ -1,4 +1,4 @@
-"""What an engine reads of a checkpoint before it loads it: the longest context, and the shapes of its tensors."""
+"""The facts that an engine reads of a checkpoint before it loads it: the longest context, the shapes of tensors."""
 
 import json
 from pathlib import Path

@@ -69,10 +69,11 @@ class RolloutStatus:
 
     name: str = ""
     """`train` or the name of the evaluation; empty when nothing ran yet."""
-    episodes_done: int = 0
-    """Ended either way: with a trajectory or dropped."""
-    episodes_total: int = 0
-    successes: int = 0
-    steps: int = 0
-    dropped: int = 0
+    meter: Meter = field(default_factory=Meter)
+    """The counts of the moment."""
     elapsed_s: float = 0.0
+
+    @property
+    def episodes_ended(self) -> int:
+        """Episodes that ended either way: with a trajectory or dropped."""
+        return self.meter.done + self.meter.dropped

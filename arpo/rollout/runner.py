@@ -57,16 +57,7 @@ class Job:
 
     def status(self) -> RolloutStatus:
         """Return where the job stands."""
-        meter = self.meter
-        return RolloutStatus(
-            name=self.name,
-            episodes_done=meter.done + meter.dropped,
-            episodes_total=meter.total,
-            successes=meter.successes,
-            steps=meter.steps,
-            dropped=meter.dropped,
-            elapsed_s=self.elapsed_s,
-        )
+        return RolloutStatus(self.name, replace(self.meter), self.elapsed_s)
 
 
 class EpisodeRunner:
