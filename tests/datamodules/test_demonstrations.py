@@ -67,6 +67,10 @@ def set_up(data):
     return data
 
 
+def kept_in(directory):
+    return directory / "demonstrations" / "demonstration" / "iteration_000000.jsonl"
+
+
 def batches(data):
     return list(data.train_dataloader())
 
@@ -162,18 +166,20 @@ def test_what_does_not_change_them_does_not_collect_them_again(make_data):
 def test_demonstrations_do_not_depend_on_the_number_of_desktops(make_data, tmp_path):
     options = {"demonstrator": Demonstrator(success_rate=0.5), "per_task": 4}
     first = demonstrated(set_up(make_data(pool_size=1, steps=30, **options)))
-    (tmp_path / "demonstrations" / "demonstrations.jsonl").unlink()
+    kept_in(tmp_path).unlink()
     second = demonstrated(set_up(make_data(pool_size=3, steps=30, **options)))
     assert first == second
 
 
 def test_a_torn_collection_is_none(make_data, tmp_path):
-    """A process killed while it wrote leaves no file under the final name."""
-    (tmp_path / "demonstrations").mkdir()
-    (tmp_path / "demonstrations" / "demonstrations.jsonl.partial").write_text('{"fingerprint": ')
+    """A process killed while it wrote leaves fewer records than were asked for, or half of one."""
+    set_up(make_data())
+    kept_in(tmp_path).write_bytes(kept_in(tmp_path).read_bytes()[:-20])
+    with pytest.raises(EnvError, match="no desktop"):
+        make_data(make_env=NoDesktop).setup("fit")
     assert len(demonstrated(set_up(make_data(steps=30)))) == 6
-    lines = (tmp_path / "demonstrations" / "demonstrations.jsonl").read_text().splitlines()
-    assert len(lines) == 1 + 6
+    lines = kept_in(tmp_path).read_text().splitlines()
+    assert len(lines) == 6
     assert all(json.loads(line) for line in lines)
 
 
