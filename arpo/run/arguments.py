@@ -13,7 +13,7 @@ from pydantic_core import SchemaError
 
 from arpo.errors import ConfigError
 from arpo.host.trial import on_trial
-from arpo.run.build import build
+from arpo.run.build import REFUSALS, build
 
 Node = Mapping[str, Any]
 
@@ -75,7 +75,7 @@ def try_constructors(cfg: DictConfig, rooms: tuple[str, ...] = ("",), parts: tup
             continue
         if all(target.startswith(rooms) and target != READS_MODEL for target in _targets(node)) and _is_whole(node):
             with on_trial():
-                build({**node, "_partial_": False}, place)
+                build({**node, "_partial_": False}, place, (*REFUSALS, TypeError))
 
 
 def _is_whole(node: Node) -> bool:

@@ -86,6 +86,12 @@ def test_a_constructor_that_is_called_later_is_tried_where_nothing_is_missing():
     )
 
 
+def test_a_value_whose_type_no_signature_tells_is_refused_with_its_key():
+    wait = {"_target_": "datetime.timedelta", "hours": "four"}  # a built-in class: Python cannot read its signature
+    with pytest.raises(ConfigError, match=r"hours.*str \(configuration key: engine\.timeout\)"):
+        try_constructors(OmegaConf.create({"engine": {"timeout": wait}}))
+
+
 def test_environments_of_other_nodes_are_not_tried_here(monkeypatch):
     disk = {"_target_": "arpo.envs.desktop.env.DockerDesktop", "_partial_": True, "network": "half"}
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
