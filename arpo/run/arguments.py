@@ -70,7 +70,8 @@ def try_constructors(cfg: DictConfig, rooms: tuple[str, ...] = ("",), parts: tup
     Raises:
         ConfigError: When a constructor refuses its arguments, with its own words and the key.
     """
-    for place, node in reversed(_nodes(cfg)):  # inner nodes first: their keys say more
+    # What others contain comes first, wherever it stands: its own key is the one that a person can change.
+    for place, node in sorted(_nodes(cfg), key=lambda item: len(list(_targets(item[1])))):
         if parts and place.partition(".")[0] not in parts:
             continue
         if all(target.startswith(rooms) and target != READS_MODEL for target in _targets(node)) and _is_whole(node):

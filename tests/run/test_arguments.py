@@ -76,6 +76,24 @@ def test_a_value_is_refused_by_the_constructor_with_the_key_where_it_is_written(
         try_constructors(OmegaConf.create(tree))
 
 
+def test_the_key_is_that_of_the_shared_node_and_not_of_those_that_refer_to_it():
+    tree = OmegaConf.create(
+        {
+            "evaluation": {"_target_": "arpo.evaluation.settings.EvaluationSettings", "temperature": -1},
+            "callbacks": {
+                "evaluation": {
+                    "_target_": "arpo.callbacks.evaluation.Evaluation",
+                    "tasks": {},
+                    "directory": "eval",
+                    "settings": "${evaluation}",
+                }
+            },
+        }
+    )
+    with pytest.raises(ConfigError, match=r"temperature must not be negative.*\(configuration key: evaluation\)"):
+        try_constructors(tree)
+
+
 def test_a_constructor_that_is_called_later_is_tried_where_nothing_is_missing():
     desktop = {"_target_": "arpo.envs.desktop.env.DockerDesktop", "_partial_": True, "network": "half"}
     with pytest.raises(ConfigError, match=r"network one of .*'half'\) \(configuration key: env|network.*half"):
