@@ -38,7 +38,9 @@ def own_engine(tmp_path, monkeypatch):
     """An engine at our own place, and none at the usual one."""
     place = tmp_path / "docker.sock"
     monkeypatch.setattr(containers, "OWN_ENGINE", place)
-    monkeypatch.setattr(docker.utils.utils, "DEFAULT_UNIX_SOCKET", f"http+unix://{tmp_path}/usual.sock")
+    usual = docker.context.Context("default", host=f"unix://{tmp_path}/usual.sock")
+    monkeypatch.setattr(docker.ContextAPI, "DEFAULT_CONTEXT", usual)
+    monkeypatch.setenv("DOCKER_CONTEXT", "default")
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     with socketserver.ThreadingUnixStreamServer(str(place), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
