@@ -44,7 +44,7 @@ UV_NAMES = {
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
 }
-"""What uv calls an option of pip."""
+"""The names that uv has for options of pip."""
 PROGRESS_S = 5.0
 
 CPU_INDEX_HINT = """

@@ -1,1 +1,1 @@
-"""What happens around the update: replay, weight sync, evaluation, logs."""
+"""The work around the update: replay, weight sync, evaluation, logs."""

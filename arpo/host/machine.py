@@ -1,4 +1,4 @@
-"""The check whether this machine can run virtual machines: KVM that runs one, memory, cores and disk."""
+"""What this machine has of what virtual machines need: KVM that runs one, memory, cores and disk."""
 
 import logging
 import os

@@ -42,14 +42,14 @@ def build(node: Any, place: str = "", **kwargs: Any) -> Any:
 
 
 def required_model(cfg: DictConfig) -> str | None:
-    """Give the checkpoint directory that must exist already: empty where nobody said, None where the run makes it."""
+    """Return the checkpoint directory that must exist already: empty if nobody said, None if the run makes it."""
     if "make_model" in cfg.datamodule or cfg.warmstart is not None:
         return None
     return "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Give a nested configuration as one level of dotted names, for loggers that show a table."""
+    """Return a nested configuration as one level of dotted names, for loggers that show a table."""
     if not isinstance(tree, dict):
         return {prefix: tree if isinstance(tree, int | float | str | bool) else json.dumps(tree)}
     parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items())
