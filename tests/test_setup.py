@@ -189,7 +189,9 @@ def test_an_nvidia_driver_that_lists_a_gpu_makes_it_cuda(tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path))
     executable(tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200'\n")
     assert setup.device_of_this_machine() == "cuda"
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'has failed to communicate with the driver'\nexit 9\n")
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\necho 'Unable to determine the device handle for GPU0000:01'\nexit 9\n"
+    )
     assert setup.device_of_this_machine() == "cpu"
 
 

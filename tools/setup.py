@@ -49,7 +49,7 @@ UV_NAMES = {
     "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
-"""What uv calls an option of pip."""
+"""The names that uv has for options of pip."""
 PROGRESS_S = 5.0
 
 CPU_INDEX_HINT = """

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 EXPERIMENTS = Path(__file__).parent.parent.parent / "conf" / "experiment"
 WARMSTART_GRACE_S = 30.0
-"""How long a warm start may take to end its browsers when the run is interrupted."""
+"""The time that a warm start may take to end its browsers when the run is interrupted."""
 
 
 def policy_of(warmstart: str | None, output: str) -> str:
