@@ -21,7 +21,7 @@ else
 	@$(PYTHON) tools/setup.py
 endif
 
-desktop: setup  ## Build the Docker desktop image and see whether this machine can run it; as root it starts an engine.
+desktop: setup  ## Build the Docker desktop image and check whether this machine can run it; as root, start an engine for it.
 	eval "$$(bash docker/start_engine.sh)" && bash docker/build_image.sh && $(RUN) -m arpo doctor
 
 desktop-stop:  ## End the Docker engine that `make desktop` started, with its containers; images stay.
@@ -33,16 +33,16 @@ osworld:  ## Make .venv-osworld, where OSWorld's own graders run; see docs/oswor
 train: setup  ## Train the tiny agent on MiniWoB++ with ARPO, warm start included. Overrides: make train ARGS="seed=2".
 	$(RUN) train.py experiment=arpo_miniwob resume=auto $(ARGS)
 
-smoke: setup  ## The whole loop on the fake desktop, under a minute.
+smoke: setup  ## Run the whole loop on the fake desktop, in about a minute.
 	$(RUN) train.py experiment=smoke $(ARGS)
 
-test: setup  ## All tests that this machine can run; the others say why they are skipped.
+test: setup  ## Run all tests that this machine can run; the others say why they are skipped.
 	$(RUN) -m pytest $(ARGS)
 
-test-fast: setup  ## The tests without browser, engine, Ray and other slow parts.
+test-fast: setup  ## Run the tests without browser, engine, Ray and other slow parts.
 	$(RUN) -m pytest -m "not slow and not browser and not engine and not ray and not gpu and not docker" $(ARGS)
 
-check: setup  ## Lint, format, types and the order of layers.
+check: setup  ## Check lint, format, types and the order of layers.
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy

@@ -17,7 +17,7 @@ COMMANDS = {
     "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
     "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
 }
-"""What each word means: the command to type, and what it does."""
+"""The meaning of each word: the command to type, and what it does."""
 
 
 def overview() -> str:

@@ -101,6 +101,14 @@ def test_the_smoke_run_is_repeatable_with_every_engine(engine):
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_no_experiment_empties_what_it_builds_on(experiment):
+    """A key whose last line was taken away means null, and nothing of the group below it would be left."""
+    usual = compose()
+    emptied = [str(key) for key, node in compose(f"experiment={experiment}").items() if node is None]
+    assert [key for key in emptied if usual[key] is not None] == []
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_can_be_evaluated(experiment):
     cfg = compose(f"experiment={experiment}", "checkpoint=somewhere", config="evaluate")
     check_targets(cfg)
@@ -160,7 +168,7 @@ def test_the_sizes_of_images_are_those_of_the_tiny_model_wherever_it_is_made():
     defaults = inspect.signature(make_tiny).parameters
     for name in ("min_pixels", "max_pixels"):
         assert make[name] == defaults[name].default
-    limits = compose("experiment=warmstart_fake").datamodule.image_limits
+    limits = compose("experiment=warmstart_fake").datamodule.collector.image_limits
     assert list(limits) == [make.min_pixels, make.max_pixels]
 
 

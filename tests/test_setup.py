@@ -139,6 +139,21 @@ def test_uv_looks_for_packages_where_pip_does() -> None:
     }
 
 
+def test_uv_reaches_packages_as_pip_does() -> None:
+    listing = (
+        ":env:.default-timeout='180'\nglobal.client-cert='/etc/me.pem'\nglobal.find-links='/wheels'\n"
+        "global.no-index='true'\nglobal.proxy='http://proxy.example:3128'\nglobal.timeout='60'\n"
+    )
+    assert setup.uv_settings(listing, {}) == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_FIND_LINKS": "/wheels",
+        "UV_OFFLINE": "true",
+        "ALL_PROXY": "http://proxy.example:3128",
+        "SSL_CLIENT_CERT": "/etc/me.pem",
+        "UV_HTTP_TIMEOUT": "180",  # a variable wins over a file
+    }
+
+
 def test_chromium_is_found_by_any_of_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ARPO_CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -174,7 +189,9 @@ def test_an_nvidia_driver_that_lists_a_gpu_makes_it_cuda(tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path))
     executable(tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200'\n")
     assert setup.device_of_this_machine() == "cuda"
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'has failed to communicate with the driver'\nexit 9\n")
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\necho 'Unable to determine the device handle for GPU0000:01'\nexit 9\n"
+    )
     assert setup.device_of_this_machine() == "cpu"
 
 

@@ -1,1 +1,1 @@
-"""What happens around the update: replay, weight sync, evaluation, logs."""
+"""The surroundings of the update: replay, weight sync, evaluation, logs."""

@@ -1,1 +1,1 @@
-"""How good a policy is, and which tasks it can learn from."""
+"""The judgement of a policy, and the choice of tasks that it can learn from."""

@@ -9,7 +9,7 @@ from arpo.rollout.episode import EpisodeProtocol
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
-    """How tasks are tried when a policy is judged.
+    """The way in which tasks are tried when a policy is judged.
 
     Raises:
         ConfigError: If a value is not one of those that are allowed.
@@ -20,7 +20,7 @@ class EvaluationSettings:
     temperature: float = 0.6
     """Sampling temperature; 0 is greedy."""
     protocol: EpisodeProtocol = "hard"
-    """What happens at the step limit."""
+    """The rule at the step limit."""
     seed: int = 0
     """Seeds the episodes, whatever the iteration: evaluations with one seed differ by the policy alone."""
 

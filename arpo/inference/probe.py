@@ -47,7 +47,7 @@ DEVIATIONS = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the engine answered to one question, with two opinions on each of its tokens."""
+    """The engine's answer to one question, with two opinions on each of its tokens."""
 
     token_ids: tuple[int, ...]
     engine: tuple[float, ...]

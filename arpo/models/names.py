@@ -1,4 +1,4 @@
-"""Names of weights: `transformers` 5 renames a Qwen2.5-VL checkpoint as it loads, and keeps the new names."""
+"""The names of weights: `transformers` 5 renames a Qwen2.5-VL checkpoint as it loads, and keeps the new names."""
 
 RENAMED = (("model.visual.", "visual."), ("model.language_model.", "model."))
 """Modules carry the names on the left, published checkpoints, and so vLLM, those on the right."""

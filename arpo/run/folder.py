@@ -14,7 +14,7 @@ from arpo.host.files import take_lock
 NOT_IN_THE_NAME = ("experiment=", "resume=", "iterations=", "paths.", "hydra", "+hydra")
 """Overrides that say where or how long, not what: they do not make another run, and a longer one goes on."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
-"""Where launchers say which process of a run this is, in Lightning's order."""
+"""The variables by which launchers say which process of a run this is, in Lightning's order."""
 
 
 def run_name(overrides: list[str]) -> str:

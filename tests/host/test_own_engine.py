@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler
@@ -37,7 +38,9 @@ def own_engine(tmp_path, monkeypatch):
     """An engine at our own place, and none at the usual one."""
     place = tmp_path / "docker.sock"
     monkeypatch.setattr(containers, "OWN_ENGINE", place)
-    monkeypatch.setattr(docker.utils.utils, "DEFAULT_UNIX_SOCKET", f"http+unix://{tmp_path}/usual.sock")
+    usual = docker.context.Context("default", host=f"unix://{tmp_path}/usual.sock")
+    monkeypatch.setattr(docker.ContextAPI, "DEFAULT_CONTEXT", usual)
+    monkeypatch.setenv("DOCKER_CONTEXT", "default")
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     with socketserver.ThreadingUnixStreamServer(str(place), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -56,10 +59,12 @@ def test_the_engine_that_somebody_names_wins(own_engine, monkeypatch):
         containers.connect(3.0)
 
 
-def test_without_any_engine_the_error_names_the_command_that_starts_one(own_engine):
+def test_without_any_engine_the_error_names_the_command_that_starts_one_and_what_the_usual_place_says(own_engine):
     own_engine.unlink()
-    with pytest.raises(EnvError, match="no Docker engine answers; `make desktop` starts one"):
-        containers.connect(3.0)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(own_engine.parent / "usual.sock"))  # somebody else's, and nobody listens there
+        with pytest.raises(EnvError, match=r"no Docker engine answers; `make desktop` starts one.*Connection refused"):
+            containers.connect(3.0)
 
 
 @pytest.mark.parametrize("script", ["start_engine.sh", "stop_engine.sh"])
