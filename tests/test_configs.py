@@ -160,7 +160,7 @@ def test_the_sizes_of_images_are_those_of_the_tiny_model_wherever_it_is_made():
     defaults = inspect.signature(make_tiny).parameters
     for name in ("min_pixels", "max_pixels"):
         assert make[name] == defaults[name].default
-    limits = compose("experiment=warmstart_fake").datamodule.image_limits
+    limits = compose("experiment=warmstart_fake").datamodule.collector.image_limits
     assert list(limits) == [make.min_pixels, make.max_pixels]
 
 

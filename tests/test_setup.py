@@ -139,6 +139,21 @@ def test_uv_looks_for_packages_where_pip_does() -> None:
     }
 
 
+def test_uv_reaches_packages_as_pip_does() -> None:
+    listing = (
+        ":env:.default-timeout='180'\nglobal.client-cert='/etc/me.pem'\nglobal.find-links='/wheels'\n"
+        "global.no-index='true'\nglobal.proxy='http://proxy.example:3128'\nglobal.timeout='60'\n"
+    )
+    assert setup.uv_settings(listing, {}) == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_FIND_LINKS": "/wheels",
+        "UV_OFFLINE": "true",
+        "ALL_PROXY": "http://proxy.example:3128",
+        "SSL_CLIENT_CERT": "/etc/me.pem",
+        "UV_HTTP_TIMEOUT": "180",  # a variable wins over a file
+    }
+
+
 def test_chromium_is_found_by_any_of_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ARPO_CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,6 +1,6 @@
 """Response to actions: UI-TARS's grammar whole, in linear time, without evaluating anything that a model wrote.
 
-    Thought: …                                      optional; or Reflection: … Action_Summary: …; or Action_Summary: …
+    Thought: …                                      optional, as is any other text before the action
     Action: click(start_box='(966,546)')            mandatory; more actions on further lines
 
 Coordinates are pixels of the image that the model saw; `CoordinateFrame` takes them to the screen.
@@ -10,25 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from arpo.agent.actions import (
-    Action,
-    CallUser,
-    Click,
-    Direction,
-    DoubleClick,
-    Drag,
-    Fail,
-    Finished,
-    Hotkey,
-    Hover,
-    KeyDown,
-    KeyUp,
-    Press,
-    RightClick,
-    Scroll,
-    TypeText,
-    Wait,
-)
+from arpo.agent import actions
+from arpo.agent.actions import Action, Direction
 from arpo.agent.boxes import read_point
 from arpo.agent.keys import canonical_key
 from arpo.agent.syntax import Call, ParseErrorKind, Value, read_calls
@@ -47,8 +30,6 @@ class ParsedResponse:
     """The content of a response, part by part."""
 
     thought: str
-    reflection: str
-    summary: str
     actions: tuple[Action, ...]
     """At least one; coordinates in model pixels."""
 
@@ -65,12 +46,12 @@ def parse_response(text: str) -> ParsedResponse:
     first_error: ActionParseError | None = None
     for position in _labels(text):
         try:
-            actions = _actions(text[position + len(_LABEL) :])
+            found = _actions(text[position + len(_LABEL) :])
         except ActionParseError as error:
             first_error = first_error or error
         else:
-            thought, reflection, summary = _split_header(text[:position])
-            return ParsedResponse(thought, reflection, summary, actions)
+            # a thought may hold any text, so its label is looked for last
+            return ParsedResponse(text[:position].partition("Thought:")[2].strip(), found)
     if first_error is None:
         raise ActionParseError(ParseErrorKind.NO_ACTION, f"the response has no {_LABEL!r}")
     raise first_error
@@ -83,10 +64,10 @@ def parse_action(text: str) -> Action:
         ActionParseError: With a `ParseErrorKind` as its kind.
     """
     _check_length(text, "action", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
-    actions = _actions(text)
-    if len(actions) > 1:
-        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"expected one action, got {len(actions)}")
-    return actions[0]
+    found = _actions(text)
+    if len(found) > 1:
+        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"expected one action, got {len(found)}")
+    return found[0]
 
 
 def _check_length(text: str, what: str, limit: int, kind: ParseErrorKind) -> None:
@@ -105,17 +86,6 @@ def _labels(text: str) -> list[int]:
     if last_on_a_line == 0 and not text.startswith(_LABEL):
         last_on_a_line = last
     return [place for place in dict.fromkeys((last_on_a_line, last, text.find(_LABEL))) if place >= 0]
-
-
-def _split_header(header: str) -> tuple[str, str, str]:
-    """Return thought, reflection and summary; a thought may hold any text, so its label is looked for last."""
-    header = header.strip()
-    if header.startswith("Reflection:"):
-        reflection, _, summary = header.removeprefix("Reflection:").partition("Action_Summary:")
-        return "", reflection.strip(), summary.strip()
-    if header.startswith("Action_Summary:"):
-        return "", "", header.removeprefix("Action_Summary:").strip()
-    return header.partition("Thought:")[2].strip(), "", ""
 
 
 def _actions(text: str) -> tuple[Action, ...]:
@@ -170,13 +140,12 @@ class _Arguments:
         return read_point(self.values[name].text)
 
 
-def _pointed(kind: type[Click | DoubleClick | RightClick | Hover], arguments: _Arguments) -> Action:
-    x, y = arguments.point("start_box")
-    return kind(x, y)
+def _pointed(kind: Callable[[float, float], Action], arguments: _Arguments) -> Action:
+    return kind(*arguments.point("start_box"))
 
 
 def _drag(arguments: _Arguments) -> Action:
-    return Drag(*arguments.point("start_box"), *arguments.point("end_box"))
+    return actions.Drag(*arguments.point("start_box"), *arguments.point("end_box"))
 
 
 def _scroll(arguments: _Arguments) -> Action:
@@ -185,9 +154,8 @@ def _scroll(arguments: _Arguments) -> Action:
         message = f"unknown direction {arguments.text('direction')[:40]!r}; known are {', '.join(_DIRECTIONS)}"
         raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, message)
     if not arguments.has_point("start_box"):
-        return Scroll(direction)
-    x, y = arguments.point("start_box")
-    return Scroll(direction, x, y)
+        return actions.Scroll(direction)
+    return actions.Scroll(direction, *arguments.point("start_box"))
 
 
 def _hotkey(arguments: _Arguments) -> Action:
@@ -199,7 +167,7 @@ def _hotkey(arguments: _Arguments) -> Action:
     keys = [key for word in words for key in _joined_keys(word)]
     if len(keys) > 1:  # "Ctrl C" names the key C: nobody means ctrl+shift+c by it
         keys = [key.lower() for key in keys]
-    return Hotkey(tuple(keys))
+    return actions.Hotkey(tuple(keys))
 
 
 def _joined_keys(word: str) -> list[str]:
@@ -222,13 +190,13 @@ def _known_key(name: str) -> str:
     return key
 
 
-def _keyed(kind: type[Press | KeyDown | KeyUp], arguments: _Arguments) -> Action:
+def _keyed(kind: Callable[[str], Action], arguments: _Arguments) -> Action:
     text = arguments.filled("key")
     return kind(_known_key(text if len(text) == 1 else text.strip()))
 
 
 def _finished(arguments: _Arguments) -> Action:
-    return Finished(arguments.text("content")) if "content" in arguments.values else Finished()
+    return actions.Finished(arguments.text("content")) if "content" in arguments.values else actions.Finished()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,21 +218,21 @@ _ARGUMENT_ALIASES = {
 }
 
 _RULES: Mapping[str, _Rule] = {
-    "click": _Rule(partial(_pointed, Click), ("start_box",)),
-    "left_single": _Rule(partial(_pointed, Click), ("start_box",)),
-    "left_double": _Rule(partial(_pointed, DoubleClick), ("start_box",)),
-    "right_single": _Rule(partial(_pointed, RightClick), ("start_box",)),
-    "hover": _Rule(partial(_pointed, Hover), ("start_box",)),
+    "click": _Rule(partial(_pointed, actions.Click), ("start_box",)),
+    "left_single": _Rule(partial(_pointed, actions.Click), ("start_box",)),
+    "left_double": _Rule(partial(_pointed, actions.DoubleClick), ("start_box",)),
+    "right_single": _Rule(partial(_pointed, actions.RightClick), ("start_box",)),
+    "hover": _Rule(partial(_pointed, actions.Hover), ("start_box",)),
     "drag": _Rule(_drag, ("start_box", "end_box")),
     "select": _Rule(_drag, ("start_box", "end_box")),
     "scroll": _Rule(_scroll, ("start_box", "direction")),
     "hotkey": _Rule(_hotkey, ("key",)),
-    "press": _Rule(partial(_keyed, Press), ("key",)),
-    "keydown": _Rule(partial(_keyed, KeyDown), ("key",)),
-    "keyup": _Rule(partial(_keyed, KeyUp), ("key",)),
-    "type": _Rule(lambda arguments: TypeText(arguments.text("content")), ("content",)),
-    "wait": _Rule(lambda _: Wait()),
+    "press": _Rule(partial(_keyed, actions.Press), ("key",)),
+    "keydown": _Rule(partial(_keyed, actions.KeyDown), ("key",)),
+    "keyup": _Rule(partial(_keyed, actions.KeyUp), ("key",)),
+    "type": _Rule(lambda arguments: actions.TypeText(arguments.text("content")), ("content",)),
+    "wait": _Rule(lambda _: actions.Wait()),
     "finished": _Rule(_finished, ("content",)),
-    "call_user": _Rule(lambda _: CallUser()),
-    "error_env": _Rule(lambda _: Fail()),
+    "call_user": _Rule(lambda _: actions.CallUser()),
+    "error_env": _Rule(lambda _: actions.Fail()),
 }

@@ -21,6 +21,8 @@ from arpo.agent.keys import known_key
 
 SCROLL_CLICKS = 5
 DRAG_S = 1.0
+WAIT_S = 5.0
+"""As the prompt promises."""
 TYPE_INTERVAL_S = 0.1
 """After each character; the official code's, `pyautogui.write(text, interval=0.1)`."""
 SETTLE_S = 0.5
@@ -36,22 +38,18 @@ _TYPED = frozenset(string.ascii_letters + string.digits + string.punctuation + "
 _LESS_THAN = ("shift", ",")
 
 
-def to_pyautogui(action: Action, *, wait_s: float = 5.0) -> str:
+def to_pyautogui(action: Action) -> str:
     """Return Python source that performs an action, in screen pixels, with pyautogui.
 
     An action that only ends the episode gives source that does nothing.
 
-    Args:
-        action: The action, in screen pixels.
-        wait_s: How long `Wait` sleeps; the prompt promises five seconds.
-
     Raises:
         ValueError: If a key is unknown or a position is not a number.
     """
-    return "\n".join((*_HEADER, *_statements(action, wait_s), ""))
+    return "\n".join((*_HEADER, *_statements(action), ""))
 
 
-def _statements(action: Action, wait_s: float) -> list[str]:
+def _statements(action: Action) -> list[str]:
     if isinstance(action, Pointer):
         return _pointer(action)
     if isinstance(action, Keyboard):
@@ -60,7 +58,7 @@ def _statements(action: Action, wait_s: float) -> list[str]:
         case actions.TypeText(text):
             return _typing(text)
         case actions.Wait():
-            return [f"time.sleep({float(wait_s)!r})"]
+            return [f"time.sleep({WAIT_S})"]
         case actions.Finished() | actions.CallUser() | actions.Fail():
             return []
         case _:

@@ -6,7 +6,7 @@ from typing import assert_never
 from arpo.agent import actions
 from arpo.agent.actions import Action, Pointer
 from arpo.agent.boxes import MAX_COORDINATE
-from arpo.agent.keys import canonical_key
+from arpo.agent.keys import known_key
 
 _ESCAPED = str.maketrans({"\\": r"\\", "'": r"\'", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
@@ -97,6 +97,4 @@ def _hotkey(keys: tuple[str, ...]) -> str:
 
 
 def _key(key: str) -> str:
-    if canonical_key(key) != key:
-        raise ValueError(f"{key!r} is not a canonical key name; `arpo.agent.keys.KEYS` has them all")
-    return _SPELLED.get(key, key)
+    return _SPELLED.get(known_key(key), key)

@@ -1,9 +1,9 @@
 """Text to calls: the syntax of UI-TARS's actions, read in one pass. What a call means is `parser.py`'s part."""
 
+import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 from enum import StrEnum, auto
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from arpo.errors import ActionParseError
 
@@ -29,16 +29,14 @@ class ParseErrorKind(StrEnum):
     """A position is not two or four plain numbers of a sensible size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """The value of an argument, without its quotes and with its escapes resolved."""
 
     text: str
     quoted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A name with named arguments."""
 
     name: str
@@ -49,6 +47,7 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 """The characters that may follow a backslash in a string. Before any other it is itself, as in `C:\\Users`."""
 
 _BRACKETS = {"(": ")", "[": "]"}
+_OPENING = re.compile(r"(\w+)\(\s*[^\W\d]\w*\s*=\s*\Z")
 _TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox>"}
 
 
@@ -157,12 +156,8 @@ class _Reader:
 
     def _opens_another_call(self, start: int, at: int) -> bool:
         """Tell whether the quote at a position opens the first argument of a known action: `click(start_box='`."""
-        before, equals, space = self._text[max(start, at - 60) : at].rpartition("=")
-        call, bracket, argument = before.rpartition("(")
-        name = call[self._name_start(call) :]
-        return (
-            bool(equals and bracket and not space.strip()) and argument.strip().isidentifier() and name in self._names
-        )
+        opening = _OPENING.search(self._text[max(start, at - 60) : at])
+        return opening is not None and opening[1] in self._names
 
     def _bracketed(self) -> str:
         """Read a position in brackets, unquoted."""
@@ -213,10 +208,6 @@ class _Reader:
         while at < len(self._text) and (self._text[at].isalnum() or self._text[at] == "_"):
             at += 1
         return at
-
-    @staticmethod
-    def _name_start(text: str) -> int:
-        return max((at + 1 for at, char in enumerate(text) if not (char.isalnum() or char == "_")), default=0)
 
     def _fail(self, message: str) -> NoReturn:
         found = self._text[self._at : self._at + 20] or "the end of the response"

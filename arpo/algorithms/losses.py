@@ -6,7 +6,7 @@ minibatch (`MinibatchAverage`), so the losses and the gradients of the micro-bat
 minibatch, and so do the `LossMetrics`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import torch
@@ -113,16 +113,12 @@ class LossMetrics:
     clipped_dual: Tensor
 
     def __add__(self, other: "LossMetrics") -> "LossMetrics":
-        return LossMetrics(
-            tokens=self.tokens + other.tokens,
-            ratio=self.ratio + other.ratio,
-            ratio_min=torch.minimum(self.ratio_min, other.ratio_min),
-            ratio_max=torch.maximum(self.ratio_max, other.ratio_max),
-            approx_kl=self.approx_kl + other.approx_kl,
-            clipped_low=self.clipped_low + other.clipped_low,
-            clipped_high=self.clipped_high + other.clipped_high,
-            clipped_dual=self.clipped_dual + other.clipped_dual,
-        )
+        extremes = {"ratio_min": torch.minimum, "ratio_max": torch.maximum}
+        joined = {
+            field.name: extremes.get(field.name, torch.add)(getattr(self, field.name), getattr(other, field.name))
+            for field in fields(self)
+        }
+        return LossMetrics(**joined)
 
     def averages(self) -> dict[str, float]:
         """Return the means over tokens, and the extremes of the ratio, under the names of the log."""

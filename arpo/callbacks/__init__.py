@@ -1,1 +1,1 @@
-"""The work around the update: replay, weight sync, evaluation, logs."""
+"""The surroundings of the update: replay, weight sync, evaluation, logs."""

@@ -14,12 +14,7 @@ log = logging.getLogger(__name__)
 
 def end_on_sigterm() -> None:
     """Let SIGTERM end this process as Ctrl-C does: whatever was started is ended first."""
-
-    signal.signal(signal.SIGTERM, _leave)
-
-
-def _leave(number: int, _: FrameType | None) -> None:
-    sys.exit(128 + number)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 class GracefulStop(L.Callback):

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from statistics import fmean
 
 import lightning as L
@@ -20,7 +21,38 @@ from arpo.types import RolloutBatch
 log = logging.getLogger(__name__)
 
 
-class Progress(RolloutCallback):
+class LineCallback(L.Callback):
+    """A callback that shows a line until the run ends, however it ends."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        """Take a terminal, and start the run's clock.
+
+        Args:
+            console: The terminal, standard error by default; if it is no terminal, lines go to the log.
+        """
+        self.console = console or Console(stderr=True)
+        self._started = time.monotonic()
+        self._live: LiveLine | None = None
+
+    def _show(self, line: Callable[[], Line]) -> None:
+        self._live = live_line(self.console, line)
+        self._live.start()
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    @override
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    @override
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._stop()
+
+
+class Progress(LineCallback, RolloutCallback):
     """The progress line of a training, and the card that sums the run up at its end.
 
     The line shows iteration, episodes, success, replay, speed and time to go.
@@ -29,16 +61,10 @@ class Progress(RolloutCallback):
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        """Start the run's clock.
-
-        Args:
-            console: The terminal, standard error by default; if it is no terminal, lines go to the log.
-        """
-        self.console = console or Console(stderr=True)
-        self._built = time.monotonic()
+        """See `LineCallback`."""
+        super().__init__(console)
         self._state = State()
         self._summary: RunSummary | None = None
-        self._live: LiveLine | None = None
         self._evaluations: list[Evaluation] = []
 
     @override
@@ -47,11 +73,12 @@ class Progress(RolloutCallback):
             return
         endless = trainer.max_epochs in (None, -1)
         state = self._state = State(iteration=1, iterations=None if endless else trainer.max_epochs)
-        self._summary = RunSummary(trainer.default_root_dir, started=self._built)
+        self._summary = RunSummary(trainer.default_root_dir, started=self._started)
         self._evaluations = [each for each in trainer.callbacks if isinstance(each, Evaluation)]  # type: ignore[attr-defined]
         runtime = runtime_of(trainer)
-        self._live = live_line(self.console, lambda: training_line(state, runtime.status()))
-        self._live.start()  # before weights go to the engine for the first time
+        self._show(
+            lambda: training_line(state, runtime.status())
+        )  # before weights go to the engine for the first time
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -116,14 +143,6 @@ class Progress(RolloutCallback):
             for line in self._summary.lines():
                 log.info("%s", line)
 
-    @override
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self._stop()
-
-    @override
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self._stop()
-
     def _count_evaluations(self, *, done: int) -> None:
         """Note how many evaluations come after `done` iterations, and how long the last ones took."""
         last = self._state.iterations
@@ -134,27 +153,16 @@ class Progress(RolloutCallback):
         ended = [each.durations[-1] for each in self._evaluations if each.durations]
         self._state.evaluation_s = sum(ended) if ended else None
 
-    def _stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
-
-class StepProgress(L.Callback):
+class StepProgress(LineCallback):
     """The progress line of a training on data that exists already, such as a warm start: step, loss and time to go."""
 
     def __init__(self, console: Console | None = None) -> None:
-        """Take a terminal.
-
-        Args:
-            console: The terminal, standard error by default; if it is no terminal, lines go to the log.
-        """
-        self.console = console or Console(stderr=True)
-        self._started = time.monotonic()
+        """See `LineCallback`."""
+        super().__init__(console)
         self._step = 0
         self._steps: int | None = None
         self._loss: float | None = None
-        self._live: LiveLine | None = None
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -163,8 +171,7 @@ class StepProgress(L.Callback):
         batches = trainer.estimated_stepping_batches
         self._steps = int(batches) if batches != float("inf") else None
         self._started = time.monotonic()
-        self._live = live_line(self.console, self._line)
-        self._live.start()
+        self._show(self._line)
 
     @override
     def on_train_batch_end(
@@ -181,14 +188,5 @@ class StepProgress(L.Callback):
             loss = "" if self._loss is None else f", loss {self._loss:.3f}"
             log.info("learned %d steps in %s%s", self._step, clock(time.monotonic() - self._started), loss)
 
-    @override
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self._stop()
-
     def _line(self) -> Line:
         return step_line(self._step, self._steps, self._loss, time.monotonic() - self._started)
-
-    def _stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None

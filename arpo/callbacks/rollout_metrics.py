@@ -29,9 +29,7 @@ class RolloutMetrics(RolloutCallback):
         module.log_dict(batch.metrics | metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
 
-def batch_metrics(
-    groups: Sequence[Group], *, success_threshold: float = 0.5, format_weight: float = 1.0
-) -> dict[str, float]:
+def batch_metrics(groups: Sequence[Group], *, success_threshold: float, format_weight: float) -> dict[str, float]:
     """Return the metrics of collected groups by name; shares are in [0, 1], and every outcome has its share.
 
     Args:

@@ -1,7 +1,6 @@
 """Episodes to look at: film strips, text and histograms in TensorBoard."""
 
 import logging
-from dataclasses import dataclass
 
 import lightning as L
 import numpy as np
@@ -19,15 +18,6 @@ log = logging.getLogger(__name__)
 
 MAX_RESPONSE = 2000
 """Characters of a response that the text shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One trajectory of a batch and what it stands for."""
-
-    what: str
-    """`success`, `failure` or `replayed`."""
-    trajectory: Trajectory
 
 
 class TrajectoryLog(RolloutCallback):
@@ -57,30 +47,23 @@ class TrajectoryLog(RolloutCallback):
         if not writers or not self._is_due(batch.iteration):
             return
         threshold = runtime_of(trainer).settings.success_threshold
-        for shown in choose(batch.groups, success_threshold=threshold):
+        for kind, trajectory in choose(batch.groups, success_threshold=threshold).items():
             strip = film_strip(
-                shown.trajectory,
-                success_threshold=threshold,
-                columns=self.columns,
-                rows=self.rows,
-                width=self.width,
+                trajectory, success_threshold=threshold, columns=self.columns, rows=self.rows, width=self.width
             )
-            text = as_markdown(shown.trajectory, replayed=shown.what == "replayed")
+            text = as_markdown(trajectory, replayed=kind == "replayed")
             for writer in writers:
-                tag = f"trajectory/{shown.what}"
-                writer.add_image(tag, np.asarray(strip), batch.iteration + 1, dataformats="HWC")
-                writer.add_text(tag, text, batch.iteration + 1)
+                writer.add_image(f"trajectory/{kind}", np.asarray(strip), batch.iteration + 1, dataformats="HWC")
+                writer.add_text(f"trajectory/{kind}", text, batch.iteration + 1)
 
     @override
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        record = PolicyModule.of(pl_module).last_update
-        if record is None or not self._is_due(batch.iteration):
+        if not self._is_due(batch.iteration):
             return
-        values = {"advantage": record.advantages, "ratio": record.ratios, "length": record.lengths}
         for writer in writers_of(trainer):
-            for name, tensor in values.items():
+            for name, tensor in PolicyModule.of(pl_module).last_update.items():
                 if tensor.numel():
                     writer.add_histogram(f"train/{name}", tensor.float().cpu().numpy(), batch.iteration + 1)
 
@@ -95,17 +78,17 @@ def writers_of(trainer: L.Trainer) -> list[SummaryWriter]:
     return [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
 
-def choose(groups: list[Group], *, success_threshold: float = 0.5) -> list[Shown]:
-    """Return a collected success, a collected failure and a replayed trajectory, the first of each that there is."""
+def choose(groups: list[Group], *, success_threshold: float) -> dict[str, Trajectory]:
+    """Return a collected `success`, a collected `failure` and a `replayed` trajectory, the first of each there is."""
     picked: dict[str, Trajectory] = {}
     for group in groups:
         for position, trajectory in enumerate(group.trajectories):
             if position in group.injected:
-                what = "replayed"
+                kind = "replayed"
             else:
-                what = "success" if is_success(trajectory, threshold=success_threshold) else "failure"
-            picked.setdefault(what, trajectory)
-    return [Shown(what, picked[what]) for what in ("success", "failure", "replayed") if what in picked]
+                kind = "success" if is_success(trajectory, threshold=success_threshold) else "failure"
+            picked.setdefault(kind, trajectory)
+    return {kind: picked[kind] for kind in ("success", "failure", "replayed") if kind in picked}
 
 
 def as_markdown(trajectory: Trajectory, *, replayed: bool = False) -> str:

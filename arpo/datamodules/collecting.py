@@ -15,37 +15,11 @@ from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, EnvError
+from arpo.host.heartbeat import Heartbeat
 from arpo.rollout.seeds import derive_seed
-from arpo.types import Observation, Task, screenshot_key
+from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
-
-REPORT_S = 10.0
-"""Seconds between two lines of the log that say how far the collection is."""
-
-
-@dataclass(frozen=True, slots=True)
-class DemonstrationStep:
-    """One screen and what the demonstrator answered."""
-
-    screenshot: str
-    """SHA-256 of the PNG."""
-    width: int
-    """Screen pixels."""
-    height: int
-    """Screen pixels."""
-    response: str
-
-
-@dataclass(frozen=True, slots=True)
-class Demonstration:
-    """One demonstrated episode as text: a tokenizer can be made from it before there is one."""
-
-    task_id: str
-    domain: str
-    instruction: str
-    steps: tuple[DemonstrationStep, ...]
-    success: bool
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:
@@ -72,10 +46,7 @@ class DemonstrationCollector:
         max_steps: Step limit of a demonstration.
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
         success_threshold: A demonstration is a success when its task reward lies above it.
-        seed: Seeds the mistakes.
-
-    Attributes:
-        screens: PNG bytes of every screen that was seen, by SHA-256.
+        seed: Seeds the mistakes, and the order in which they are learned from.
     """
 
     pool: EnvPool
@@ -83,39 +54,36 @@ class DemonstrationCollector:
     max_steps: int
     image_limits: tuple[int, int]
     success_threshold: float
-    seed: int
-    screens: dict[str, bytes] = field(default_factory=dict)
-    _done: int = 0
+    seed: int = 0
+    _done: int = field(default=0, init=False)
 
-    def collect(self, tasks: Sequence[Task], per_task: int) -> list[Demonstration]:
+    def collect(self, tasks: Sequence[Task], per_task: int) -> list[Trajectory]:
         """Return `per_task` demonstrations of each task, task by task; blocks.
+
+        They are text without token ids: a tokenizer can be made from them before there is one. The task reward is 1
+        for a success, and 0 for a failure.
 
         Raises:
             ConfigError: If the solution of a task takes more than `max_steps` steps.
             EnvError: If environments failed every attempt at an episode.
         """
-        log.info("collecting %d demonstrations of %d tasks", len(tasks) * per_task, len(tasks))
-        return asyncio.run(self._collect(tasks, per_task))
+        total = len(tasks) * per_task
+        log.info("collecting %d demonstrations of %d tasks", total, len(tasks))
+        with Heartbeat(lambda: f"{self._done} of {total} demonstrations are collected"):
+            return asyncio.run(self._collect(tasks, per_task))
 
-    async def _collect(self, tasks: Sequence[Task], per_task: int) -> list[Demonstration]:
+    async def _collect(self, tasks: Sequence[Task], per_task: int) -> list[Trajectory]:
         await self.pool.start()
-        reporter = asyncio.create_task(self._report(len(tasks) * per_task))
         try:
             lengths = await asyncio.gather(*(self._solution_length(task) for task in tasks))
             episodes = (
-                self._demonstrate(task, number, length)
-                for task, length in zip(tasks, lengths, strict=True)
+                self._demonstrate(f"demonstration-0/{place}/{number}", task, number, length)
+                for place, (task, length) in enumerate(zip(tasks, lengths, strict=True))
                 for number in range(per_task)
             )
             return await asyncio.gather(*episodes)
         finally:
-            reporter.cancel()
             await self.pool.close()
-
-    async def _report(self, total: int) -> None:
-        while True:
-            await asyncio.sleep(REPORT_S)
-            log.info("%d of %d demonstrations are collected", self._done, total)
 
     @_elsewhere
     async def _solution_length(self, task: Task) -> int:
@@ -133,23 +101,36 @@ class DemonstrationCollector:
         )
 
     @_elsewhere
-    async def _demonstrate(self, task: Task, number: int, length: int) -> Demonstration:
+    async def _demonstrate(self, identity: str, task: Task, number: int, length: int) -> Trajectory:
         rng = random.Random(derive_seed(self.seed, "demonstration", task.id, number))
-        steps: list[DemonstrationStep] = []
+        steps: list[Step] = []
+        screenshots: dict[str, bytes] = {}
         async with self.pool.lease(task) as env:
             observation = await env.reset(task)
             instruction = observation.instruction or task.instruction
             for _ in range(self.max_steps):
                 action = await self._next_action(env, task, length, rng)
                 frame = self._frame(observation)
-                steps.append(self._step(observation, frame.to_model(action)))
+                steps.append(_step(observation, frame.to_model(action)))
+                screenshots[steps[-1].screenshot] = observation.screenshot
                 result = await env.step(frame.to_screen(frame.to_model(action)))
                 if result.terminated or isinstance(action, Terminal):
                     break
                 observation = result.observation
             success = await env.evaluate() > self.success_threshold
         self._done += 1
-        return Demonstration(task.id, task.domain, instruction, tuple(steps), success)
+        return Trajectory(
+            id=identity,
+            task_id=task.id,
+            domain=task.domain,
+            instruction=instruction,
+            seed=0,
+            steps=tuple(steps),
+            outcome=Outcome.TERMINATED,
+            task_reward=float(success),
+            format_reward=0.0,
+            screenshots=screenshots,
+        )
 
     async def _next_action(self, env: LeasedEnv, task: Task, length: int, rng: random.Random) -> Action:
         right = await env.next_solution()
@@ -163,7 +144,15 @@ class DemonstrationCollector:
         height, width = smart_resize(observation.height, observation.width, min_pixels=least, max_pixels=most)
         return CoordinateFrame(observation.width, observation.height, width, height)
 
-    def _step(self, observation: Observation, action: Action) -> DemonstrationStep:
-        key = screenshot_key(observation.screenshot)
-        self.screens[key] = observation.screenshot
-        return DemonstrationStep(key, observation.width, observation.height, render_response(action))
+
+def _step(observation: Observation, action: Action) -> Step:
+    return Step(
+        screenshot=screenshot_key(observation.screenshot),
+        width=observation.width,
+        height=observation.height,
+        prompt_ids=(),
+        response_ids=(),
+        sampler_logprobs=(),
+        policy_version=0,
+        response=render_response(action),
+    )

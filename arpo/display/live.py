@@ -4,45 +4,13 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
 from arpo.display.progress_line import Line
 from arpo.host.heartbeat import Heartbeat
-
-
-class LiveLine(Protocol):
-    """A line that is shown from `start` to `stop`."""
-
-    def start(self) -> None:
-        """Show the line."""
-        ...
-
-    def say(self, line: str) -> None:
-        """Keep a line in the log."""
-        ...
-
-    def stop(self) -> None:
-        """Take the line away."""
-        ...
-
-
-def live_line(console: Console, line: Callable[[], Line]) -> LiveLine:
-    """Return a display of a line: painted in place on a terminal, logged again and again elsewhere."""
-    return Painter(console, lambda: line().table()) if console.is_terminal else Heartbeat(lambda: line().text)
-
-
-@contextmanager
-def showing(line: Callable[[], Line]) -> Iterator[None]:
-    """Show a line on standard error while the block runs."""
-    shown = live_line(Console(stderr=True), line)
-    shown.start()
-    try:
-        yield
-    finally:
-        shown.stop()
 
 
 class Painter:
@@ -69,6 +37,26 @@ class Painter:
         for handler, stream in self._streams:
             handler.setStream(stream)
         self._streams.clear()
+
+
+LiveLine = Painter | Heartbeat
+"""A line that is shown from `start` to `stop`."""
+
+
+def live_line(console: Console, line: Callable[[], Line]) -> LiveLine:
+    """Return a display of a line: painted in place on a terminal, logged again and again elsewhere."""
+    return Painter(console, lambda: line().table()) if console.is_terminal else Heartbeat(lambda: line().text)
+
+
+@contextmanager
+def showing(line: Callable[[], Line]) -> Iterator[None]:
+    """Show a line on standard error while the block runs."""
+    shown = live_line(Console(stderr=True), line)
+    shown.start()
+    try:
+        yield
+    finally:
+        shown.stop()
 
 
 def _terminal_handlers() -> Iterator[logging.StreamHandler[TextIO]]:

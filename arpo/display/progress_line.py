@@ -119,13 +119,13 @@ def iteration_line(state: State, duration_s: float) -> str:
 
 def evaluation_line(rollout: RolloutStatus) -> Line:
     """Return the line of episodes that run outside of a training."""
-    if not rollout.episodes_total:
+    if not rollout.meter.total:
         return Line(["starting"])
     said = _episodes(f"evaluation {rollout.name}", rollout)
-    if rollout.episodes_done:
-        left = rollout.episodes_total - rollout.episodes_done
-        said.append(f"{clock(rollout.elapsed_s / rollout.episodes_done * left)} to go")
-    return Line([*said, *_speed(rollout)], rollout.episodes_done / rollout.episodes_total)
+    if rollout.episodes_ended:
+        left = rollout.meter.total - rollout.episodes_ended
+        said.append(f"{clock(rollout.elapsed_s / rollout.episodes_ended * left)} to go")
+    return Line([*said, *_speed(rollout)], rollout.episodes_ended / rollout.meter.total)
 
 
 def step_line(step: int, steps: int | None, loss: float | None, elapsed_s: float) -> Line:
@@ -139,18 +139,18 @@ def step_line(step: int, steps: int | None, loss: float | None, elapsed_s: float
 
 
 def _episodes(name: str, rollout: RolloutStatus) -> list[str]:
-    said = [f"{name} {rollout.episodes_done}/{rollout.episodes_total}"]
-    if rollout.episodes_done:
-        said.append(f"success {100 * rollout.successes / rollout.episodes_done:.0f} %")
+    said = [f"{name} {rollout.episodes_ended}/{rollout.meter.total}"]
+    if rollout.episodes_ended:
+        said.append(f"success {100 * rollout.meter.successes / rollout.episodes_ended:.0f} %")
     return said
 
 
 def _speed(rollout: RolloutStatus) -> list[str]:
     said = []
     if rollout.elapsed_s > 0:
-        said.append(f"{rollout.steps / rollout.elapsed_s:.1f} steps/s")
-    if rollout.dropped:
-        said.append(f"{rollout.dropped} episode{'s' * (rollout.dropped != 1)} lost")
+        said.append(f"{rollout.meter.steps / rollout.elapsed_s:.1f} steps/s")
+    if rollout.meter.dropped:
+        said.append(f"{rollout.meter.dropped} episode{'s' * (rollout.meter.dropped != 1)} lost")
     return said
 
 
@@ -166,7 +166,7 @@ def _recent(state: State) -> str:
 def _is_running(state: State, rollout: RolloutStatus) -> bool:
     """Return whether the trainer waits for episodes; during an update, those of a later iteration may run too."""
     waits = state.phase != "update and weight sync"
-    return waits and rollout.episodes_total > 0 and rollout.episodes_done < rollout.episodes_total
+    return waits and rollout.meter.total > 0 and rollout.episodes_ended < rollout.meter.total
 
 
 def _share(state: State, rollout: RolloutStatus) -> float:
@@ -174,4 +174,4 @@ def _share(state: State, rollout: RolloutStatus) -> float:
     if state.phase != "starting":
         return 1.0
     running = rollout.name == "train" and _is_running(state, rollout)
-    return rollout.episodes_done / rollout.episodes_total if running else 0.0
+    return rollout.episodes_ended / rollout.meter.total if running else 0.0

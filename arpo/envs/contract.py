@@ -14,21 +14,10 @@ from arpo.types import Observation, Task
 
 
 class ContractError(AssertionError):
-    """Raised when an environment breaks the contract of `DesktopEnv`.
-
-    Attributes:
-        violations: One sentence for each broken clause.
-    """
-
-    def __init__(self, violations: Sequence[str]) -> None:
-        super().__init__("the environment breaks the DesktopEnv contract:\n" + "\n".join(f"- {v}" for v in violations))
-        self.violations = tuple(violations)
-
-    def __reduce__(self) -> tuple[type["ContractError"], tuple[tuple[str, ...]]]:
-        return type(self), (self.violations,)
+    """Raised when an environment breaks the contract of `DesktopEnv`, with a line for each broken clause."""
 
 
-def harmless_actions(width: int, height: int) -> tuple[Action, ...]:
+def _harmless_actions(width: int, height: int) -> tuple[Action, ...]:
     """Return actions that any desktop accepts and that solve nothing; the last one ends an episode."""
     x, y = width // 2, height // 2
     return (Wait(), Hover(x, y), Scroll("down", x, y), Press("shift"), Finished())
@@ -50,13 +39,12 @@ def check_env(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_so
     broken: list[str] = []
     try:
         broken += _must_refuse("before reset", env, task=None)
-        broken += episode_violations(env, task, deterministic=deterministic, max_solution_steps=max_solution_steps)
+        broken += _episode_violations(env, task, deterministic=deterministic, max_solution_steps=max_solution_steps)
     finally:
         env.close()
     env.close()
     broken += _must_refuse("after close", env, task=task)
-    if broken:
-        raise ContractError(broken)
+    _raise_if(broken)
 
 
 def check_episode(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_solution_steps: int = 50) -> None:
@@ -66,18 +54,22 @@ def check_episode(env: DesktopEnv, task: Task, *, deterministic: bool = True, ma
         ContractError: With every clause that does not hold.
         EnvError: If the desktop itself fails in a call that must succeed.
     """
-    broken = episode_violations(env, task, deterministic=deterministic, max_solution_steps=max_solution_steps)
+    _raise_if(_episode_violations(env, task, deterministic=deterministic, max_solution_steps=max_solution_steps))
+
+
+def _raise_if(broken: Sequence[str]) -> None:
     if broken:
-        raise ContractError(broken)
+        lines = "\n".join(f"- {clause}" for clause in broken)
+        raise ContractError(f"the environment breaks the DesktopEnv contract:\n{lines}")
 
 
-def episode_violations(env: DesktopEnv, task: Task, *, deterministic: bool, max_solution_steps: int) -> list[str]:
+def _episode_violations(env: DesktopEnv, task: Task, *, deterministic: bool, max_solution_steps: int) -> list[str]:
     """Return the clauses that do not hold for this task: first observation, steps, evaluation, reset, solution."""
     first = env.reset(task)
     broken = _observation_violations("reset", first)
     if not (first.instruction or task.instruction):
         broken.append("reset gives no instruction, and the task has none")
-    for action in harmless_actions(first.width, first.height):
+    for action in _harmless_actions(first.width, first.height):
         result = env.step(action)
         broken += _observation_violations(f"step({action})", result.observation)
         if (result.observation.width, result.observation.height) != (first.width, first.height):

@@ -39,7 +39,7 @@ class Button:
         return (self.left + self.right) // 2, (self.top + self.bottom) // 2
 
     def holds(self, x: float, y: float) -> bool:
-        """Say whether a point lies on the button."""
+        """Return whether a point lies on the button."""
         return self.left <= x <= self.right and self.top <= y <= self.bottom
 
 

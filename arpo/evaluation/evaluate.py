@@ -1,13 +1,13 @@
 """Episodes for judging a policy: begun on the runtime of the rollouts, apart from training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from arpo.errors import RolloutError
 from arpo.evaluation.scores import EvaluationResult, evaluate
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.rollout.episode import EpisodeSpec
-from arpo.rollout.runner import Job, SpecRows
+from arpo.rollout.runner import SpecRows
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.settings import RolloutSettings
@@ -34,7 +34,8 @@ def evaluate_tasks(
     Raises:
         RolloutError: If every episode was lost.
     """
-    job = _begin(runtime, tasks, settings, iteration, name, finished={})
+    specs = evaluation_specs(tasks, runtime.settings, settings, prefix=f"eval-{iteration}/{name}")
+    job = runtime.begin(name, specs, finished={})
     trajectories = [trajectory for row in runtime.wait(job) for trajectory in row if trajectory is not None]
     if not trajectories:
         raise RolloutError(f"evaluation {name} lost all {job.meter.total} episodes; last causes: {job.causes}")
@@ -50,19 +51,8 @@ def roll_out(
     Episodes that an interrupted call with the same arguments has left in the store are taken from there.
     """
     finished = {trajectory.id: trajectory for trajectory in runtime.store.read("eval", 0)}
-    return runtime.wait(_begin(runtime, tasks, settings, 0, name, finished))
-
-
-def _begin(
-    runtime: RolloutRuntime,
-    tasks: Sequence[Task],
-    settings: EvaluationSettings,
-    iteration: int,
-    name: str,
-    finished: Mapping[str, Trajectory],
-) -> Job:
-    specs = evaluation_specs(tasks, runtime.settings, settings, prefix=f"eval-{iteration}/{name}")
-    return runtime.begin(name, iteration, specs, finished)
+    specs = evaluation_specs(tasks, runtime.settings, settings, prefix=f"eval-0/{name}")
+    return runtime.wait(runtime.begin(name, specs, finished))
 
 
 def evaluation_specs(

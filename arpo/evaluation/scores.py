@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from arpo.algorithms.rewards import is_success
@@ -70,17 +71,7 @@ class Score:
     def to_json(self) -> dict[str, Any]:
         """Return everything as built-ins."""
         low, high = self.interval
-        return {
-            "name": self.name,
-            "episodes": self.episodes,
-            "successes": self.successes,
-            "success_rate": self.success_rate,
-            "interval_low": low,
-            "interval_high": high,
-            "task_reward": self.task_reward,
-            "steps": self.steps,
-            "outcomes": self.outcomes,
-        }
+        return asdict(self) | {"success_rate": self.success_rate, "interval_low": low, "interval_high": high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +103,7 @@ class EvaluationResult:
         if not estimates:
             most = max(task.episodes for task in self.tasks)
             raise ValueError(f"pass@{k} needs a task with {k} episodes, the most are {most}; raise rollouts_per_task")
-        return math.fsum(estimates) / len(estimates)
+        return fmean(estimates)
 
     @property
     def pass_at_ks(self) -> dict[int, float]:
@@ -141,9 +132,9 @@ def evaluate(
     trajectories: Sequence[Trajectory],
     tasks: Sequence[Task],
     *,
-    name: str = "evaluation",
-    success_threshold: float = 0.5,
-    lost: int = 0,
+    name: str,
+    success_threshold: float,
+    lost: int,
 ) -> EvaluationResult:
     """Return what the trajectories say about the tasks.
 
@@ -181,15 +172,10 @@ def _score(name: str, trajectories: Sequence[Trajectory], success_threshold: flo
         name=name,
         episodes=len(trajectories),
         successes=sum(is_success(trajectory, threshold=success_threshold) for trajectory in trajectories),
-        task_reward=_mean(trajectory.task_reward for trajectory in trajectories),
-        steps=_mean(len(trajectory.steps) for trajectory in trajectories),
+        task_reward=fmean(trajectory.task_reward for trajectory in trajectories),
+        steps=fmean(len(trajectory.steps) for trajectory in trajectories),
         outcomes=dict(sorted(Counter(trajectory.outcome.value for trajectory in trajectories).items())),
     )
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return math.fsum(listed) / len(listed)
 
 
 def _row(score: Score) -> tuple[str, ...]:

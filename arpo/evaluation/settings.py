@@ -9,7 +9,7 @@ from arpo.rollout.episode import EpisodeProtocol
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
-    """The settings by which tasks are tried when a policy is judged.
+    """The way in which tasks are tried when a policy is judged.
 
     Raises:
         ConfigError: If a value is not one of those that are allowed.

@@ -1,4 +1,4 @@
-"""What a container may use, and how one says that to the Docker engine."""
+"""The specification of a container, and its form for the Docker engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ GUEST_USER = 1000
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What to start, and what it may use."""
+    """An image to start, and the limits of its container."""
 
     image: str
     ports: tuple[int, ...]

@@ -44,7 +44,7 @@ class Container:
     """A running container. Every method raises `EnvError` of kind `guest` when the engine fails."""
 
     def __init__(self, handle: Any) -> None:
-        """Belongs to `Containers.start`."""
+        """Take over a container that runs; only `Containers.start` does."""
         self._handle = handle
         self._ports: Mapping[str, Any] = {}
         self._paused = False
@@ -90,7 +90,7 @@ class Container:
             self._paused = False
 
     def is_running(self) -> bool:
-        """Say whether it has not ended."""
+        """Return whether it has not ended."""
         with env_boundary("guest", f"looking at container {self.id[:12]}"):
             self._handle.reload()
         return str(self._handle.status) in ("created", "running", "restarting", "paused")
@@ -174,7 +174,7 @@ class Containers:
 
     @cached_property
     def _cores(self) -> int:
-        """How many cores the engine has; it starts nothing that may use more."""
+        """The number of cores of the engine, which starts nothing that may use more."""
         return int(self._client.info()["NCPU"])
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ def _wait_for_engine() -> "DockerClient":
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What an engine says of itself."""
+    """The answers of an engine about itself."""
 
     summary: str
     directory: Path

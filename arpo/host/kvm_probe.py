@@ -1,4 +1,4 @@
-"""Runs a few instructions in a virtual machine of its own: `python -I kvm_probe.py` says in one line how that went.
+"""A few instructions in a virtual machine of its own: `python -I kvm_probe.py` says in one line how they went.
 
 /dev/kvm may open and answer, and yet run no guest, for example in nested clouds. Whoever calls this bounds its time,
 because such a machine may also hang. It imports nothing but the standard library.

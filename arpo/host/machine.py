@@ -1,4 +1,4 @@
-"""What this machine has of what virtual machines need: KVM that runs one, memory, cores and disk."""
+"""The needs of virtual machines and what this machine has of them: KVM that runs one, memory, cores and disk."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ SLOW = (
 
 
 def kvm_trouble(device: Path = Path("/dev/kvm"), probe: Path = PROBE, timeout_s: float = KVM_TIMEOUT_S) -> str:
-    """Say why no virtual machine runs here; empty where one has just run.
+    """Return why no virtual machine runs here, an empty string where one has just run.
 
     Args:
         device: KVM's.
@@ -51,7 +51,7 @@ def kvm_trouble(device: Path = Path("/dev/kvm"), probe: Path = PROBE, timeout_s:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a number of virtual machines needs, all on one machine."""
+    """The needs of a number of virtual machines, all on one machine."""
 
     desktops: int
     memory_mb: int
@@ -106,7 +106,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a machine has to give."""
+    """The resources that a machine has to give."""
 
     memory_mb: int
     """MiB that are available."""

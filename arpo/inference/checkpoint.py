@@ -1,4 +1,4 @@
-"""What an engine reads of a checkpoint before it loads it: the longest context, and the shapes of its tensors."""
+"""The facts that an engine reads of a checkpoint before it loads it: the longest context, the shapes of tensors."""
 
 import json
 from pathlib import Path
@@ -20,17 +20,23 @@ def check_context(path: str | Path, max_model_len: int) -> None:
     Raises:
         ConfigError: If the model has fewer positions.
     """
-    file = Path(path) / "config.json"
-    if not file.exists():
-        return
-    config = json.loads(file.read_text())
-    # Published files are flat; transformers 5 nests what is the language model's.
-    positions = config.get("text_config", config).get("max_position_embeddings")
+    positions = context_of(path)
     if positions is not None and max_model_len > positions:
         raise ConfigError(
             f"max_model_len={max_model_len} is more than the {positions} tokens that the model in '{path}' takes: "
             f"lower it to {positions} or less"
         )
+
+
+def context_of(path: str | Path) -> int | None:
+    """Return for how many tokens a checkpoint was made; None where there is none or it does not say."""
+    file = Path(path) / "config.json"
+    if not file.exists():
+        return None
+    config = json.loads(file.read_text())
+    # Published files are flat; transformers 5 nests what is the language model's.
+    positions: int | None = config.get("text_config", config).get("max_position_embeddings")
+    return positions
 
 
 def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:

@@ -1,6 +1,7 @@
 """An engine in a process of its own, a Ray actor: for a trainer with DDP, and for engines with their own GPUs."""
 
 import asyncio
+import os
 import queue
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -56,15 +57,15 @@ class RemoteEngine:
         """
         if num_gpus < 0 or threads < 1:
             raise ConfigError(f"num_gpus must not be negative and threads at least 1, got {num_gpus} and {threads}")
+        if not os.environ.get("RAY_ADDRESS"):  # a cluster has GPUs that this machine has not
+            _check_gpus(num_gpus, torch.cuda.device_count())
         before_start()
         RAY.acquire().result()
         self._closed = False
         self._update: asyncio.Future[None] | None = None
         with ExitStack() as on_failure:
             on_failure.callback(lambda: RAY.release().result())
-            available = ray.cluster_resources().get("GPU", 0)
-            if available < num_gpus:
-                raise ConfigError(f"the engine wants {num_gpus} GPUs, Ray has {available:g}; see CUDA_VISIBLE_DEVICES")
+            _check_gpus(num_gpus, ray.cluster_resources().get("GPU", 0))
             environment = {**worker_environment(), "OMP_NUM_THREADS": str(threads)}
             host = ray.remote(_Host).options(
                 num_cpus=0,
@@ -121,6 +122,14 @@ class RemoteEngine:
     async def _result(self, reference: Awaitable[Result]) -> Result:
         with _own_errors("the engine is closed" if self._closed else "the engine's actor failed"):
             return await reference
+
+
+def _check_gpus(wanted: float, available: float) -> None:
+    if available < wanted:
+        raise ConfigError(
+            f"the engine wants {wanted:g} GPUs, Ray has {available:g}; see CUDA_VISIBLE_DEVICES, or set num_gpus=0 to "
+            "run it on CPUs"
+        )
 
 
 @contextmanager

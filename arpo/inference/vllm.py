@@ -89,12 +89,12 @@ class VllmEngine(PumpedEngine):
                 "host the engine in arpo.inference.remote.RemoteEngine"
             )
         before_start()
+        self._chat = ChatTokenizer(path)
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
         self._path = Path(path)
         self._max_images = max_images
         self._max_model_len = max_model_len
         self._deterministic = deterministic
-        self._chat = ChatTokenizer(path)
         self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
         self._arguments: dict[str, Any] = {
             "model": str(path),

@@ -13,7 +13,6 @@ from arpo.models.collate import collate
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import TokenizedTrajectory, tokenize
 from arpo.modules.checks import check_at_least, check_positive
-from arpo.modules.metrics import UpdateRecord
 from arpo.modules.optimizer import GradientGuard
 from arpo.types import Trajectory
 
@@ -54,7 +53,8 @@ class PolicyModule(L.LightningModule):
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm
         self.policy_version = 0
-        self.last_update: UpdateRecord | None = None
+        self.last_update: dict[str, torch.Tensor] = {}
+        """The numbers of the last update by name, for histograms; see `UpdateMeter.record`."""
         self._guard = GradientGuard()
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Self
 
 import torch
@@ -12,18 +12,6 @@ from torch import Tensor
 from arpo.algorithms.losses import LossMetrics
 from arpo.models.policy import ActionLogprobs
 from arpo.types import RolloutBatch
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRecord:
-    """The numbers of the last update, for histograms."""
-
-    advantages: Tensor
-    """One per trajectory of the batch."""
-    ratios: Tensor
-    """One per trained token."""
-    lengths: Tensor
-    """Steps of each trajectory of the batch."""
 
 
 class Averages:
@@ -117,11 +105,11 @@ class UpdateMeter:
             metrics |= {f"train/{name}": value for name, value in self._loss_metrics.averages().items()}
         return metrics
 
-    def record(self, batch: RolloutBatch) -> UpdateRecord:
-        """Return the numbers that histograms show."""
+    def record(self, batch: RolloutBatch) -> dict[str, Tensor]:
+        """Return what histograms show: advantage and steps of each trajectory, ratio of each trained token."""
         lengths = [len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories]
-        return UpdateRecord(
-            advantages=torch.tensor(self.advantages or [0.0]),
-            ratios=torch.cat(self._ratios) if self._ratios else torch.ones(1),
-            lengths=torch.tensor([float(length) for length in lengths]),
-        )
+        return {
+            "advantage": torch.tensor(self.advantages or [0.0]),
+            "ratio": torch.cat(self._ratios) if self._ratios else torch.ones(1),
+            "length": torch.tensor([float(length) for length in lengths]),
+        }

@@ -38,7 +38,7 @@ class RolloutCollector:
             raise ArpoError(f"iteration {iteration} was submitted already and is not collected yet")
         requests = tuple(task if isinstance(task, TaskRequest) else TaskRequest(task) for task in tasks)
         finished = self.runtime.store.finished(iteration, self.runtime.policy_version)
-        job = self.runtime.begin("train", iteration, training_specs(requests, self.settings, iteration), finished)
+        job = self.runtime.begin("train", training_specs(requests, self.settings, iteration), finished)
         self._submitted[iteration] = requests, job
 
     def wait(self, iteration: int, policy_version: int) -> RolloutBatch:

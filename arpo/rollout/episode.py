@@ -127,7 +127,6 @@ async def _follow(response: Response, conversation: "_Conversation", env: Episod
     try:
         actions = parse_response(text).actions
     except ActionParseError as error:
-        meter.parse_errors += 1
         conversation.answer(response, text, parse_error=error.kind)
         return Outcome.PARSE_ERROR
     forced_to_fail = conversation.must_fail(actions)

@@ -22,15 +22,8 @@ def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
         prompt: How the task is put to the policy.
         model: What `model_fingerprint` says about the checkpoint that the policy started from.
     """
-    how = {
-        "max_steps": spec.max_steps,
-        "max_context": spec.max_context,
-        "max_tokens": spec.max_tokens,
-        "temperature": spec.temperature,
-        "protocol": spec.protocol,
-        "prompt": asdict(prompt),
-        "model": model,
-    }
+    limits = ("max_steps", "max_context", "max_tokens", "temperature", "protocol")
+    how = {name: getattr(spec, name) for name in limits} | {"prompt": asdict(prompt), "model": model}
     return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:16]
 
 

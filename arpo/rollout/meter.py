@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -30,7 +30,6 @@ class Meter:
     steps: int = 0
     tokens: int = 0
     """Sampled tokens, those of lost attempts among them."""
-    parse_errors: int = 0
     generate_s: float = 0.0
     """Seconds of requests, summed over episodes that wait at the same time."""
     env_s: float = 0.0
@@ -68,18 +67,13 @@ class Meter:
 class RolloutStatus:
     """Progress of a rollout, for a line that a person reads."""
 
-    env_states: Mapping[str, int]
-    """Environments by state."""
     name: str = ""
     """`train` or the name of the evaluation; empty when nothing ran yet."""
-    iteration: int = 0
-    episodes_done: int = 0
-    """Ended either way: with a trajectory or dropped."""
-    episodes_total: int = 0
-    successes: int = 0
-    steps: int = 0
-    tokens: int = 0
-    parse_errors: int = 0
-    retried: int = 0
-    dropped: int = 0
+    meter: Meter = field(default_factory=Meter)
+    """The counts of the moment."""
     elapsed_s: float = 0.0
+
+    @property
+    def episodes_ended(self) -> int:
+        """Episodes that ended either way: with a trajectory or dropped."""
+        return self.meter.done + self.meter.dropped

@@ -28,7 +28,6 @@ class Job:
     """Episodes that were begun together, in rows."""
 
     name: str
-    iteration: int
     specs: SpecRows
     meter: Meter
     future: concurrent.futures.Future[list[Trajectory | None]]
@@ -56,23 +55,9 @@ class Job:
         found = iter(self.future.result())
         return [[next(found) for _ in row] for row in self.specs]
 
-    def status(self, env_states: Mapping[str, int]) -> RolloutStatus:
+    def status(self) -> RolloutStatus:
         """Return where the job stands."""
-        meter = self.meter
-        return RolloutStatus(
-            env_states,
-            name=self.name,
-            iteration=self.iteration,
-            episodes_done=meter.done + meter.dropped,
-            episodes_total=meter.total,
-            successes=meter.successes,
-            steps=meter.steps,
-            tokens=meter.tokens,
-            parse_errors=meter.parse_errors,
-            retried=meter.retried,
-            dropped=meter.dropped,
-            elapsed_s=self.elapsed_s,
-        )
+        return RolloutStatus(self.name, replace(self.meter), self.elapsed_s)
 
 
 class EpisodeRunner:

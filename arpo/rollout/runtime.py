@@ -13,7 +13,7 @@ from arpo.agent.prompt import Prompt
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError
 from arpo.host.heartbeat import still
-from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
+from arpo.inference.engine import InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
 from arpo.rollout.meter import Meter, RolloutStatus
@@ -141,12 +141,11 @@ class RolloutRuntime:
         responder = Responder(self._engine, self.chat, self.prompt)
         self._runner = EpisodeRunner(self.pool, responder, self.store, self.settings)
 
-    def begin(self, name: str, iteration: int, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
+    def begin(self, name: str, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
         """Begin episodes and return at once.
 
         Args:
             name: `train`, or the name of an evaluation.
-            iteration: When; for the status.
             specs: What to play, in rows.
             finished: Trajectories by id; one that a spec would give again is taken instead of being played.
 
@@ -158,7 +157,7 @@ class RolloutRuntime:
         flat = [spec for row in specs for spec in row]
         meter = Meter(total=len(flat))
         future = self._loop.submit(self._runner.run(flat, meter, finished))
-        self._current = Job(name, iteration, specs, meter, future)
+        self._current = Job(name, specs, meter, future)
         return self._current
 
     def wait(self, job: Job) -> list[list[Trajectory | None]]:
@@ -170,10 +169,6 @@ class RolloutRuntime:
         """Send the engine new weights; blocks until it serves them."""
         self._loop.run(self.engine.update_weights(tensors, version))
         self.policy_version = version
-
-    def generate(self, request: GenerateRequest) -> Response:
-        """Return one response of the engine."""
-        return self._loop.run(self.engine.generate(request))
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Return what a coroutine returns on the loop of engine and environments."""
@@ -195,8 +190,7 @@ class RolloutRuntime:
 
     def status(self) -> RolloutStatus:
         """Return where the rollout stands; cheap, and allowed from any thread."""
-        states = self.pool.states()
-        return self._current.status(states) if self._current is not None else RolloutStatus(states)
+        return self._current.status() if self._current is not None else RolloutStatus()
 
     def close(self) -> None:
         """Cancel running episodes, stop environments and engine. Idempotent, and `start` may follow."""

@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -202,50 +202,21 @@ def _read(path: Path) -> Iterator[Trajectory]:
 
 
 def _encode(trajectory: Trajectory) -> bytes:
-    record: dict[str, Any] = {
-        "id": trajectory.id,
-        "task_id": trajectory.task_id,
-        "domain": trajectory.domain,
-        "instruction": trajectory.instruction,
-        "seed": trajectory.seed,
-        "outcome": trajectory.outcome.value,
-        "task_reward": trajectory.task_reward,
-        "format_reward": trajectory.format_reward,
-        "last_screenshot": trajectory.last_screenshot,
-        "duration_s": trajectory.duration_s,
-        "sampling": trajectory.sampling,
-        "steps": [
-            {
-                "screenshot": step.screenshot,
-                "width": step.width,
-                "height": step.height,
-                "prompt_ids": step.prompt_ids,
-                "response_ids": step.response_ids,
-                "sampler_logprobs": step.sampler_logprobs,
-                "policy_version": step.policy_version,
-                "response": step.response,
-                "action": step.action,
-                "parse_error": step.parse_error,
-            }
-            for step in trajectory.steps
-        ],
-    }
+    record = _fields(trajectory) | {"steps": [_fields(step) for step in trajectory.steps]}
+    del record["screenshots"]
     # `json` writes floats by `repr`, so every logprob comes back to the last bit.
     return json.dumps(record).encode() + b"\n"
+
+
+def _fields(record: Trajectory | Step) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def _decode(line: bytes) -> Trajectory:
     record = json.loads(line)
     record["outcome"] = Outcome(record["outcome"])
-    record["steps"] = tuple(
-        Step(
-            **{
-                **step,
-                "prompt_ids": tuple(step["prompt_ids"]),
-                "response_ids": tuple(step["response_ids"]),
-                "sampler_logprobs": tuple(step["sampler_logprobs"]),
-            }
-        )
-        for step in record["steps"]
-    )
+    for step in record["steps"]:
+        for name in ("prompt_ids", "response_ids", "sampler_logprobs"):
+            step[name] = tuple(step[name])
+    record["steps"] = tuple(Step(**step) for step in record["steps"])
     return Trajectory(**record)

@@ -13,7 +13,7 @@ from pydantic_core import SchemaError
 
 from arpo.errors import ConfigError
 from arpo.host.trial import on_trial
-from arpo.run.build import build
+from arpo.run.build import REFUSALS, build
 
 Node = Mapping[str, Any]
 
@@ -70,12 +70,13 @@ def try_constructors(cfg: DictConfig, rooms: tuple[str, ...] = ("",), parts: tup
     Raises:
         ConfigError: When a constructor refuses its arguments, with its own words and the key.
     """
-    for place, node in reversed(_nodes(cfg)):  # inner nodes first: their keys say more
+    # What others contain comes first, wherever it stands: its own key is the one that a person can change.
+    for place, node in sorted(_nodes(cfg), key=lambda item: len(list(_targets(item[1])))):
         if parts and place.partition(".")[0] not in parts:
             continue
         if all(target.startswith(rooms) and target != READS_MODEL for target in _targets(node)) and _is_whole(node):
             with on_trial():
-                build({**node, "_partial_": False}, place)
+                build({**node, "_partial_": False}, place, (*REFUSALS, TypeError))
 
 
 def _is_whole(node: Node) -> bool:

@@ -18,12 +18,17 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("policy_of", policy_of, replace=True)
 
 
-def build(node: Any, place: str = "", **kwargs: Any) -> Any:
+REFUSALS = (ArpoError, ValueError)
+"""What a constructor raises that refuses its arguments."""
+
+
+def build(node: Any, place: str = "", refusals: tuple[type[Exception], ...] = REFUSALS, **kwargs: Any) -> Any:
     """Build the object of a configuration node.
 
     Args:
         node: The node.
         place: Its key, where the node itself does not know it.
+        refusals: Errors by which a constructor refuses its arguments; any other one is a bug, and passes.
         kwargs: Further arguments of the constructor.
 
     Raises:
@@ -33,7 +38,8 @@ def build(node: Any, place: str = "", **kwargs: Any) -> Any:
         return instantiate(node, **kwargs)
     except InstantiationException as error:
         cause = error.__cause__
-        refused = isinstance(cause, ArpoError | ValueError) or type(cause).__module__.startswith("lightning.")
+        # Whatever Lightning raises, a TypeError among it, is about its arguments.
+        refused = isinstance(cause, refusals) or "call to target 'lightning." in str(error)
         if refused or "Error locating target" in str(error):
             _, _, inner = str(error).partition("full_key: ")
             key = ".".join(part for part in (place, inner) if part)
@@ -42,7 +48,7 @@ def build(node: Any, place: str = "", **kwargs: Any) -> Any:
 
 
 def required_model(cfg: DictConfig) -> str | None:
-    """Return the checkpoint directory that must exist already: empty if nobody said, None if the run makes it."""
+    """Return the checkpoint directory that must exist: empty where nobody said, None where the run makes it."""
     if "make_model" in cfg.datamodule or cfg.warmstart is not None:
         return None
     return "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)

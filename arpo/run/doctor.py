@@ -1,4 +1,4 @@
-"""Say whether this machine can run real desktops, how fast they are, and how to mend what is missing.
+"""The examination of this machine: whether it can run real desktops, how fast, and how to mend what is missing.
 
     python -m arpo doctor
 
@@ -39,7 +39,9 @@ class Finding:
 
     name: str
     good: bool
+    """Whether there is nothing to mend."""
     said: str
+    """The fact itself, for the table."""
     remedy: str = ""
     needed: bool = True
     """Whether the desktops of `env=desktop` need it."""

@@ -1,12 +1,10 @@
 """The check of what a run asks of its model and optimizer."""
 
-import json
-from pathlib import Path
-
 import torch
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.errors import ConfigError
+from arpo.inference.checkpoint import context_of
 from arpo.models.tiny import CONTEXT
 from arpo.run.build import build
 
@@ -18,22 +16,12 @@ def check_context(cfg: DictConfig) -> None:
         ConfigError: When they may become longer than what the model was made for.
     """
     wanted = cfg.rollout.settings.max_context
-    limit = context_of(Path(cfg.model.path)) or (CONTEXT if "make" in cfg.model else None)
+    limit = context_of(cfg.model.path) or (CONTEXT if "make" in cfg.model else None)
     if limit is not None and wanted > limit and "make_model" not in cfg.datamodule:
         raise ConfigError(
             f"max_context={wanted} is above the {limit} tokens that the model was made for: lower "
             "rollout.settings.max_context"
         )
-
-
-def context_of(directory: Path) -> int | None:
-    """Return for how many tokens a checkpoint was made; None where there is none or it does not say."""
-    path = directory / "config.json"
-    if not path.exists():
-        return None
-    config = json.loads(path.read_text())
-    limit = config.get("text_config", config).get("max_position_embeddings")
-    return None if limit is None else int(limit)
 
 
 def check_optimizer(cfg: DictConfig) -> None:

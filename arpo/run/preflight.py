@@ -100,7 +100,7 @@ def _missing_kvm(requires: Mapping[str, object]) -> list[str]:
 
 
 def _desktops_elsewhere() -> bool:
-    """Whether the desktops run on the nodes of a cluster, which this machine need not be one of."""
+    """Return whether the desktops run on the nodes of a cluster, which this machine need not be one of."""
     return bool(os.environ.get("RAY_ADDRESS"))
 
 

@@ -76,7 +76,7 @@ def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
 
 
 def exit_code(trainer: L.Trainer) -> int:
-    """0, or what a shell expects of a process that a signal ended."""
+    """Return 0, or what a shell expects of a process that a signal ended."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, GracefulStop) and callback.received is not None:
             return 128 + callback.received

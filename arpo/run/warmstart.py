@@ -9,6 +9,7 @@ from arpo.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
+EXPERIMENTS = Path(__file__).parent.parent.parent / "conf" / "experiment"
 WARMSTART_GRACE_S = 30.0
 """The time that a warm start may take to end its browsers when the run is interrupted."""
 
@@ -30,6 +31,9 @@ def check_warmstart(model_path: str, warmstart: str | None, output: str) -> None
     """
     if warmstart is None or (Path(model_path) / "config.json").exists():
         return
+    if not (EXPERIMENTS / f"{warmstart}.yaml").exists():
+        known = ", ".join(sorted(path.stem for path in EXPERIMENTS.glob("warmstart_*.yaml")))
+        raise ConfigError(f"there is no experiment of the name in warmstart={warmstart}; choose one of {known}")
     written = policy_of(warmstart, output)
     if Path(model_path) != Path(written):
         raise ConfigError(

@@ -191,11 +191,11 @@ def test_double_quotes_are_quotes_too():
 
 def test_the_parts_of_a_response_are_told_apart():
     parsed = parse_response("Thought: I press\nthe button.\nAction: click(start_box='(1,2)')")
-    assert (parsed.thought, parsed.reflection, parsed.summary) == ("I press\nthe button.", "", "")
+    assert (parsed.thought, parsed.actions) == ("I press\nthe button.", (Click(1, 2),))
     parsed = parse_response("Reflection: It failed.\nAction_Summary: Try again.\nAction: wait()")
-    assert (parsed.thought, parsed.reflection, parsed.summary) == ("", "It failed.", "Try again.")
+    assert (parsed.thought, parsed.actions) == ("", (Wait(),))
     parsed = parse_response("Action_Summary: Wait a bit. Action: wait()")
-    assert (parsed.thought, parsed.reflection, parsed.summary) == ("", "", "Wait a bit.")
+    assert (parsed.thought, parsed.actions) == ("", (Wait(),))
     assert parse_response("Sure! Thought: so Action: wait()").thought == "so"
     assert parse_response("No label here.\nAction: wait()").thought == ""
 

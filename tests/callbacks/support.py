@@ -17,7 +17,6 @@ from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
 from arpo.models.policy import Policy
 from arpo.modules.base import PolicyModule
-from arpo.modules.metrics import UpdateRecord
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.sampler import ShuffledTasks
@@ -100,7 +99,11 @@ class IdleModule(PolicyModule):
         self.at_step()
         self.optimizers().step()
         self.policy_version += 1
-        self.last_update = UpdateRecord(torch.tensor([-1.0, 1.0]), torch.ones(5), torch.tensor([1.0, 2.0]))
+        self.last_update = {
+            "advantage": torch.tensor([-1.0, 1.0]),
+            "ratio": torch.ones(5),
+            "length": torch.tensor([1.0, 2.0]),
+        }
         metrics = {"time/update": 0.5, "policy/version": float(self.policy_version)}
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)
 

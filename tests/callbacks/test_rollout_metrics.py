@@ -17,8 +17,12 @@ FAILURE = make_trajectory([Wait()], task_reward=0.0, outcome=Outcome.MAX_STEPS)
 NONSENSE = make_trajectory([Wait(), "no_action"], task_reward=0.0, outcome=Outcome.PARSE_ERROR)
 
 
+def measured(groups, success_threshold=0.5, format_weight=1.0):
+    return batch_metrics(groups, success_threshold=success_threshold, format_weight=format_weight)
+
+
 def test_shares_and_means_are_of_trajectories() -> None:
-    metrics = batch_metrics([make_group(SUCCESS, FAILURE), make_group(NONSENSE, FAILURE)])
+    metrics = measured([make_group(SUCCESS, FAILURE), make_group(NONSENSE, FAILURE)])
     assert metrics["rollout/success_rate"] == 1 / 4
     assert metrics["rollout/task_reward"] == 1 / 4
     assert metrics["rollout/format_reward"] == -1 / 4
@@ -32,7 +36,7 @@ def test_shares_and_means_are_of_trajectories() -> None:
 
 
 def test_the_shares_of_outcomes_add_up_to_one() -> None:
-    metrics = batch_metrics([make_group(SUCCESS, FAILURE, NONSENSE)])
+    metrics = measured([make_group(SUCCESS, FAILURE, NONSENSE)])
     shares = [value for name, value in metrics.items() if name.startswith("rollout/outcome/")]
     assert len(shares) == len(Outcome)
     assert sum(shares) == pytest.approx(1)
@@ -45,7 +49,7 @@ def test_groups_are_counted_by_what_they_teach() -> None:
         make_group(FAILURE, NONSENSE),  # all failed, but the format reward tells them apart
         make_group(SUCCESS, FAILURE),
     ]
-    metrics = batch_metrics(groups)
+    metrics = measured(groups)
     assert metrics["group/count"] == 4
     assert metrics["group/size"] == 2
     assert metrics["group/all_succeeded"] == 1 / 4
@@ -56,19 +60,19 @@ def test_groups_are_counted_by_what_they_teach() -> None:
 
 
 def test_the_format_reward_counts_with_its_weight() -> None:
-    metrics = batch_metrics([make_group(FAILURE, NONSENSE)], format_weight=0.5)
+    metrics = measured([make_group(FAILURE, NONSENSE)], format_weight=0.5)
     assert metrics["group/reward_std"] == 0.25  # of (0, -0.5)
 
 
 def test_a_partial_reward_is_a_success_only_above_the_threshold() -> None:
     partial = make_group(make_trajectory([Wait()], task_reward=0.6))
-    assert batch_metrics([partial])["rollout/success_rate"] == 1
-    assert batch_metrics([partial], success_threshold=0.9)["rollout/success_rate"] == 0
+    assert measured([partial])["rollout/success_rate"] == 1
+    assert measured([partial], success_threshold=0.9)["rollout/success_rate"] == 0
 
 
 def test_an_empty_rollout_is_refused() -> None:
     with pytest.raises(ValueError, match="without a trajectory"):
-        batch_metrics([])
+        measured([])
 
 
 def test_a_fit_logs_one_line_an_iteration_with_the_collectors_own_numbers(tmp_path: Path, make_collector) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from arpo.agent.parser import parse_response
 from arpo.agent.prompt import Prompt
-from arpo.datamodules import collecting
+from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.fake import FakeDesktop, fake_tasks
@@ -46,23 +46,17 @@ class StingyDesktop(FakeDesktop):
 @pytest.fixture
 def make_data(tmp_path, tiny_model):
     def make(*, model=tiny_model, make_env=FakeDesktop, pool_size=2, **options):
-        settings = {
-            "demonstrator": Demonstrator(),
-            "per_task": 2,
-            "max_steps": 4,
-            "steps": 5,
-            "batch_size": 4,
-            "image_limits": (3136, 15680),
-            "success_threshold": 0.5,
-        } | options
+        how = {"demonstrator": Demonstrator(), "max_steps": 4, "image_limits": (3136, 15680), "success_threshold": 0.5}
+        how |= {name: options.pop(name) for name in (*how, "seed") if name in options}
+        pool = EnvPool(make_env, size=pool_size, backend="thread", reset_timeout_s=5.0)
         return DemonstrationDataModule(
-            EnvPool(make_env, size=pool_size, backend="thread", reset_timeout_s=5.0),
-            settings.pop("tasks", TASKS),
+            DemonstrationCollector(pool, **how),
+            options.pop("tasks", TASKS),
             tmp_path / "demonstrations",
             Prompt.compact(),
             partial(make_tiny, hidden=64, layers=1, words=600),
             model,
-            **settings,
+            **{"per_task": 2, "steps": 5, "batch_size": 4} | options,
         )
 
     return make
@@ -71,6 +65,10 @@ def make_data(tmp_path, tiny_model):
 def set_up(data):
     data.setup("fit")
     return data
+
+
+def kept_in(directory):
+    return directory / "demonstrations" / "demonstration" / "iteration_000000.jsonl"
 
 
 def batches(data):
@@ -168,18 +166,20 @@ def test_what_does_not_change_them_does_not_collect_them_again(make_data):
 def test_demonstrations_do_not_depend_on_the_number_of_desktops(make_data, tmp_path):
     options = {"demonstrator": Demonstrator(success_rate=0.5), "per_task": 4}
     first = demonstrated(set_up(make_data(pool_size=1, steps=30, **options)))
-    (tmp_path / "demonstrations" / "demonstrations.jsonl").unlink()
+    kept_in(tmp_path).unlink()
     second = demonstrated(set_up(make_data(pool_size=3, steps=30, **options)))
     assert first == second
 
 
 def test_a_torn_collection_is_none(make_data, tmp_path):
-    """A process killed while it wrote leaves no file under the final name."""
-    (tmp_path / "demonstrations").mkdir()
-    (tmp_path / "demonstrations" / "demonstrations.jsonl.partial").write_text('{"fingerprint": ')
+    """A process killed while it wrote leaves fewer records than were asked for, or half of one."""
+    set_up(make_data())
+    kept_in(tmp_path).write_bytes(kept_in(tmp_path).read_bytes()[:-20])
+    with pytest.raises(EnvError, match="no desktop"):
+        make_data(make_env=NoDesktop).setup("fit")
     assert len(demonstrated(set_up(make_data(steps=30)))) == 6
-    lines = (tmp_path / "demonstrations" / "demonstrations.jsonl").read_text().splitlines()
-    assert len(lines) == 1 + 6
+    lines = kept_in(tmp_path).read_text().splitlines()
+    assert len(lines) == 6
     assert all(json.loads(line) for line in lines)
 
 
@@ -219,7 +219,7 @@ def test_a_desktop_that_always_fails_ends_it_with_its_error(make_data):
 
 
 def test_a_log_hears_how_far_a_long_collection_is(make_data, monkeypatch, caplog):
-    monkeypatch.setattr(collecting, "REPORT_S", 0.01)
+    monkeypatch.setattr("arpo.host.heartbeat.Heartbeat.__init__.__defaults__", (0.01,))
     with caplog.at_level(logging.INFO):
         set_up(make_data(make_env=SlowDesktop, pool_size=1))
     said = re.findall(r"(\d+) of 6 demonstrations are collected", caplog.text)

@@ -16,11 +16,16 @@ from arpo.display.progress_line import (
     step_line,
     training_line,
 )
-from arpo.rollout.meter import RolloutStatus
+from arpo.rollout.meter import Meter, RolloutStatus
 
-ROLLING = RolloutStatus(
-    env_states={}, name="train", episodes_done=16, episodes_total=64, successes=4, steps=40, elapsed_s=8.0
-)
+
+def status(name="", episodes_done=0, episodes_total=0, elapsed_s=0.0, dropped=0, **counts) -> RolloutStatus:
+    """`episodes_done` ended, of which `dropped` gave no trajectory."""
+    meter = Meter(total=episodes_total, done=episodes_done - dropped, dropped=dropped, **counts)
+    return RolloutStatus(name, meter, elapsed_s)
+
+
+ROLLING = status(name="train", episodes_done=16, episodes_total=64, successes=4, steps=40, elapsed_s=8.0)
 
 
 def rendered(line: Line, width: int = 160) -> str:
@@ -54,13 +59,13 @@ def test_while_episodes_run_the_line_counts_them(state: State) -> None:
 
 
 def test_during_an_evaluation_the_line_names_it(state: State) -> None:
-    evaluating = RolloutStatus(env_states={}, name="held_out", episodes_done=1, episodes_total=8)
+    evaluating = status(name="held_out", episodes_done=1, episodes_total=8)
     assert "evaluation held_out 1/8" in training_line(state, evaluating).parts
 
 
 def test_after_the_rollout_the_line_says_that_the_policy_learns(state: State) -> None:
     state.phase = "update and weight sync"
-    done = RolloutStatus(env_states={}, name="train", episodes_done=64, episodes_total=64, successes=4)
+    done = status(name="train", episodes_done=64, episodes_total=64, successes=4)
     assert "update and weight sync" in training_line(state, done).parts
 
 
@@ -70,20 +75,20 @@ def test_an_update_is_not_hidden_by_episodes_of_a_later_iteration(state: State) 
 
 
 def test_lost_episodes_are_said(state: State) -> None:
-    losing = RolloutStatus(env_states={}, name="train", episodes_done=2, episodes_total=8, dropped=2)
+    losing = status(name="train", episodes_done=2, episodes_total=8, dropped=2)
     assert "2 episodes lost" in training_line(state, losing).parts
-    losing_one = RolloutStatus(env_states={}, name="train", episodes_done=2, episodes_total=8, dropped=1)
+    losing_one = status(name="train", episodes_done=2, episodes_total=8, dropped=1)
     assert "1 episode lost" in training_line(state, losing_one).parts
 
 
 def test_before_anything_is_known_nothing_is_made_up() -> None:
-    line = training_line(State(iteration=1), RolloutStatus(env_states={}))
+    line = training_line(State(iteration=1), status())
     assert line.parts == ["iteration 1/?", "starting"]
     assert line.share is None
 
 
 def test_a_finished_rollout_is_not_shown_as_the_next_one() -> None:
-    done = RolloutStatus(env_states={}, name="train", episodes_done=64, episodes_total=64, successes=4, steps=9)
+    done = status(name="train", episodes_done=64, episodes_total=64, successes=4, steps=9)
     assert training_line(State(iteration=2, iterations=9), done).parts == ["iteration 2/9", "starting"]
 
 
@@ -99,7 +104,7 @@ def test_after_one_iteration_there_is_no_mean_to_tell() -> None:
     state.successes.append(0.5)
     state.durations.append(2.0)
     assert iteration_line(state, 2.0) == "iteration 1/1 · success 50 % · 2.0 s"
-    assert training_line(state, RolloutStatus(env_states={})).parts == ["iteration 1/1", "closing"]
+    assert training_line(state, status()).parts == ["iteration 1/1", "closing"]
 
 
 def test_the_time_to_go_counts_the_evaluations_that_are_still_to_come(state: State) -> None:
@@ -128,7 +133,7 @@ def test_an_evaluation_that_nobody_has_timed_is_named(state: State) -> None:
 
 def test_the_bar_counts_iterations_and_the_episodes_of_the_running_rollout(state: State) -> None:
     def share(iteration: int, done: int, phase: str = "starting") -> float | None:
-        rollout = RolloutStatus(env_states={}, name="train", episodes_done=done, episodes_total=64)
+        rollout = status(name="train", episodes_done=done, episodes_total=64)
         return training_line(State(iteration=iteration, iterations=4, phase=phase), rollout).share
 
     # iteration 2 of 4 with half of its episodes: 1.5 of 4
@@ -148,14 +153,14 @@ def test_the_line_stays_one_line_in_a_narrow_terminal(state: State) -> None:
 
 
 def test_outside_of_a_training_the_episodes_alone_are_counted() -> None:
-    assert evaluation_line(RolloutStatus(env_states={})) == Line(["starting"])
-    evaluating = RolloutStatus(
-        env_states={}, name="test", episodes_done=2, episodes_total=8, successes=1, steps=10, elapsed_s=4.0, dropped=1
+    assert evaluation_line(status()) == Line(["starting"])
+    evaluating = status(
+        name="test", episodes_done=2, episodes_total=8, successes=1, steps=10, elapsed_s=4.0, dropped=1
     )
     # 2 episodes in 4 s: the 6 that are left take 12
     said = ["evaluation test 2/8", "success 50 %", "0:12 to go", "2.5 steps/s", "1 episode lost"]
     assert evaluation_line(evaluating) == Line(said, 0.25)
-    fresh = RolloutStatus(env_states={}, name="train", episodes_total=8)  # a list of tasks may have any name
+    fresh = status(name="train", episodes_total=8)  # a list of tasks may have any name
     assert evaluation_line(fresh) == Line(["evaluation train 0/8"], 0.0)
 
 

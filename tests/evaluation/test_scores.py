@@ -8,6 +8,10 @@ from arpo.types import Outcome, Task
 from tests.rollout.trajectories import make_trajectory
 
 
+def score(trajectories, tasks, name="evaluation", success_threshold=0.5, lost=0):
+    return evaluate(trajectories, tasks, name=name, success_threshold=success_threshold, lost=lost)
+
+
 def test_the_wilson_interval_of_half():
     # n=10, z=1.96, z²=3.8416: centre (0.5 + 0.19208) / 1.38416 = 0.5
     # margin 1.96·√(0.025 + 3.8416/400) / 1.38416 = 1.96·√0.034604 / 1.38416 = 0.364602 / 1.38416 = 0.263410
@@ -64,7 +68,7 @@ def example():
         episode("a2", 0.0, Outcome.MAX_STEPS, steps=4),
         episode("b1", 0.0),
     ]
-    return evaluate(trajectories, TASKS, name="held_out", lost=2)
+    return score(trajectories, TASKS, name="held_out", lost=2)
 
 
 def test_an_evaluation_counts_by_task_by_domain_and_over_all():
@@ -87,7 +91,7 @@ def test_pass_at_k_is_averaged_over_tasks():
 
 
 def test_ks_double_up_to_the_most_episodes():
-    result = evaluate([make_trajectory(task_id="a1", domain="a") for _ in range(6)], TASKS)
+    result = score([make_trajectory(task_id="a1", domain="a") for _ in range(6)], TASKS)
     assert list(result.pass_at_ks) == [1, 2, 4, 6]
 
 
@@ -104,12 +108,12 @@ def test_a_result_is_json_and_a_table():
 
 def test_a_raised_threshold_makes_partial_credit_a_failure():
     partial = [make_trajectory(task_id="a1", domain="a", task_reward=0.6)]
-    assert evaluate(partial, TASKS).success_rate == 1.0
-    assert evaluate(partial, TASKS, success_threshold=0.6).success_rate == 0.0
+    assert score(partial, TASKS).success_rate == 1.0
+    assert score(partial, TASKS, success_threshold=0.6).success_rate == 0.0
 
 
 def test_nothing_and_strangers_are_refused():
     with pytest.raises(ValueError, match="no episode"):
-        evaluate([], TASKS)
+        score([], TASKS)
     with pytest.raises(ValueError, match="not evaluated"):
-        evaluate([make_trajectory(task_id="other")], TASKS)
+        score([make_trajectory(task_id="other")], TASKS)

@@ -119,7 +119,7 @@ def test_a_process_without_the_secret_cannot_drive_a_guest(desktop):
     port = desktop._machine.container.port(5000)
     assert ask(port, {})[0] == 401
     assert ask(port, {"Authorization": "Bearer " + "0" * 32})[0] == 401
-    assert ask(port, {"Authorization": f"Bearer {desktop._secret}"})[0] == 200
+    assert ask(port, {"Authorization": f"Bearer {desktop._machine._secret}"})[0] == 200
     with pytest.raises(EnvError, match="wants the secret"):
         Guest(f"http://127.0.0.1:{port}").screenshot()
 
@@ -127,7 +127,7 @@ def test_a_process_without_the_secret_cannot_drive_a_guest(desktop):
 def test_no_process_of_a_guest_shows_the_secret(desktop):
     shown = in_guest(desktop, "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'").output
     assert "DISPLAY=:1" in shown  # the test can tell
-    assert desktop._secret not in shown
+    assert desktop._machine._secret not in shown
     assert "ARPO_SECRET=" not in shown
 
 
@@ -136,7 +136,7 @@ def test_no_process_of_a_guest_shows_the_secret(desktop):
     [(256 * 2**20, False, 401), (-1, True, 413), (2**40, True, 413), ("many", True, 413)],
 )
 def test_a_body_that_will_not_be_used_is_not_read(desktop, length, knows_the_secret, status):
-    secret = desktop._secret if knows_the_secret else ""
+    secret = desktop._machine._secret if knows_the_secret else ""
     connection = http.client.HTTPConnection("127.0.0.1", desktop._machine.container.port(5000), timeout=5)
     connection.putrequest("POST", "/action")
     connection.putheader("Authorization", f"Bearer {secret}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError, WeightSyncError
+from arpo.host.trial import on_trial
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.hf import HfEngine
 from arpo.inference.remote import RemoteEngine
@@ -85,5 +86,13 @@ def test_impossible_numbers_are_refused(wrong: dict[str, int]) -> None:
 
 
 def test_more_gpus_than_there_are_are_refused() -> None:
-    with pytest.raises(ConfigError, match="wants 99 GPUs"):
+    with pytest.raises(ConfigError, match=r"wants 99 GPUs.*or set num_gpus=0"):
         RemoteEngine(Echo, num_gpus=99)
+
+
+def test_gpus_that_this_machine_lacks_are_missed_before_ray_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="wants 99 GPUs"), on_trial():
+        RemoteEngine(Echo, num_gpus=99)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with on_trial():
+        RemoteEngine(Echo, num_gpus=99)  # Ray knows what the cluster has

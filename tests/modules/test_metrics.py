@@ -59,7 +59,7 @@ def test_padding_gives_no_ratio():
     meter = UpdateMeter()
     out = output([[0.0, 0.0]], [[True, False]])
     meter.add(metrics(1, 1.0), out, torch.full((1, 2), -1.0), out.mask)
-    assert meter.record(RolloutBatch(0, 0, [])).ratios.tolist() == pytest.approx([2.718281828])
+    assert meter.record(RolloutBatch(0, 0, []))["ratio"].tolist() == pytest.approx([2.718281828])
 
 
 def test_the_gap_between_engine_and_trainer_is_told_as_mean_and_maximum():
@@ -74,5 +74,5 @@ def test_the_gap_between_engine_and_trainer_is_told_as_mean_and_maximum():
 
 def test_an_update_that_saw_nothing_still_has_a_record_that_can_be_drawn():
     record = UpdateMeter().record(RolloutBatch(0, 0, []))
-    assert record.advantages.tolist() == [0.0]
-    assert record.ratios.tolist() == [1.0]
+    assert record["advantage"].tolist() == [0.0]
+    assert record["ratio"].tolist() == [1.0]

@@ -125,7 +125,7 @@ def test_a_group_that_cannot_be_judged_is_dropped_and_counted_and_never_scored(c
     assert (collector.statistics[TASKS[1].id].failures, collector.statistics[TASKS[1].id].visits) == (4, 0)
     assert collector.statistics[TASKS[0].id].success_rate == 1.0
     progress = collector.runtime.status()
-    assert (progress.episodes_done, progress.dropped, progress.retried) == (12, 4, 8)
+    assert (progress.episodes_ended, progress.meter.dropped) == (12, 4)
 
 
 def test_a_group_survives_the_loss_of_some_members(chat, make_collector, tmp_path):
@@ -183,7 +183,7 @@ def test_a_full_disk_ends_the_run_at_once(chat, make_collector, tmp_path):
     with pytest.raises(ArpoError, match="cannot store trajectory 0/0/"):
         collector.collect(TASKS, 0, 0)
     assert time.monotonic() - started < 20  # 400 episodes would take 100 s
-    assert collector.runtime.status().env_states["busy"] == 0
+    assert collector.runtime.pool.states()["busy"] == 0
 
 
 def test_a_context_too_short_for_one_prompt_ends_the_run(make_collector):
@@ -195,7 +195,7 @@ def test_a_context_too_short_for_one_prompt_ends_the_run(make_collector):
 
 
 def until_all_have_ended(collector):
-    while collector.runtime.status().episodes_done < collector.runtime.status().episodes_total:
+    while collector.runtime.status().episodes_ended < collector.runtime.status().meter.total:
         time.sleep(0.01)
 
 
@@ -358,7 +358,7 @@ class LoyalEngine(ScriptedEngine):
 def test_what_closing_ends_is_no_failure(chat, make_collector, caplog):
     collector = make_collector(engine=LoyalEngine(chat), group_size=3)
     collector.submit(0, TASKS[:1])
-    while collector.runtime.status().env_states["busy"] < 3:
+    while collector.runtime.pool.states()["busy"] < 3:
         time.sleep(0.01)
     time.sleep(0.1)
     collector.close()

@@ -9,7 +9,6 @@ from arpo.errors import ArpoError, ConfigError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.runtime import BackgroundLoop
-from arpo.types import Outcome
 from tests.rollout.support import TASKS, interrupted, moody_clicker, red_clicker
 
 
@@ -88,7 +87,7 @@ def test_weights_and_requests_reach_the_engine(chat, make_collector):
     runtime = make_collector(engine=engine).runtime
     runtime.update_weights(iter([]), version=3)
     assert (engine.policy_version, engine.updates, runtime.policy_version) == (3, 1, 3)
-    response = runtime.generate(GenerateRequest((1, 2), (), Sampling()))
+    response = runtime.run(runtime.engine.generate(GenerateRequest((1, 2), (), Sampling())))
     assert (chat.decode(response.token_ids), response.policy_version) == ("hello", 3)
 
 
@@ -110,11 +109,13 @@ def test_the_status_can_be_read_from_another_thread(chat, make_collector):
     assert collector.runtime.status().name == ""
     collector.runtime.start()
     seen = []
+    busy = []
     stop = threading.Event()
 
     def watch() -> None:
         while not stop.wait(0.005):
             seen.append(collector.runtime.status())
+            busy.append(collector.runtime.pool.states()["busy"])
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -123,16 +124,14 @@ def test_the_status_can_be_read_from_another_thread(chat, make_collector):
     watcher.join()
     last = collector.runtime.status()
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
-    assert (last.name, last.iteration, last.episodes_done, last.episodes_total) == ("train", 2, 16, 16)
-    assert last.successes == sum(trajectory.task_reward for trajectory in trajectories)
-    assert last.steps == sum(len(trajectory.steps) for trajectory in trajectories)
-    assert last.tokens == sum(trajectory.action_tokens for trajectory in trajectories)
-    assert last.parse_errors == sum(trajectory.outcome is Outcome.PARSE_ERROR for trajectory in trajectories)
-    assert last.env_states["idle"] == 3
-    done = [progress.episodes_done for progress in seen if progress.name]
+    assert (last.name, last.episodes_ended, last.meter.total) == ("train", 16, 16)
+    assert last.meter.successes == sum(trajectory.task_reward for trajectory in trajectories)
+    assert last.meter.steps == sum(len(trajectory.steps) for trajectory in trajectories)
+    assert collector.runtime.pool.states()["idle"] == 3
+    done = [progress.episodes_ended for progress in seen if progress.name]
     assert done == sorted(done)
     assert any(0 < count < 16 for count in done)
-    assert max(progress.env_states["busy"] for progress in seen) == 3
+    assert max(busy) == 3
 
 
 def is_closed(engine: ScriptedEngine) -> bool:

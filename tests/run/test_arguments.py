@@ -76,6 +76,24 @@ def test_a_value_is_refused_by_the_constructor_with_the_key_where_it_is_written(
         try_constructors(OmegaConf.create(tree))
 
 
+def test_the_key_is_that_of_the_shared_node_and_not_of_those_that_refer_to_it():
+    tree = OmegaConf.create(
+        {
+            "evaluation": {"_target_": "arpo.evaluation.settings.EvaluationSettings", "temperature": -1},
+            "callbacks": {
+                "evaluation": {
+                    "_target_": "arpo.callbacks.evaluation.Evaluation",
+                    "tasks": {},
+                    "directory": "eval",
+                    "settings": "${evaluation}",
+                }
+            },
+        }
+    )
+    with pytest.raises(ConfigError, match=r"temperature must not be negative.*\(configuration key: evaluation\)"):
+        try_constructors(tree)
+
+
 def test_a_constructor_that_is_called_later_is_tried_where_nothing_is_missing():
     desktop = {"_target_": "arpo.envs.desktop.env.DockerDesktop", "_partial_": True, "network": "half"}
     with pytest.raises(ConfigError, match=r"network one of .*'half'\) \(configuration key: env|network.*half"):
@@ -84,6 +102,12 @@ def test_a_constructor_that_is_called_later_is_tried_where_nothing_is_missing():
     try_constructors(
         OmegaConf.create({"make": {"_target_": "arpo.rollout.settings.RolloutSettings", "_partial_": True}})
     )
+
+
+def test_a_value_whose_type_no_signature_tells_is_refused_with_its_key():
+    wait = {"_target_": "datetime.timedelta", "hours": "four"}  # a built-in class: Python cannot read its signature
+    with pytest.raises(ConfigError, match=r"hours.*str \(configuration key: engine\.timeout\)"):
+        try_constructors(OmegaConf.create({"engine": {"timeout": wait}}))
 
 
 def test_environments_of_other_nodes_are_not_tried_here(monkeypatch):

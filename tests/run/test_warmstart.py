@@ -16,6 +16,14 @@ def test_a_checkpoint_that_no_warm_start_would_write_is_refused_before_it_runs(t
         check_warmstart("/nope", "warmstart_fake", "out")
 
 
+def test_an_experiment_that_does_not_exist_is_no_warm_start(tmp_path):
+    path = policy_of("warmstart_fkae", "out")
+    with pytest.raises(ConfigError, match="warmstart=warmstart_fkae; choose one of warmstart_desktop, war"):
+        check_warmstart(path, "warmstart_fkae", "out")
+    (tmp_path / "config.json").touch()
+    check_warmstart(str(tmp_path), "warmstart_fkae", "out")  # it will not run
+
+
 @pytest.fixture
 def entry_point(tmp_path, monkeypatch):
     """Stands in for train.py: a script that does what a test says, and writes down how it was called."""

@@ -48,7 +48,10 @@ EARLY = [
     ("train.py experiment=smoke env.backend=spark", "spark"),
     ("train.py experiment=smoke tasks.train.count=-1", "count must not be negative, got -1"),
     ("train.py experiment=arpo_miniwob tasks.pages=[click-tset]", "click-tset"),
-    ("train.py experiment=warmstart_fake datamodule.demonstrator.success_rate=2", "success_rate must be in (0, 1]"),
+    (
+        "train.py experiment=warmstart_fake datamodule.collector.demonstrator.success_rate=2",
+        "success_rate must be in (0, 1]",
+    ),
     ("train.py experiment=smoke engine=vllm trainer=ddp", "choose engine=vllm_remote"),
     # keys
     ("train.py experiment=smoke +env.make_env.speed=2", "env.make_env.speed: arpo.envs.fake.FakeDesktop has"),

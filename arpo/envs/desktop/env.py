@@ -195,5 +195,5 @@ def scratch(disk_mb: int) -> dict[str, int]:
 
 
 def _has_windows(guest: Guest, task: DesktopTask) -> bool:
-    titles = [window.title for window in guest.windows()]
+    titles = guest.titles()
     return all(any(wanted in title for title in titles) for wanted in task.windows)

@@ -9,7 +9,7 @@ from arpo.agent.actions import Action
 from arpo.agent.parser import parse_action
 from arpo.envs.guest.client import Guest
 from arpo.envs.guest.setup import TaskSetup
-from arpo.envs.guest.tasks import load_task, step_obstacles
+from arpo.envs.guest.tasks import as_list, load_task, step_obstacles
 from arpo.errors import ActionParseError, TaskFormatError
 from arpo.types import Task
 
@@ -136,7 +136,7 @@ METRICS: Mapping[str, Callable[[str, Parameters], bool]] = {
 def _checks(task: Task, evaluator: Parameters) -> tuple[Check, ...]:
     if evaluator["func"] == "infeasible":
         return ()
-    metrics, results, expected = (_as_list(evaluator.get(key)) for key in ("func", "result", "expected"))
+    metrics, results, expected = (as_list(evaluator.get(key)) for key in ("func", "result", "expected"))
     if not len(metrics) == len(results) == len(expected):
         raise TaskFormatError(f"task {task.id!r}: evaluator.func, result and expected differ in length")
     checks = []
@@ -153,10 +153,6 @@ def _checks(task: Task, evaluator: Parameters) -> tuple[Check, ...]:
             raise TaskFormatError(f"task {task.id!r}: evaluator.expected must have the type 'rule', is {right!r}")
         checks.append(Check(metric, result, right["rules"]))
     return tuple(checks)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
 def _solution(task: Task, text: str) -> Action:

@@ -38,24 +38,19 @@ LARGEST_ANSWER = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """A window of the guest, its place in screen pixels."""
-
-    title: str
-    window_class: str
-    x: int
-    y: int
-    width: int
-    height: int
-
-
-@dataclass(frozen=True, slots=True)
 class Execution:
     """The end of a program of the guest."""
 
     output: str
     error: str
     returncode: int
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Return whether a failed request may go well in a moment: the connection broke, and nobody kept us waiting."""
+    return isinstance(error.__cause__, httpx.TransportError) and not isinstance(
+        error.__cause__, httpx.TimeoutException
+    )
 
 
 class Guest:
@@ -106,12 +101,9 @@ class Guest:
         """
         self._get("/health")
 
-    def windows(self) -> list[Window]:
-        """Return the windows, oldest first."""
-        return [
-            Window(found["title"], found["class"], found["x"], found["y"], found["width"], found["height"])
-            for found in cast(list[dict[str, Any]], _decoded(self._get("/windows")))
-        ]
+    def titles(self) -> list[str]:
+        """Return the titles of the windows, oldest first."""
+        return [found["title"] for found in cast(list[dict[str, str]], _decoded(self._get("/windows")))]
 
     def wait_for(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
         """Poll a healthy guest until `ready`.
@@ -167,15 +159,13 @@ class Guest:
     def execute(self, command: Command, *, shell: bool = False, timeout_s: float | None = None) -> Execution:
         """Run a program to its end."""
         timeout_s = timeout_s or min(self.patience_s, LONGEST_EXECUTION_S)
-        body = {"command": command if isinstance(command, str) else list(command), "shell": shell}
+        body = {"command": command, "shell": shell}
         answer = cast(dict[str, Any], _decoded(self._post("/setup/execute", body, timeout_s=timeout_s)))
         return Execution(str(answer["output"]), str(answer.get("error", "")), int(answer.get("returncode", 0)))
 
     def launch(self, command: Command, *, shell: bool = False) -> None:
         """Start a program and leave it running."""
-        self._post(
-            "/setup/launch", {"command": command if isinstance(command, str) else list(command), "shell": shell}
-        )
+        self._post("/setup/launch", {"command": command, "shell": shell})
 
     def upload(self, path: str, content: bytes) -> None:
         """Write a file."""
@@ -201,16 +191,14 @@ class Guest:
         """End every program, renew the files and let go of every key."""
         self._post("/setup/reset", {}, timeout_s=2 * self._timeout_s)
 
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception(_is_passing),
+        stop=tenacity.stop_after_attempt(GET_ATTEMPTS),
+        wait=tenacity.wait_fixed(GET_PAUSE_S),
+        reraise=True,
+    )
     def _get(self, path: str, parameters: Mapping[str, str] | None = None, *, timeout_s: float | None = None) -> bytes:
-        for attempt in tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_is_passing),
-            stop=tenacity.stop_after_attempt(GET_ATTEMPTS),
-            wait=tenacity.wait_fixed(GET_PAUSE_S),
-            reraise=True,
-        ):
-            with attempt:
-                return cast(bytes, self._call("GET", path, params=parameters, timeout_s=timeout_s))
-        raise AssertionError("unreachable: tenacity raises the last error again")
+        return cast(bytes, self._call("GET", path, params=parameters, timeout_s=timeout_s))
 
     def _post(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> bytes:
         return cast(bytes, self._call("POST", path, json=body, timeout_s=timeout_s))
@@ -243,13 +231,6 @@ def _read(response: httpx.Response, deadline: float) -> bytes:
         if size > LARGEST_ANSWER or time.monotonic() > deadline:
             raise httpx.ReadTimeout(f"the answer was not complete after {size} bytes")
     return b"".join(chunks)
-
-
-def _is_passing(error: BaseException) -> bool:
-    """Return whether a failed request may go well in a moment: the connection broke, and nobody kept us waiting."""
-    return isinstance(error.__cause__, httpx.TransportError) and not isinstance(
-        error.__cause__, httpx.TimeoutException
-    )
 
 
 def _decoded(content: bytes) -> object:

@@ -137,7 +137,7 @@ class TaskSetup:
         """Bring a window to the front, when it has come: a step before may just have launched it."""
         if self._window_timeout_s:
             self._guest.wait_for(
-                lambda: window_name in " ".join(window.title for window in self._guest.windows()),
+                lambda: window_name in " ".join(self._guest.titles()),
                 window_name,
                 self._window_timeout_s,
             )

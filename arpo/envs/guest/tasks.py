@@ -94,6 +94,11 @@ def _obstacles_of_step(place: str, step: Any, known: Mapping[str, Step]) -> Iter
         yield Obstacle(f"{place}.parameters", name, f"step {kind!r} is not known to take it")
 
 
+def as_list(value: Any) -> list[Any]:
+    """Return a list as it is, anything else as a list of one: a task file may name one thing or several."""
+    return value if isinstance(value, list) else [value]
+
+
 def score_of_giving_up(last: Action | None, *, infeasible: bool) -> float | None:
     """Return what an episode scores by its last action alone, None where the checks of the task decide.
 

@@ -128,6 +128,7 @@ class Browser:
             with self._write_lock:
                 _write_all(self._write_fd, json.dumps(message).encode() + b"\0")
         except OSError as error:
+            self._fail("it closed its pipe")  # the reader may see its end later than the next environment
             raise EnvError("crash", f"the browser closed its pipe: {error}") from error
         return future
 

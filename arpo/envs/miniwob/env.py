@@ -14,10 +14,8 @@ from typing import Any
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
 from arpo.envs.miniwob.chromium import ChromiumError, find_chromium
-from arpo.envs.miniwob.input import InputDevices
-from arpo.envs.miniwob.screens import FIRST_SCREENS
 from arpo.envs.miniwob.tab import Geometry, Tab
-from arpo.envs.miniwob.tasks import PAGES, SOLVABLE_PAGES, pages_directory
+from arpo.envs.miniwob.tasks import known_pages, pages_directory
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
 from arpo.types import Observation, Task
@@ -45,6 +43,11 @@ RELOADED_PAGES = frozenset(
 )
 """Pages that carry traces of an episode into the next one: loaded anew for every episode."""
 
+
+FIRST_SCREENS: OrderedDict[str, bytes] = OrderedDict()
+"""First screenshots of this process by page, seed and geometry, the longest unused first: a page is a function of its
+seed, so the members of a group start from the same pixels. Each operation on it is atomic: threads need no lock."""
+MAX_FIRST_SCREENS = 1024
 
 LOADS = threading.BoundedSemaphore(4)
 """Pages of this process that load at the same time: a browser that loads sixty at once finishes none in time."""
@@ -89,11 +92,9 @@ class MiniWobEnv:
         self._renderers = renderers
         self._reset_timeout_s = reset_timeout_s
         self._step_timeout_s = step_timeout_s
-        self._tabs: OrderedDict[str, tuple[Tab, InputDevices]] = OrderedDict()  # by page, the longest unused first
+        self._tabs: OrderedDict[str, Tab] = OrderedDict()  # by page, the longest unused first
         self._max_tabs = tabs
-        self._tab: Tab | None = None
-        self._devices = InputDevices()
-        self._observation: Observation | None = None
+        self._episode: tuple[Tab, Observation] | None = None  # with what is to be seen now
         self._done, self._raw_reward = False, 0.0
         self._closed = False
 
@@ -105,7 +106,7 @@ class MiniWobEnv:
     @property
     def browser_pid(self) -> int:
         """Process (and process group) of the browser behind this environment; 0 before the first reset."""
-        return self._tab.browser_pid if self._tab is not None else 0
+        return self._episode[0].browser_pid if self._episode is not None else 0
 
     def reset(self, task: Task) -> Observation:
         """Start the task's page with its seed and return the first observation, which carries the instruction.
@@ -117,21 +118,21 @@ class MiniWobEnv:
         page, seed = _page_and_seed(task)
         if self._closed:
             raise EnvError("reset", "the environment is closed")
-        self._observation = None
+        self._episode = None
         with env_boundary("reset", task.id):
             tab = self._tab_for(page)
             deadline = time.monotonic() + self._reset_timeout_s
-            tab.dispatch(self._devices.release(*self._parking_place()), deadline)
+            tab.dispatch(tab.devices.release(*self._parking_place()), deadline)
             instruction = tab.evaluate(f"arpo.start({json.dumps(seed)})", deadline)
-            key = (page, seed, self._geometry)
-            png = FIRST_SCREENS.get(key)
-            if png is None:
-                png = tab.screenshot(deadline)
-                FIRST_SCREENS.put(key, png)
+            key = f"{page} {seed} {self._geometry}"
+            png = FIRST_SCREENS.pop(key, None) or tab.screenshot(deadline)
+            FIRST_SCREENS[key] = png
+            if len(FIRST_SCREENS) > MAX_FIRST_SCREENS:
+                FIRST_SCREENS.popitem(last=False)
         self._done, self._raw_reward = False, 0.0
-        width, height = self._geometry.screen
-        self._observation = Observation(png, width, height, str(instruction))
-        return self._observation
+        first = Observation(png, *self._geometry.screen, str(instruction))
+        self._episode = tab, first
+        return first
 
     def step(self, action: Action) -> StepResult:
         """Perform one action, in screen pixels; an ended page keeps the screenshot from before the last action.
@@ -139,17 +140,20 @@ class MiniWobEnv:
         Raises:
             EnvError: If the page or the browser failed, or there is no running episode.
         """
-        tab = self._running_tab("step")
+        tab, shown = self._running("step")
         if self._done:
             raise EnvError("step", "the episode has ended")
         deadline = time.monotonic() + self._step_timeout_s
         with env_boundary("step", f"{tab.page}: {action}"):
             placed = self._geometry.to_page(action)
             if placed is not None:
-                tab.dispatch(self._devices.events(placed), deadline)
+                tab.dispatch(tab.devices.events(placed), deadline)
             passing = WAIT_MS if isinstance(action, Wait) else STEP_MS
             self._done, self._raw_reward = tab.evaluate(f"arpo.advance({passing})", deadline)
-            return StepResult(self._look(tab, deadline), terminated=self._done)
+            if not self._done:
+                shown = Observation(tab.screenshot(deadline), *self._geometry.screen)
+        self._episode = tab, shown
+        return StepResult(shown, terminated=self._done)
 
     def evaluate(self) -> float:
         """Return 1 if the page says that its task is solved, else 0.
@@ -157,7 +161,7 @@ class MiniWobEnv:
         Raises:
             EnvError: If there is no episode.
         """
-        self._running_tab("evaluate")
+        self._running("evaluate")
         return 1.0 if self._raw_reward >= SUCCESS else 0.0
 
     def solve(self) -> Iterator[Action]:
@@ -167,9 +171,10 @@ class MiniWobEnv:
             ConfigError: If there is no script for this page.
             EnvError: If there is no episode.
         """
-        page = self._running_tab("step").page
-        if page not in SOLVABLE_PAGES:
-            raise ConfigError(f"no scripted solution for {page!r}; there is one for {', '.join(SOLVABLE_PAGES)}")
+        page = self._running("step")[0].page
+        scripted = self.look_up("arpo.solvable")
+        if page not in scripted:
+            raise ConfigError(f"no scripted solution for {page!r}; there is one for {', '.join(scripted)}")
         return self._solution()
 
     def distractors(self) -> tuple[Action, ...]:
@@ -178,8 +183,8 @@ class MiniWobEnv:
         Raises:
             EnvError: If there is no episode.
         """
-        tab = self._running_tab("step")
-        points = self.look_up(f"arpo.distractors({json.dumps(tab.page)})")
+        page = self._running("step")[0].page
+        points = self.look_up(f"arpo.distractors({json.dumps(page)})")
         return tuple(Click(*self._geometry.to_screen(x, y)) for x, y in points)
 
     def look_up(self, expression: str) -> Any:
@@ -188,59 +193,48 @@ class MiniWobEnv:
         Raises:
             EnvError: If there is no episode, or the expression throws.
         """
-        tab = self._running_tab("step")
+        tab, _ = self._running("step")
         with env_boundary("step", f"{tab.page}: {expression}"):
             return tab.evaluate(expression, time.monotonic() + self._step_timeout_s)
 
     def close(self) -> None:
         """Close the tabs; idempotent."""
         self._closed = True
-        self._observation = None
+        self._episode = None
         self._close_tabs()
 
     def _tab_for(self, page: str) -> Tab:
-        """Make the tab that shows the page the current one: the one that did, else a new one, else the oldest."""
-        if any(not tab.alive for tab, _ in self._tabs.values()):  # they share a browser, and it is gone
+        """Return a tab that shows the page: the one that did, else a new one, else the oldest."""
+        if any(not tab.alive for tab in self._tabs.values()):  # they share a browser, and it is gone
             self._close_tabs()
         if page in self._tabs and page not in RELOADED_PAGES:
             self._tabs.move_to_end(page)
-            self._tab, self._devices = self._tabs[page]
-            return self._tab
+            return self._tabs[page]
         with LOADS:
             deadline = time.monotonic() + self._reset_timeout_s
-            self._tab, self._devices = self._vacant_tab(page, deadline)
-            self._tabs[page] = self._tab, self._devices
+            tab = self._tabs[page] = self._vacant_tab(page, deadline)
             try:
-                self._tab.load(page, deadline)
+                tab.load(page, deadline)
             except (EnvError, ChromiumError):
                 self._close_tabs()  # half a page must not be taken for one
                 raise
-        return self._tab
+        return tab
 
-    def _vacant_tab(self, page: str, deadline: float) -> tuple[Tab, InputDevices]:
+    def _vacant_tab(self, page: str, deadline: float) -> Tab:
         if page in self._tabs:
             return self._tabs.pop(page)
         if len(self._tabs) >= self._max_tabs:
             return self._tabs.popitem(last=False)[1]
-        return Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline), InputDevices()
+        return Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline)
 
     def _close_tabs(self) -> None:
-        self._tab = None
         while self._tabs:
-            self._tabs.popitem()[1][0].close()
+            self._tabs.popitem()[1].close()
 
-    def _running_tab(self, kind: str) -> Tab:
-        if self._tab is None or self._observation is None:
+    def _running(self, kind: str) -> tuple[Tab, Observation]:
+        if self._episode is None:
             raise EnvError(kind, "there is no episode: reset first")
-        return self._tab
-
-    def _look(self, tab: Tab, deadline: float) -> Observation:
-        before = self._observation
-        if before is None:
-            raise EnvError("step", "there is no episode: reset first")
-        if not self._done:
-            self._observation = Observation(tab.screenshot(deadline), before.width, before.height)
-        return self._observation or before
+        return self._episode
 
     def _parking_place(self) -> tuple[float, float]:
         # The far corner: whatever an earlier episode left hovered must not be.
@@ -249,7 +243,7 @@ class MiniWobEnv:
 
     def _solution(self) -> Iterator[Action]:
         while not self._done:
-            move = self.look_up(f"arpo.solve({json.dumps(self._running_tab('step').page)})")
+            move = self.look_up(f"arpo.solve({json.dumps(self._running('step')[0].page)})")
             if move is None:
                 return
             yield self._as_action(*move)
@@ -275,7 +269,7 @@ class MiniWobEnv:
 
 def _page_and_seed(task: Task) -> tuple[str, int]:
     page, seed = task.config.get("page"), task.config.get("seed")
-    if page not in PAGES:
+    if page not in known_pages():
         raise TaskFormatError(f"task {task.id!r}: config['page'] is {page!r}, not a MiniWoB++ page")
     if not isinstance(seed, int):
         raise TaskFormatError(f"task {task.id!r}: config['seed'] is {seed!r}, not an integer")

@@ -5,37 +5,17 @@ from typing import Any
 
 from arpo.agent.actions import Direction
 from arpo.agent.devices import Button, MouseAndKeyboard
+from arpo.agent.keys import canonical_key
 
 Event = tuple[str, dict[str, Any]]
 """A DevTools method and its parameters."""
 
 WHEEL_PIXELS = 60
 MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
-SYNONYMS = {
-    "return": "enter",
-    "esc": "escape",
-    "del": "delete",
-    "ins": "insert",
-    "control": "ctrl",
-    "option": "alt",
-    "cmd": "meta",
-    "command": "meta",
-    "win": "meta",
-    "super": "meta",
-    "arrowleft": "left",
-    "arrowup": "up",
-    "arrowright": "right",
-    "arrowdown": "down",
-    "pgup": "pageup",
-    "page_up": "pageup",
-    "pgdn": "pagedown",
-    "page_down": "pagedown",
-    "spacebar": "space",
-}
 NAMED: dict[str, tuple[str, int, str]] = {
     "enter": ("Enter", 13, "\r"),
     "tab": ("Tab", 9, ""),
-    "escape": ("Escape", 27, ""),
+    "esc": ("Escape", 27, ""),
     "backspace": ("Backspace", 8, ""),
     "delete": ("Delete", 46, ""),
     "insert": ("Insert", 45, ""),
@@ -51,7 +31,7 @@ NAMED: dict[str, tuple[str, int, str]] = {
     "shift": ("Shift", 16, ""),
     "ctrl": ("Control", 17, ""),
     "alt": ("Alt", 18, ""),
-    "meta": ("Meta", 91, ""),
+    "win": ("Meta", 91, ""),
     **{f"f{number}": (f"F{number}", 111 + number, "") for number in range(1, 13)},
 }
 UNSHIFTED = "`1234567890-=[]\\;',./"
@@ -73,8 +53,7 @@ class Key:
 
 def find_key(name: str) -> Key | None:
     """Return the key of this name or character, or None: like pyautogui, an unknown key does nothing."""
-    lowered = name.lower()
-    named = NAMED.get(SYNONYMS.get(lowered, lowered))
+    named = NAMED.get(canonical_key(name) or "") if len(name) > 1 else None
     if named is not None:
         return Key(*named)
     if len(name) != 1 or not name.isprintable():

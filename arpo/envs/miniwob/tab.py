@@ -16,7 +16,7 @@ from PIL import Image
 
 from arpo.agent.actions import Action, Pointer, moved
 from arpo.envs.miniwob.chromium import Browser, ChromiumError
-from arpo.envs.miniwob.input import Event
+from arpo.envs.miniwob.input import Event, InputDevices
 from arpo.envs.miniwob.tasks import pages_directory
 from arpo.errors import ConfigError, EnvError
 
@@ -128,6 +128,7 @@ class Tab:
 
     def __init__(self, executable: str, geometry: Geometry, *, renderers: int, deadline: float) -> None:
         self.page = ""
+        self.devices = InputDevices()
         self._geometry = geometry
         self._browser: Browser = BROWSERS.acquire(executable, renderers)
         self._target = self._session = ""

@@ -11,6 +11,7 @@ import httpx
 import tenacity
 from filelock import FileLock
 
+from arpo.envs.guest.tasks import as_list
 from arpo.errors import EnvError
 from arpo.host.files import atomically
 
@@ -72,8 +73,7 @@ class FileCache:
 
 def _cloud_files(evaluator: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for key in ("result", "expected"):
-        getters = evaluator.get(key) or []
-        for getter in getters if isinstance(getters, list) else [getters]:
+        for getter in as_list(evaluator.get(key)):
             if getter and getter["type"] == "cloud_file":
                 yield getter
 

@@ -9,9 +9,8 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import LOOPBACK
@@ -23,8 +22,7 @@ STDERR_LINES = 20
 """Of what the process said last, for the message of an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class GuestAddress:
+class GuestAddress(NamedTuple):
     """The addresses at which the servers of one guest listen, as OSWorld's graders need them."""
 
     host: str
@@ -69,7 +67,7 @@ class GraderProcess:
         Raises:
             EnvError: If the graders failed, or the guest did not answer them: there is no score then, and not a 0.
         """
-        reply = self._ask({"guest": asdict(guest), "directory": str(directory), "evaluator": evaluator})
+        reply = self._ask({"guest": guest._asdict(), "directory": str(directory), "evaluator": evaluator})
         if "score" not in reply:
             raise EnvError("evaluate", f"OSWorld's graders gave no score: {reply['error']}: {reply['message']}")
         return float(reply["score"])

@@ -1,4 +1,4 @@
-"""Grades OSWorld tasks with OSWorld's own code; runs in the second environment, where `desktop-env` is installed.
+"""A grader of tasks with OSWorld's own code; it runs in the second environment, where `desktop-env` is installed.
 
 One JSON object a line on standard input, in order, and one a line on standard output:
 

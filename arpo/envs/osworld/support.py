@@ -80,24 +80,18 @@ def obstacles(record: Mapping[str, Any]) -> list[Obstacle]:
     names = evaluator.get("func")
     if not isinstance(names, str | list) or not names:
         raise TaskFormatError(f"key 'evaluator.func' must be a name or a list of names, got {names!r}")
-    found += _name_obstacles("evaluator.func", names if isinstance(names, list) else [names], FUNCTIONS)
+    found += _name_obstacles("evaluator.func", tasks.as_list(names), FUNCTIONS)
     for key in ("result", "expected"):
         found += _name_obstacles(f"evaluator.{key}.type", _getter_types(key, evaluator), GETTERS)
     return found
 
 
 def _getter_types(key: str, evaluator: Mapping[str, Any]) -> list[str]:
-    getters = [getter for getter in _listed(evaluator.get(key)) if getter]
+    getters = [getter for getter in tasks.as_list(evaluator.get(key)) if getter]
     for getter in getters:
         if not isinstance(getter, Mapping) or not isinstance(getter.get("type"), str):
             raise TaskFormatError(f"key 'evaluator.{key}' must be a getter with a type, got {getter!r}")
     return [getter["type"] for getter in getters]
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [value]
 
 
 def _name_obstacles(key: str, names: list[str], known: frozenset[str]) -> Iterator[Obstacle]:

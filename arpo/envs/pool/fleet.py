@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from arpo.envs.pool.lease import LeasedEnv
-from arpo.envs.pool.metrics import PoolMetrics
+from arpo.envs.pool.metrics import Counters
 from arpo.envs.pool.slots import Host, Roster, Slot, SlotState
 from arpo.envs.pool.worker import Method, Worker
 from arpo.errors import ArpoError, ConfigError, EnvError
@@ -30,7 +30,7 @@ class Fleet:
         *,
         recycle_after: int | None,
         deadlines: Mapping[Method, float],
-        metrics: PoolMetrics,
+        counters: Counters,
     ) -> None:
         """Take over slots without workers.
 
@@ -39,13 +39,13 @@ class Fleet:
             launch: Starts a worker for so many environments.
             recycle_after: Rebuild an environment after this many episodes; None: never.
             deadlines: Seconds that a call of each method may take.
-            metrics: The counters of the pool.
+            counters: Those of the pool.
         """
         self.slots = slots
         self._launch = launch
         self._recycle_after = recycle_after
         self._deadlines = deadlines
-        self._metrics = metrics
+        self._counters = counters
         self._roster = Roster()
         self._repairs: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -113,7 +113,7 @@ class Fleet:
         await asyncio.gather(*(self._close_host(host) for host in hosts))
 
     def _env(self, slot: Slot, worker: Worker) -> LeasedEnv:
-        return LeasedEnv(slot.name, worker, slot.index, self._deadlines, self._metrics)
+        return LeasedEnv(slot.name, worker, slot.index, self._deadlines, self._counters)
 
     def _condemn(self, host: Host) -> None:
         """Close a worker to new leases: it is dead or has a hung environment, and is replaced when it is empty."""
@@ -139,15 +139,16 @@ class Fleet:
             error = await self._build(slot)
             if error is None:
                 seconds = time.monotonic() - began
-                self._metrics.add_restart(success, seconds)
+                self._counters[f"env/{success}"] += 1
+                self._counters["env/restart_s"] += seconds
                 log.info("environment %s is back after %.1f s", slot.name, seconds)
                 return
-            self._metrics.count("restart_failures")
+            self._counters["env/restart_failures"] += 1
         self._lose(slot, error)
 
     def _lose(self, slot: Slot, error: ArpoError | None) -> None:
         slot.state = SlotState.LOST
-        self._metrics.count("lost")
+        self._counters["env/lost"] += 1
         log.error("environment %s is given up after %d failed restarts: %s", slot.name, len(RESTART_DELAYS), error)
         if all(other.state is SlotState.LOST for other in self.slots):
             number = len(self.slots)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from arpo.agent.actions import Action
-from arpo.envs.pool.metrics import PoolMetrics
+from arpo.envs.pool.metrics import TIMED_CALLS, Counters
 from arpo.envs.pool.worker import Method, Worker
 from arpo.envs.protocol import StepResult
 from arpo.errors import ArpoError, EnvError
@@ -23,7 +23,7 @@ class LeasedEnv:
     """
 
     def __init__(
-        self, name: str, worker: Worker, index: int, deadlines: Mapping[Method, float], metrics: PoolMetrics
+        self, name: str, worker: Worker, index: int, deadlines: Mapping[Method, float], counters: Counters
     ) -> None:
         """Take an environment from its worker; only the pool does, and `EnvPool.lease` is the way to one."""
         self.name = name
@@ -32,7 +32,7 @@ class LeasedEnv:
         self._worker = worker
         self._index = index
         self._deadlines = deadlines
-        self._metrics = metrics
+        self._counters = counters
 
     async def reset(self, task: Task) -> Observation:
         """Prepare a task and return the first observation."""
@@ -88,4 +88,6 @@ class LeasedEnv:
             first_line = str(error).strip().partition("\n")[0]
             return EnvError("crash", f"the worker process failed: {type(error).__name__}: {first_line}")
         finally:
-            self._metrics.add_call(method, time.monotonic() - began)
+            if method in TIMED_CALLS:
+                self._counters[f"env/{method}_calls"] += 1
+                self._counters[f"env/{method}_s"] += time.monotonic() - began

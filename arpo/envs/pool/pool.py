@@ -11,7 +11,7 @@ from typing import Literal
 from arpo.envs.pool.backends import Backend, make_backend
 from arpo.envs.pool.fleet import Fleet
 from arpo.envs.pool.lease import LeasedEnv
-from arpo.envs.pool.metrics import PoolMetrics
+from arpo.envs.pool.metrics import new_counters
 from arpo.envs.pool.slots import Slot, SlotState, make_slots
 from arpo.envs.pool.worker import Method
 from arpo.envs.protocol import DesktopEnv
@@ -62,7 +62,7 @@ class EnvPool:
         self._envs_per_worker = envs_per_worker
         self._recycle_after = recycle_after
         self._backend = make_backend(backend)
-        self._metrics = PoolMetrics()
+        self._counters = new_counters()
         self._deadlines: dict[Method, float] = {
             "build": reset_timeout_s,
             "reset": reset_timeout_s,
@@ -88,7 +88,7 @@ class EnvPool:
             partial(self._backend.launch, self._make_env),
             recycle_after=self._recycle_after,
             deadlines=self._deadlines,
-            metrics=self._metrics,
+            counters=self._counters,
         )
         try:
             await self._backend.open()
@@ -121,18 +121,17 @@ class EnvPool:
         try:
             yield env
         finally:
-            self._metrics.add_lease(time.monotonic() - slot.since)
+            self._counters["env/busy_s"] += time.monotonic() - slot.since
             if env.fault is not None:
                 log.warning("environment %s failed: %s: %s", slot.name, env.fault.kind, env.fault)
-            self._metrics.count("episodes" if env.fault is None else f"fault_{env.fault.kind}")
+            self._counters["env/episodes" if env.fault is None else f"env/fault_{env.fault.kind}"] += 1
             fleet.give_back(slot, env.fault, used=True, dirty=env.interrupted)
 
     def counters(self) -> dict[str, float]:
         """Return what happened since the pool was made; every value only grows."""
         now = time.monotonic()
-        return self._metrics.as_dict(
-            running_s=sum(now - slot.since for slot in self._slots() if slot.state is SlotState.BUSY)
-        )
+        running_s = sum(now - slot.since for slot in self._slots() if slot.state is SlotState.BUSY)
+        return {**self._counters, "env/busy_s": self._counters["env/busy_s"] + running_s}
 
     def states(self) -> dict[str, int]:
         """Return how many environments are in each state now."""

@@ -1,6 +1,5 @@
 """What a guest answers OSWorld's graders: a file that is not there scores 0, a guest that fails gives no score."""
 
-import dataclasses
 import re
 
 import pytest
@@ -80,13 +79,13 @@ VLC_PLAYS = {
 def test_an_agent_that_closed_vlc_has_not_done_the_task(grader, guest, tmp_path):
     with running_guest() as vlc:
         port = vlc.port
-    assert grader.grade(VLC_PLAYS, dataclasses.replace(address(guest), vlc_port=port), tmp_path) == 0.0
+    assert grader.grade(VLC_PLAYS, address(guest)._replace(vlc_port=port), tmp_path) == 0.0
 
 
 @needs_graders
 def test_a_guest_that_is_gone_has_not_closed_vlc(grader, tmp_path):
     with running_guest() as guest, running_guest() as vlc:
-        gone = dataclasses.replace(address(guest), vlc_port=vlc.port)
+        gone = address(guest)._replace(vlc_port=vlc.port)
     with pytest.raises(EnvError, match=r"guest: .*Connection"):
         grader.grade(VLC_PLAYS, gone, tmp_path)
 
