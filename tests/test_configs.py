@@ -83,6 +83,12 @@ def test_every_experiment_composes_of_things_that_exist_with_arguments_that_they
         assert cfg.name == experiment
 
 
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_no_experiment_erases_a_group_by_a_key_without_a_value(experiment):
+    empty = {key for key, value in compose(f"experiment={experiment}").items_ex(resolve=False) if value is None}
+    assert empty <= {"resume", "warmstart"}
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_have(choice):
     companions = ["datamodule=demonstrations", "module=sft"] if choice in OF_A_WARM_START else []
