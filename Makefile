@@ -21,7 +21,7 @@ else
 	@$(PYTHON) tools/setup.py
 endif
 
-desktop: setup  ## Build the Docker desktop image and check whether this machine can run it; as root, start an engine for it.
+desktop: setup  ## Build the Docker desktop image, and check this machine; as root, start an engine where there is none.
 	eval "$$(bash docker/start_engine.sh)" && bash docker/build_image.sh && $(RUN) -m arpo doctor
 
 desktop-stop:  ## End the Docker engine that `make desktop` started, with its containers; images stay.
