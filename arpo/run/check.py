@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arpo.errors import ConfigError
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
-from arpo.run.build import required_model
+from arpo.run.build import build, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import preflight
@@ -61,6 +61,8 @@ def check_evaluation(cfg: DictConfig) -> None:
     preflight(_plain(cfg.requires), None)
     _check_values(cfg)
     _check_constructors(cfg, WITHOUT_A_TRAINER)
+    if "selection" in cfg:
+        build(cfg.selection).check_attempts(cfg.evaluation.rollouts_per_task)
 
 
 def check_checkpoint(checkpoint: Path) -> None:
