@@ -6,7 +6,7 @@ Cheap checks come first: whatever can be said without importing torch is said wi
 from collections.abc import Mapping
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arpo.errors import ConfigError
@@ -55,6 +55,8 @@ def check_evaluation(cfg: DictConfig) -> None:
         return
     cfg.model.path = str(cfg.checkpoint)
     _check_tasks(cfg)
+    if not isinstance(cfg.lists, ListConfig) or not cfg.lists:
+        raise ConfigError(f"lists={cfg.lists} must be names in brackets, such as lists=[{', '.join(cfg.tasks)}]")
     absent = [name for name in cfg.lists if name not in cfg.tasks]
     if absent:
         raise ConfigError(f"lists={list(cfg.lists)}: there is no list {absent[0]}, there are {', '.join(cfg.tasks)}")
