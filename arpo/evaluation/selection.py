@@ -69,6 +69,17 @@ class SelectionRule:
         if not 0 <= self.max_lost_share < 1:
             raise ConfigError(f"max_lost_share must be at least 0 and below 1, got {self.max_lost_share}")
 
+    def check_attempts(self, rollouts_per_task: int) -> None:
+        """Check that a task can be kept after so many attempts.
+
+        Raises:
+            ConfigError: If it would need more successes than that.
+        """
+        if self.min_successes > rollouts_per_task:
+            raise ConfigError(
+                f"min_successes={self.min_successes} of rollouts_per_task={rollouts_per_task} episodes is impossible"
+            )
+
     def judge(self, attempts: Attempts) -> Verdict:
         """Return whether a task is kept, and why not."""
         if attempts.task.infeasible and self.infeasible == "drop":
@@ -149,11 +160,7 @@ def select_tasks(
     """
     if not tasks:
         raise ConfigError("there is no task to choose from: the list is empty")
-    if rule.min_successes > settings.rollouts_per_task:
-        raise ConfigError(
-            f"min_successes={rule.min_successes} of rollouts_per_task={settings.rollouts_per_task} episodes is "
-            "impossible"
-        )
+    rule.check_attempts(settings.rollouts_per_task)
     tried = [task for task in tasks if rule.infeasible == "keep" or not task.infeasible]
     found = {task.id: Attempts(task, 0, 0, 0) for task in tasks}
     at_once = max(1, ENVIRONMENTS_FULL * runtime.pool.size // settings.rollouts_per_task)

@@ -6,12 +6,12 @@ Cheap checks come first: whatever can be said without importing torch is said wi
 from collections.abc import Mapping
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arpo.errors import ConfigError
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
-from arpo.run.build import required_model
+from arpo.run.build import build, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import preflight
@@ -55,12 +55,16 @@ def check_evaluation(cfg: DictConfig) -> None:
         return
     cfg.model.path = str(cfg.checkpoint)
     _check_tasks(cfg)
+    if not isinstance(cfg.lists, ListConfig) or not cfg.lists:
+        raise ConfigError(f"lists={cfg.lists} must be names in brackets, such as lists=[{', '.join(cfg.tasks)}]")
     absent = [name for name in cfg.lists if name not in cfg.tasks]
     if absent:
         raise ConfigError(f"lists={list(cfg.lists)}: there is no list {absent[0]}, there are {', '.join(cfg.tasks)}")
     preflight(_plain(cfg.requires), None)
     _check_values(cfg)
     _check_constructors(cfg, WITHOUT_A_TRAINER)
+    if "selection" in cfg:
+        build(cfg.selection).check_attempts(cfg.evaluation.rollouts_per_task)
 
 
 def check_checkpoint(checkpoint: Path) -> None:

@@ -87,3 +87,8 @@ def check(tiny_model: Path, *overrides: str, config: str = "evaluate") -> None:
 def test_the_engine_of_an_evaluation_is_tried_before_anything_starts(tiny_model):
     with pytest.raises(ConfigError, match=r"max_model_len must be at least 1, got 0 .*key: engine"):
         check(tiny_model, "engine.max_batch=0")
+
+
+def test_a_selection_that_no_task_can_pass_is_refused_before_anything_starts(tiny_model):
+    with pytest.raises(ConfigError, match="min_successes=17 of rollouts_per_task=16 episodes is impossible"):
+        check(tiny_model, "selection.min_successes=17", config="select")

@@ -66,6 +66,8 @@ EARLY = [
         "evaluate.py experiment=smoke checkpoint={model} export={model}",
         "exists and is not empty: name a new directory",
     ),
+    ("evaluate.py experiment=smoke checkpoint={model} lists=train", "names in brackets, such as lists=[train,"),
+    ("evaluate.py experiment=smoke checkpoint={model} lists=[]", "lists=[] must be names in brackets"),
     ("evaluate.py experiment=smoke checkpoint={model} lists=[nowhere]", "there is no list nowhere, there are train,"),
 ]
 LATE = [
