@@ -2,14 +2,13 @@
 
 import math
 
-from arpo.agent.syntax import ParseErrorKind
+from arpo.agent.syntax import TAGS, ParseErrorKind
 from arpo.errors import ActionParseError
 
 MAX_COORDINATE = 100_000.0
 """No screen is larger; beyond this a number is not a position."""
 
 _MAX_CHARACTERS = 200
-_TAGS = (("<|box_start|>", "<|box_end|>"), ("<point>", "</point>"), ("<bbox>", "</bbox>"))
 _NUMBER_CHARACTERS = frozenset("0123456789.+-eE")
 
 # The shapes of a position with a number written `n`: every one that a model is known to write, and no other.
@@ -41,7 +40,7 @@ def read_point(text: str) -> tuple[float, float]:
 
 def _without_tags(text: str) -> str:
     text = text.strip()
-    for opening, closing in _TAGS:
+    for opening, closing in TAGS.items():
         if text.startswith(opening) and text.endswith(closing):
             text = text[len(opening) : -len(closing)].strip()
     return text

@@ -4,6 +4,7 @@ The set is what pyautogui really maps on X11, because any other name would be a 
 """
 
 import string
+import unicodedata
 
 SYMBOL_KEYS = frozenset(string.ascii_letters + string.digits + string.punctuation)
 """Keys that are named by the character they type."""
@@ -74,3 +75,12 @@ def known_key(key: str) -> str:
     if canonical_key(key) != key:
         raise ValueError(f"{key!r} is not a canonical key name; `arpo.agent.keys.KEYS` has them all")
     return key
+
+
+def typeable(text: str) -> str:
+    """Return a text without what is no text, control characters and lone surrogates, and with plain newlines.
+
+    No keyboard types those, and no program could be handed them.
+    """
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(c for c in lines if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs"))

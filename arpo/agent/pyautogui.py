@@ -10,14 +10,13 @@ pyautogui depends on and OSWorld's image has. A guest with neither fails loudly.
 
 import math
 import string
-import unicodedata
 from collections.abc import Sequence
 from itertools import groupby
 from typing import assert_never
 
 from arpo.agent import actions
 from arpo.agent.actions import Action, Keyboard, Pointer
-from arpo.agent.keys import known_key
+from arpo.agent.keys import known_key, typeable
 
 SCROLL_CLICKS = 5
 DRAG_S = 1.0
@@ -123,8 +122,7 @@ def _physical(key: str) -> tuple[str, ...]:
 
 
 def _typing(text: str) -> list[str]:
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    runs = [(kind, "".join(run)) for kind, run in groupby(lines, key=_way_of_typing)]
+    runs = [(kind, "".join(run)) for kind, run in groupby(typeable(text), key=_way_of_typing)]
     usual_s = sum(_pauses_s(kind, len(characters)) for kind, characters in runs)
     if usual_s <= LONGEST_TYPING_S:
         return _typing_runs(runs, 1.0)
@@ -164,13 +162,8 @@ def _typing_runs(runs: Sequence[tuple[str, str]], pace: float) -> list[str]:
 
 
 def _way_of_typing(character: str) -> str:
-    special = {"\n": "enter", "\t": "tab", "<": "less_than"}.get(character)
-    if special is not None:
-        return special
-    if character in _TYPED:
-        return "write"
-    # Control characters and lone surrogates are no text: no keyboard types them, and no program could be handed them.
-    return "nothing" if unicodedata.category(character) in ("Cc", "Cs") else "unicode"
+    special = {"\n": "enter", "\t": "tab", "<": "less_than"}
+    return special.get(character, "write" if character in _TYPED else "unicode")
 
 
 def _short(seconds: float) -> float:

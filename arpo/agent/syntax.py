@@ -48,7 +48,8 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 _BRACKETS = {"(": ")", "[": "]"}
 _OPENING = re.compile(r"(\w+)\(\s*[^\W\d]\w*\s*=\s*\Z")
-_TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox>"}
+TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox>"}
+"""Tags around a position, with what closes them."""
 
 
 def read_calls(text: str, names: Set[str]) -> list[Call]:
@@ -112,7 +113,7 @@ class _Reader:
             return Value(self._string(), quoted=True)
         if opening in _BRACKETS:
             return Value(self._bracketed(), quoted=False)
-        for tag, closing in _TAGS.items():
+        for tag, closing in TAGS.items():
             if self._text.startswith(tag, self._at):
                 return Value(self._until(closing), quoted=False)
         self._fail("expected a quoted string or a position")

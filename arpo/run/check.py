@@ -19,7 +19,7 @@ from arpo.run.warmstart import check_warmstart
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
 """Tasks for each environment of ours, to recommend."""
-WITHOUT_A_TRAINER = ("env", "tasks", "rollout", "selection", "evaluation")
+WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection", "evaluation")
 """The parts of a configuration that an evaluation builds."""
 
 

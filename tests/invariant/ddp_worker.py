@@ -41,7 +41,7 @@ class Result(L.Callback):
         self.metrics: list[dict[str, float]] = []
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        ratios = len(pl_module.last_update.ratios)
+        ratios = len(pl_module.last_update["ratio"])
         logged = trainer._results.metrics(on_step=False)["log"]  # of this iteration alone
         self.metrics.append({name: float(value) for name, value in logged.items()} | {"ratios": ratios})
 

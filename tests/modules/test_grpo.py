@@ -497,4 +497,4 @@ def test_callbacks_see_and_change_the_batch_before_anything_is_computed_from_it(
     )
     trainer.fit(module, DataLoader([RolloutBatch(0, 0, [make_group(0.0, 0.0)])], batch_size=None))
     assert trainer.global_step == 1
-    assert module.last_update.advantages.tolist() == pytest.approx([-1.0, 1.0], abs=3e-6)
+    assert module.last_update["advantage"].tolist() == pytest.approx([-1.0, 1.0], abs=3e-6)

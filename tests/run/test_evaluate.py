@@ -1,5 +1,8 @@
 """From a checkpoint to a policy that other programs load."""
 
+from pathlib import Path
+
+import hydra
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -8,8 +11,11 @@ from torch.testing import assert_close
 from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.errors import ConfigError
 from arpo.models.policy import Policy
+from arpo.run.build import register_resolvers
 from arpo.run.check import check_checkpoint, check_evaluation, check_export
 from arpo.run.evaluate import policy_directory
+
+CONF = Path(__file__).parent.parent.parent / "conf"
 
 
 @pytest.fixture
@@ -68,3 +74,16 @@ def test_what_is_neither_a_directory_nor_a_checkpoint_of_a_run_is_refused(tmp_pa
 def test_an_evaluation_wants_to_know_of_what():
     with pytest.raises(ConfigError, match="say what to evaluate: checkpoint="):
         check_evaluation(OmegaConf.create({"checkpoint": "???"}))
+
+
+def check(tiny_model: Path, *overrides: str, config: str = "evaluate") -> None:
+    register_resolvers()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        where = [f"checkpoint={tiny_model}", "paths.run_dir=run"]
+        cfg = hydra.compose(config, ["experiment=smoke", "engine=hf", *where, *overrides])
+    check_evaluation(cfg)
+
+
+def test_the_engine_of_an_evaluation_is_tried_before_anything_starts(tiny_model):
+    with pytest.raises(ConfigError, match=r"max_model_len must be at least 1, got 0 .*key: engine"):
+        check(tiny_model, "engine.max_batch=0")

@@ -4,11 +4,10 @@ They mean what the source of `arpo.agent.pyautogui` means, without a process for
 """
 
 import math
-import unicodedata
 
 from arpo.agent.actions import Action, Direction
 from arpo.agent.devices import Button, MouseAndKeyboard
-from arpo.agent.keys import known_key
+from arpo.agent.keys import known_key, typeable
 
 Event = tuple[str | float, ...]
 
@@ -54,9 +53,7 @@ class _GuestDevices(MouseAndKeyboard[Event]):
         return [("key_up", known_key(name))]
 
     def type(self, text: str) -> list[Event]:
-        lines = text.replace("\r\n", "\n").replace("\r", "\n")
-        # Control characters and lone surrogates are no text: no keyboard types them.
-        typed = "".join(c for c in lines if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs"))
+        typed = typeable(text)
         return [("text", typed)] if typed else []
 
     def wait(self) -> list[Event]:

@@ -66,6 +66,9 @@ class MiniWobEnv:
         reset_timeout_s: How long a page may take to load and start.
         step_timeout_s: How long an action and its screenshot may take.
 
+    Attributes:
+        raw_reward: The last reward of the page itself, in [-1, 1]; many pages give fractions for half a solution.
+
     Raises:
         ConfigError: If a number is impossible, or Chromium or the pages are not installed.
     """
@@ -95,18 +98,13 @@ class MiniWobEnv:
         self._tabs: OrderedDict[str, Tab] = OrderedDict()  # by page, the longest unused first
         self._max_tabs = tabs
         self._episode: tuple[Tab, Observation] | None = None  # with what is to be seen now
-        self._done, self._raw_reward = False, 0.0
+        self._done, self.raw_reward = False, 0.0
         self._closed = False
-
-    @property
-    def raw_reward(self) -> float:
-        """The last reward of the page itself, in [-1, 1]; many pages give fractions for half a solution."""
-        return self._raw_reward
 
     @property
     def browser_pid(self) -> int:
         """Process (and process group) of the browser behind this environment; 0 before the first reset."""
-        return self._episode[0].browser_pid if self._episode is not None else 0
+        return self._episode[0].browser.pid if self._episode is not None else 0
 
     def reset(self, task: Task) -> Observation:
         """Start the task's page with its seed and return the first observation, which carries the instruction.
@@ -129,7 +127,7 @@ class MiniWobEnv:
             FIRST_SCREENS[key] = png
             if len(FIRST_SCREENS) > MAX_FIRST_SCREENS:
                 FIRST_SCREENS.popitem(last=False)
-        self._done, self._raw_reward = False, 0.0
+        self._done, self.raw_reward = False, 0.0
         first = Observation(png, *self._geometry.screen, str(instruction))
         self._episode = tab, first
         return first
@@ -149,7 +147,7 @@ class MiniWobEnv:
             if placed is not None:
                 tab.dispatch(tab.devices.events(placed), deadline)
             passing = WAIT_MS if isinstance(action, Wait) else STEP_MS
-            self._done, self._raw_reward = tab.evaluate(f"arpo.advance({passing})", deadline)
+            self._done, self.raw_reward = tab.evaluate(f"arpo.advance({passing})", deadline)
             if not self._done:
                 shown = Observation(tab.screenshot(deadline), *self._geometry.screen)
         self._episode = tab, shown
@@ -162,7 +160,7 @@ class MiniWobEnv:
             EnvError: If there is no episode.
         """
         self._running("evaluate")
-        return 1.0 if self._raw_reward >= SUCCESS else 0.0
+        return 1.0 if self.raw_reward >= SUCCESS else 0.0
 
     def solve(self) -> Iterator[Action]:
         """Yield, closed loop, the next right action of the current episode, read off the page.
@@ -205,7 +203,7 @@ class MiniWobEnv:
 
     def _tab_for(self, page: str) -> Tab:
         """Return a tab that shows the page: the one that did, else a new one, else the oldest."""
-        if any(not tab.alive for tab in self._tabs.values()):  # they share a browser, and it is gone
+        if any(not tab.browser.alive for tab in self._tabs.values()):  # they share a browser, and it is gone
             self._close_tabs()
         if page in self._tabs and page not in RELOADED_PAGES:
             self._tabs.move_to_end(page)

@@ -65,8 +65,9 @@ class Geometry:
 
     def to_screen(self, x: float, y: float) -> tuple[float, float]:
         """Return where a point of the page is on the screen, as whole pixels inside it."""
-        moved = [round(value * self.scale + start) for value, start in zip((x, y), self.origin, strict=True)]
-        return tuple(float(min(max(0, m), size - 1)) for m, size in zip(moved, self.screen, strict=True))  # type: ignore[return-value]
+        left, top = self.origin
+        across, down = round(x * self.scale + left), round(y * self.scale + top)
+        return float(min(max(0, across), self.screen[0] - 1)), float(min(max(0, down), self.screen[1] - 1))
 
     def frame(self, png: bytes) -> bytes:
         """Return the window's picture with the desktop around it."""
@@ -89,7 +90,6 @@ class BrowserPool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._browsers: dict[tuple[str, int], Browser] = {}
-        self._users: dict[Browser, int] = {}
 
     def acquire(self, executable: str, renderers: int) -> Browser:
         """Return a living browser; give it back with `release`."""
@@ -97,16 +97,15 @@ class BrowserPool:
             browser = self._browsers.get((executable, renderers))
             if browser is None or not browser.alive:
                 browser = self._browsers[(executable, renderers)] = Browser(executable, renderers=renderers)
-            self._users[browser] = self._users.get(browser, 0) + 1
+            browser.users += 1
             return browser
 
     def release(self, browser: Browser) -> None:
         """Close the browser when nobody uses it any more."""
         with self._lock:
-            self._users[browser] -= 1
-            if self._users[browser]:
+            browser.users -= 1
+            if browser.users:
                 return
-            del self._users[browser]
             self._browsers = {key: other for key, other in self._browsers.items() if other is not browser}
         browser.close()
 
@@ -130,7 +129,7 @@ class Tab:
         self.page = ""
         self.devices = InputDevices()
         self._geometry = geometry
-        self._browser: Browser = BROWSERS.acquire(executable, renderers)
+        self.browser = BROWSERS.acquire(executable, renderers)
         self._target = self._session = ""
         try:
             self._open(deadline)
@@ -138,25 +137,15 @@ class Tab:
             self.close()
             raise
 
-    @property
-    def alive(self) -> bool:
-        """True while the browser is there."""
-        return self._browser.alive
-
-    @property
-    def browser_pid(self) -> int:
-        """The browser's process, which leads its process group."""
-        return self._browser.pid
-
     def load(self, page: str, deadline: float) -> None:
         """Load a page from scratch and wait until it is complete."""
         self.page = ""
-        loaded = self._browser.event(self._session, "Page.loadEventFired")
+        loaded = self.browser.event(self._session, "Page.loadEventFired")
         url = (pages_directory() / f"{page}.html").as_uri()
         answer = self._call("Page.navigate", {"url": url}, deadline)
         if "errorText" in answer:
             raise ChromiumError(f"loading {url}: {answer['errorText']}")
-        self._browser.wait([loaded], deadline, f"loading {page}")
+        self.browser.wait([loaded], deadline, f"loading {page}")
         self.page = page
 
     def evaluate(self, expression: str, deadline: float) -> Any:
@@ -175,8 +164,8 @@ class Tab:
 
     def dispatch(self, events: Sequence[Event], deadline: float) -> None:
         """Send input events in order, and wait until the page has handled them."""
-        futures = [self._browser.send(method, params, self._session) for method, params in events]
-        self._browser.wait(futures, deadline, f"{self.page}: input")
+        futures = [self.browser.send(method, params, self._session) for method, params in events]
+        self.browser.wait(futures, deadline, f"{self.page}: input")
 
     def screenshot(self, deadline: float) -> bytes:
         """Return what the screen shows, as PNG."""
@@ -185,10 +174,10 @@ class Tab:
 
     def close(self) -> None:
         """Close the tab, and the browser with its last tab; never raises."""
-        if self._browser.alive and self._target:
+        if self.browser.alive and self._target:
             with contextlib.suppress(EnvError):
-                self._browser.send("Target.closeTarget", {"targetId": self._target})
-        BROWSERS.release(self._browser)
+                self.browser.send("Target.closeTarget", {"targetId": self._target})
+        BROWSERS.release(self.browser)
 
     def _open(self, deadline: float) -> None:
         # A window of its own: full Chromium does not paint a tab in the background.
@@ -209,7 +198,7 @@ class Tab:
         self.dispatch(commands, deadline)
 
     def _call(self, method: str, params: dict[str, Any], deadline: float) -> Any:
-        return self._browser.call(method, params, self._session, timeout_s=max(0.0, deadline - time.monotonic()))
+        return self.browser.call(method, params, self._session, timeout_s=max(0.0, deadline - time.monotonic()))
 
 
 @cache

@@ -3,12 +3,13 @@
 import json
 import logging
 import os
-import selectors
+import select
 import subprocess
+import tempfile
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -55,6 +56,7 @@ class GraderProcess:
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
+        self._said: IO[bytes] = BytesIO()  # what the process logs for one task: it would fill a pipe
 
     def grade(self, evaluator: Mapping[str, Any], guest: GuestAddress, directory: Path) -> float:
         """Return the score of a task, in [0, 1] where its metric functions keep to that.
@@ -84,12 +86,9 @@ class GraderProcess:
         """End the process; idempotent."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    with suppress(OSError):  # a broken pipe has nothing left to flush to
-                        stream.close()
+            with suppress(OSError), process:  # a broken pipe has nothing left to flush to
+                process.kill()
+        self._said.close()
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         process = self._running()
@@ -104,54 +103,50 @@ class GraderProcess:
         except BaseException:  # a reply that nobody waited for must not be taken for the next one
             self.close()
             raise
+        self._said.seek(0)  # for the process too, which writes where we are
+        self._said.truncate()
         return reply
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._unread = b""
+            self._said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - as long as the process
             self._process = subprocess.Popen(
                 # -I: neither this directory nor the environment of ARPO is on its import path
                 [self._python, "-I", str(MAIN)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=self._said,
                 env=_without_proxy(LOOPBACK),
             )
             log.debug("OSWorld's graders run in process %d", self._process.pid)
         return self._process
 
     def _read_line(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Return the next line; what the process logs meanwhile is read too, or its pipe would fill.
+        """Return the next line.
 
         Raises:
             OSError: If the process ends or is too slow.
         """
-        said: deque[str] = deque(maxlen=STDERR_LINES)
+        assert process.stdout is not None
         deadline = time.monotonic() + self._timeout_s
-        with selectors.DefaultSelector() as selector:
-            for stream in (process.stdout, process.stderr):
-                assert stream is not None
-                selector.register(stream, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                ready = selector.select(deadline - time.monotonic())
-                if not ready:
-                    raise OSError(f"no score within {self._timeout_s:g} s; {_last(said)}")
-                for key, _ in ready:
-                    self._take(process, key.fileobj, said)  # type: ignore[arg-type]
+        answers = select.poll()
+        answers.register(process.stdout, select.POLLIN)
+        while b"\n" not in self._unread:
+            if not answers.poll(1000 * max(0.0, deadline - time.monotonic())):
+                raise OSError(f"no score within {self._timeout_s:g} s; {self._last_words()}")
+            data = os.read(process.stdout.fileno(), 65536)
+            if not data:
+                raise OSError(f"the process ended with code {process.wait()}; {self._last_words()}")
+            self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _take(self, process: subprocess.Popen[bytes], stream: IO[bytes], said: deque[str]) -> None:
-        data = os.read(stream.fileno(), 65536)
-        if stream is process.stderr:
-            said += data.decode(errors="replace").splitlines()
-        elif data:
-            self._unread += data
-        else:
-            assert process.stderr is not None
-            said += os.read(process.stderr.fileno(), 65536).decode(errors="replace").splitlines()
-            raise OSError(f"the process ended with code {process.wait()}; {_last(said)}")
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").splitlines()[-STDERR_LINES:]
+        return "it said last:\n" + "\n".join(lines) if lines else "it said nothing"
 
 
 def _without_proxy(host: str) -> dict[str, str]:
@@ -161,7 +156,3 @@ def _without_proxy(host: str) -> dict[str, str]:
     exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     value = exempt if exempt == "*" else ",".join(filter(None, (exempt, host)))
     return {**os.environ, "no_proxy": value, "NO_PROXY": value}
-
-
-def _last(said: deque[str]) -> str:
-    return "it said nothing" if not said else "it said last:\n" + "\n".join(said)

@@ -252,6 +252,14 @@ def test_graders_that_end_say_with_which_code_and_why(player):
         player("echo no numpy here >&2; read line; exit 3")()
 
 
+def test_what_graders_said_of_a_task_is_not_said_of_the_next(player):
+    first = f"read line; echo a warning of the first >&2; echo '{json.dumps({'score': 1.0})}'"
+    grade = player(f"{first}; read line; echo of the second >&2; exit 3")
+    assert grade() == 1.0
+    with pytest.raises(EnvError, match=r"it said last:\nof the second$"):
+        grade()
+
+
 def test_an_answer_that_is_none_is_an_environment_error(player):
     with pytest.raises(EnvError, match="OSWorld's graders"):
         player("read line; echo nonsense; sleep 60")()
