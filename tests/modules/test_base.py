@@ -14,7 +14,7 @@ def test_a_module_that_trains_a_policy_is_given_to_callbacks_as_what_it_is(make_
 
 def test_a_module_without_a_policy_is_refused_by_its_name():
     with pytest.raises(
-        ConfigError, match="expected a module that trains a policy, a PolicyModule, got LightningModule"
+        ConfigError, match=r"expected a module that trains a policy, a PolicyModule, got LightningModule$"
     ):
         PolicyModule.of(L.LightningModule())
 
