@@ -10,10 +10,11 @@ tokens of the answers show it:
    moves. A gap above the tolerance means that the engine serves another model.
 2. A count of the tokens at which the engine is nearer to the trainer's weights of the probe before than to its new
    ones. One update in bfloat16 may move log-probabilities by less than the tolerance, and then a stale engine passes
-   the first comparison. Noise is as likely to favour the old weights as the new ones, whatever its distribution and
-   its size: where the engine is fresh, the count out of n tokens is at most that of n tosses of a fair coin, n/2 with
-   a standard deviation of sqrt(n)/2. A count six standard deviations above n/2 means that the engine is stale. At 128
-   tokens those are 98, which a stale engine reaches once an update moves log-probabilities by about twice the noise.
+   the first comparison. Noise without a lean to one side is as likely to favour the old weights as the new ones,
+   whatever its size: where the engine is fresh, the count out of n tokens is at most that of n tosses of a fair coin,
+   n/2 with a standard deviation of sqrt(n)/2. A count six standard deviations above n/2 means that the engine is
+   stale. At 128 tokens those are 98, which a stale engine reaches once an update moves log-probabilities by about
+   twice the noise.
 
 The second comparison needs no old weights: a seed gives the same ids until an update changes one of them, and for
 those ids the trainer's log-probabilities of before are known from the probe before.
