@@ -35,7 +35,7 @@ def build(node: Any, place: str = "", refusals: tuple[type[Exception], ...] = RE
         ConfigError: When a constructor refuses its arguments, with its own words and the key of the node.
     """
     try:
-        return instantiate(node, **kwargs)
+        return instantiate(node, _convert_="object", **kwargs)  # nobody behind here sees a DictConfig
     except InstantiationException as error:
         cause = error.__cause__
         # Whatever Lightning raises, a TypeError among it, is about its arguments.

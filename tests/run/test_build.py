@@ -2,10 +2,12 @@
 
 import pytest
 from hydra.errors import InstantiationException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arpo.errors import ConfigError
 from arpo.run.build import build, flatten, register_resolvers, required_model
+from arpo.types import Task
+from tests.test_configs import compose
 
 
 def test_a_refusal_of_a_constructor_keeps_its_words_and_says_where_it_is():
@@ -75,3 +77,12 @@ def test_a_configuration_becomes_a_flat_table():
 )
 def test_a_checkpoint_is_required_unless_the_run_makes_it(cfg, path):
     assert required_model(OmegaConf.create(cfg)) == path
+
+
+@pytest.mark.parametrize("experiment", ["arpo_desktop32", "arpo_miniwob"])
+def test_what_is_built_holds_no_configuration(experiment):
+    """Hydra wraps dataclasses in a mapping without a target, such as the task lists of the evaluation, as its own."""
+    tasks = build(compose(f"experiment={experiment}").callbacks.evaluation).tasks["in_domain"]
+    assert {type(task) for task in tasks} == {Task}
+    assert {type(task.config) for task in tasks} == {dict}
+    assert not any(isinstance(value, DictConfig | ListConfig) for task in tasks for value in task.config.values())
