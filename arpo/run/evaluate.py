@@ -36,7 +36,6 @@ def evaluate(cfg: DictConfig) -> int:
     with logging_to(Path(cfg.paths.run_dir) / "evaluate.log"), Session.start() as session:
         directory = policy_directory(Path(cfg.checkpoint), Path(cfg.export or session.directory / "policy"))
         if cfg.export is not None:
-            log.info("the policy is in %s", directory)
             return 0
         cfg.model.path = str(directory)
         tasks = {name: build(cfg.tasks[name]) for name in cfg.lists}
