@@ -13,11 +13,13 @@ from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
 from arpo.inference.engine import GenerateRequest, Response
+from arpo.inference.probe import INSTRUCTIONS
 from arpo.inference.vllm import VllmEngine
 from arpo.modules.optimizer import MasterWeightAdamW
 
-REQUESTS = 25
-"""Of a rollout before it is killed: some episodes have ended then, some are running, and some have not begun."""
+REQUESTS = len(INSTRUCTIONS) + 25
+"""Of a policy version before it is killed: the probe comes first, then 25 requests of the rollout. Some episodes have
+ended then, some are running, and some have not begun."""
 TENSORS = 10
 """Of a weight update before it is killed."""
 BYTES = 2_000_000
