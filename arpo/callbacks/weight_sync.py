@@ -80,11 +80,8 @@ class WeightSync(L.Callback):
     def _answers(self, runtime: RolloutRuntime, module: PolicyModule) -> list[Answer]:
         requests = questions(module.policy.chat, self.probe_tokens, module.temperature)
         responses = runtime.run(ask(runtime.engine, requests))
+        opinions = module.sampled_logprobs(list(map(probe_trajectory, requests, responses)))
         return [
-            Answer(
-                response.token_ids,
-                response.logprobs,
-                tuple(module.sampled_logprobs(probe_trajectory(request, response))),
-            )
-            for request, response in zip(requests, responses, strict=True)
+            Answer(response.token_ids, response.logprobs, tuple(opinion))
+            for response, opinion in zip(responses, opinions, strict=True)
         ]

@@ -9,7 +9,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from typing_extensions import override
 
 from arpo.errors import ConfigError
-from arpo.models.collate import collate
+from arpo.models.collate import collate, micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import TokenizedTrajectory, tokenize
 from arpo.modules.checks import check_at_least, check_positive
@@ -72,12 +72,17 @@ class PolicyModule(L.LightningModule):
         """Return the parameters that an update changes."""
         return [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
 
-    def sampled_logprobs(self, trajectory: Trajectory) -> list[float]:
-        """Return the trainer's log-probabilities of a trajectory's sampled tokens, to compare with the engine's."""
-        (tokens,) = tokenize(trajectory, self.policy.chat)
-        with torch.no_grad():
-            output = self.action_logprobs([tokens], trajectory.screenshots)
-        return output.logprobs[output.mask].tolist()
+    @torch.no_grad()
+    def sampled_logprobs(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
+        """Return the trainer's log-probabilities of each trajectory's sampled tokens, to compare with the engine's."""
+        tokenized = [tokens for trajectory in trajectories for tokens in tokenize(trajectory, self.policy.chat)]
+        screenshots = {key: png for trajectory in trajectories for key, png in trajectory.screenshots.items()}
+        found: list[list[float]] = [[]] * len(tokenized)
+        for chunk in micro_batches([len(tokens) for tokens in tokenized], self.micro_batch_tokens):
+            output = self.action_logprobs([tokenized[position] for position in chunk], screenshots)
+            for position, logprobs, mask in zip(chunk, output.logprobs, output.mask, strict=True):
+                found[position] = logprobs[mask].tolist()
+        return found
 
     def action_logprobs(
         self,

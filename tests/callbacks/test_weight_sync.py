@@ -62,7 +62,10 @@ class SyncedModule(IdleModule):
         self.error = error
         self.temperature = 0.7
 
-    def sampled_logprobs(self, trajectory):
+    def sampled_logprobs(self, trajectories):
+        return [self.opinion(trajectory) for trajectory in trajectories]
+
+    def opinion(self, trajectory):
         healthy = ScriptedEngine(self.policy.chat, wait)
         healthy.policy_version = self.policy_version
         (step,) = trajectory.steps

@@ -21,3 +21,19 @@ def test_a_module_without_a_policy_is_refused_by_its_name():
 
 def test_the_weight_of_the_format_reward_is_that_of_the_objective(make_module):
     assert make_module(format_weight=0.25).format_weight == 0.25
+
+
+def test_many_trajectories_are_read_in_few_forwards_with_the_numbers_of_each_alone(make_module, make_group):
+    """Float32, within 1e-6; rows of a chunk go longest first, and come back in the order given."""
+    trajectories = make_group(0.0, 1.0, 0.0, 1.0, 0.0).trajectories
+    alone = [make_module().sampled_logprobs([trajectory])[0] for trajectory in trajectories]
+    assert len({len(row) for row in alone}) > 1
+    for micro_batch_tokens, forwards in ((65536, 1), (1, 5)):
+        module = make_module(micro_batch_tokens=micro_batch_tokens)
+        seen = []
+        module.policy.model.get_input_embeddings().register_forward_hook(lambda *_, seen=seen: seen.append(1))
+        together = module.sampled_logprobs(trajectories)
+        assert len(seen) == forwards
+        assert [len(row) for row in together] == [len(row) for row in alone]
+        for row, expected in zip(together, alone, strict=True):
+            assert row == pytest.approx(expected, rel=0, abs=1e-6)

@@ -119,8 +119,8 @@ def test_temperature_is_that_of_the_distribution_that_was_sampled(make_module, m
     trajectory = make_group(1.0, 0.0).trajectories[0]
     module = make_module(temperature=0.5)
     expected = logprobs_of(module.policy, trajectory, temperature=0.5)
-    assert_close(torch.tensor(module.sampled_logprobs(trajectory)), expected.detach(), rtol=1e-5, atol=1e-5)
-    assert module.sampled_logprobs(trajectory) != make_module().sampled_logprobs(trajectory)
+    assert_close(torch.tensor(module.sampled_logprobs([trajectory])[0]), expected.detach(), rtol=1e-5, atol=1e-5)
+    assert module.sampled_logprobs([trajectory]) != make_module().sampled_logprobs([trajectory])
 
 
 def test_max_grad_norm_is_the_longest_step_that_gradient_descent_takes(make_module, make_group):
@@ -354,7 +354,7 @@ def test_a_replayed_trajectory_is_learned_from_as_if_it_were_new(make_module, ma
 def test_stored_old_logprobs_make_the_ratio_that_of_the_policy_that_sampled_it(make_module, make_group):
     group = make_group(0.0, 1.0, injected=(1,))
     module = make_module(replayed_old_logprobs="stored")
-    own, replayed = (torch.tensor(module.sampled_logprobs(trajectory)) for trajectory in group.trajectories)
+    own, replayed = map(torch.tensor, module.sampled_logprobs(group.trajectories))
     stored = torch.tensor([p for step in group.trajectories[1].steps for p in step.sampler_logprobs])
     fit(module, [group])
     expected = torch.cat([torch.ones_like(own), (replayed - stored).exp()])
@@ -371,7 +371,7 @@ def test_only_what_was_just_sampled_is_compared_with_the_engine(make_module, mak
         abs(ours - theirs)
         for trajectory in fresh.trajectories
         for ours, theirs in zip(
-            module.sampled_logprobs(trajectory),
+            module.sampled_logprobs([trajectory])[0],
             (p for step in trajectory.steps for p in step.sampler_logprobs),
             strict=True,
         )
