@@ -1,26 +1,29 @@
 """The pool of environments: leases with deadlines, and a way back for every environment that breaks."""
 
+import asyncio
 import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Literal
 
-from arpo.envs.pool.backends import Backend, make_backend
-from arpo.envs.pool.fleet import Fleet
-from arpo.envs.pool.lease import LeasedEnv
-from arpo.envs.pool.metrics import new_counters
-from arpo.envs.pool.slots import Slot, SlotState, make_slots
-from arpo.envs.pool.worker import Method
+from arpo.envs.pool.lease import LeasedEnv, new_counters
+from arpo.envs.pool.ray import RayBackend
+from arpo.envs.pool.slots import Host, Roster, Slot, SlotState, make_slots
+from arpo.envs.pool.worker import Backend, Method, ThreadBackend, Worker
 from arpo.envs.protocol import DesktopEnv
-from arpo.errors import ConfigError
+from arpo.errors import ArpoError, ConfigError, EnvError
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
+FATAL_KINDS = ("timeout", "crash")
+"""Faults after which the worker has to go: nothing else ends a call that hangs."""
+RESTART_DELAYS = (0.0, 0.03, 0.12, 0.5, 1.0)
+"""Waits before the attempts at one restart, in units of the build deadline: it says how slow an environment is.
+When all of them fail, the environment is given up."""
 
 
 class EnvPool:
@@ -61,7 +64,7 @@ class EnvPool:
         self._make_env = make_env
         self._envs_per_worker = envs_per_worker
         self._recycle_after = recycle_after
-        self._backend = make_backend(backend)
+        self._backend = _backend(backend)
         self._counters = new_counters()
         self._deadlines: dict[Method, float] = {
             "build": reset_timeout_s,
@@ -72,7 +75,9 @@ class EnvPool:
             "distractors": step_timeout_s,
             "close": CLOSE_TIMEOUT_S,
         }
-        self._fleet: Fleet | None = None
+        self._slots: Sequence[Slot] = ()  # empty while the pool is not running
+        self._roster = Roster()
+        self._repairs: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Start all workers and build all environments; those that fail are tried again in the background.
@@ -81,28 +86,28 @@ class EnvPool:
             ConfigError: If the pool runs already, or the configuration cannot work here.
             EnvError: If no environment could be built at all.
         """
-        if self._fleet is not None:
+        if self._slots:
             raise ConfigError("the pool is started already; close it first")
-        self._fleet = Fleet(
-            make_slots(self.size, self._envs_per_worker),
-            partial(self._backend.launch, self._make_env),
-            recycle_after=self._recycle_after,
-            deadlines=self._deadlines,
-            counters=self._counters,
-        )
+        self._slots, self._roster = make_slots(self.size, self._envs_per_worker), Roster()
         try:
             await self._backend.open()
-            await self._fleet.build()
+            await self._build_all()
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
         """Close all environments and end their workers; idempotent, and `start` may follow."""
-        fleet, self._fleet = self._fleet, None
-        if fleet is not None:
-            await fleet.close()
-            await self._backend.close()
+        slots, self._slots = self._slots, ()
+        if not slots:
+            return
+        self._roster.refuse(ConfigError("the pool is closed"))
+        repairs = list(self._repairs)
+        for repair in repairs:
+            repair.cancel()
+        await asyncio.gather(*repairs, return_exceptions=True)
+        await asyncio.gather(*(self._close_host(host) for host in {slot.host for slot in slots}))
+        await self._backend.close()
 
     @asynccontextmanager
     async def lease(self, task: Task) -> AsyncIterator[LeasedEnv]:
@@ -111,10 +116,11 @@ class EnvPool:
         Raises:
             ConfigError: If the pool is not started or closed, or every environment was given up.
         """
-        fleet = self._fleet
-        if fleet is None:
+        if not self._slots:
             raise ConfigError("the pool is not running; call start() first")
-        slot, env = await fleet.take(task.domain)
+        slot = await self._roster.take(task.domain, self._give_back)
+        assert slot.host.worker is not None
+        env = self._env(slot, slot.host.worker)
         slot.domains.pop(task.domain, None)
         slot.domains[task.domain] = None
         slot.since = time.monotonic()
@@ -125,21 +131,144 @@ class EnvPool:
             if env.fault is not None:
                 log.warning("environment %s failed: %s: %s", slot.name, env.fault.kind, env.fault)
             self._counters["env/episodes" if env.fault is None else f"env/fault_{env.fault.kind}"] += 1
-            fleet.give_back(slot, env.fault, used=True, dirty=env.interrupted)
+            slot.episodes += 1
+            self._give_back(slot, env.fault, dirty=env.interrupted)
 
     def counters(self) -> dict[str, float]:
         """Return what happened since the pool was made; every value only grows."""
         now = time.monotonic()
-        running_s = sum(now - slot.since for slot in self._slots() if slot.state is SlotState.BUSY)
+        running_s = sum(now - slot.since for slot in self._slots if slot.state is SlotState.BUSY)
         return {**self._counters, "env/busy_s": self._counters["env/busy_s"] + running_s}
 
     def states(self) -> dict[str, int]:
         """Return how many environments are in each state now."""
-        states = Counter(slot.state for slot in self._slots())
+        states = Counter(slot.state for slot in self._slots)
         return {state.value: states[state] for state in SlotState}
 
-    def _slots(self) -> Sequence[Slot]:
-        return self._fleet.slots if self._fleet is not None else ()
+    def _env(self, slot: Slot, worker: Worker) -> LeasedEnv:
+        return LeasedEnv(slot.name, worker, slot.index, self._deadlines, self._counters)
+
+    async def _build_all(self) -> None:
+        errors = await asyncio.gather(*(self._build(slot) for slot in self._slots))
+        failures = [error for error in errors if error is not None]
+        for error in failures:
+            if isinstance(error, ConfigError):
+                raise error
+        if len(failures) == len(errors):
+            raise failures[0]
+        for slot, outcome in zip(self._slots, errors, strict=True):
+            if outcome is not None:
+                self._repair(slot, SlotState.RESTARTING)
+        log.info("%d of %d environments are ready", errors.count(None), len(errors))
+
+    async def _build(self, slot: Slot) -> ArpoError | None:
+        """Build one environment and offer it to those who wait; return the error if it does not come up."""
+        worker = None
+        try:
+            worker = await self._living_worker(slot.host)
+            await self._env(slot, worker).call("build")
+        except (EnvError, ConfigError) as error:
+            log.warning("environment %s did not start: %s", slot.name, error)
+            if isinstance(error, EnvError) and error.kind in FATAL_KINDS and slot.host.worker is worker:
+                self._condemn(slot.host)
+            return error
+        if slot.host.condemned:
+            return EnvError("crash", f"environment {slot.name} lost its worker while it was built")
+        slot.episodes = 0
+        slot.domains.clear()
+        self._roster.give(slot)
+        return None
+
+    async def _living_worker(self, host: Host) -> Worker:
+        """Return the worker of a host; replace a condemned one as soon as it is empty."""
+        async with host.replacing:
+            if host.worker is not None and not host.condemned:
+                return host.worker
+            while host.busy:
+                host.vacated.clear()
+                await host.vacated.wait()
+            if host.worker is not None:
+                worker, host.worker = host.worker, None
+                await worker.kill()
+            host.worker = await self._backend.launch(self._make_env, len(host.slots))
+            host.condemned = False
+            return host.worker
+
+    def _give_back(self, slot: Slot, fault: EnvError | None = None, *, dirty: bool = False) -> None:
+        """End the use of an environment.
+
+        Args:
+            slot: The slot that was taken.
+            fault: The error that broke it.
+            dirty: Whether a call may still be running in it.
+        """
+        if slot not in self._slots:  # the pool was closed meanwhile
+            return
+        if fault is not None and fault.kind in FATAL_KINDS:
+            self._condemn(slot.host)
+        if fault is not None or dirty or slot.host.condemned:
+            self._repair(slot, SlotState.RESTARTING)
+        elif slot.episodes == self._recycle_after:
+            self._repair(slot, SlotState.RECYCLING)
+        else:
+            self._roster.give(slot)
+        slot.host.vacated.set()
+
+    def _condemn(self, host: Host) -> None:
+        """Close a worker to new leases: it is dead or has a hung environment, and is replaced when it is empty."""
+        host.condemned = True
+        for slot in host.slots:
+            if slot.state is SlotState.IDLE:
+                self._roster.withdraw(slot)
+                self._repair(slot, SlotState.RESTARTING)
+
+    def _repair(self, slot: Slot, state: SlotState) -> None:
+        slot.state = state
+        repair = asyncio.create_task(self._restore(slot))
+        self._repairs.add(repair)
+        repair.add_done_callback(self._repairs.discard)
+
+    async def _restore(self, slot: Slot) -> None:
+        """Build an environment again; try several times, then give it up."""
+        success = "recycled" if slot.state is SlotState.RECYCLING else "restarts"
+        began = time.monotonic()
+        error: ArpoError | None = None
+        for delay in RESTART_DELAYS:
+            await asyncio.sleep(delay * self._deadlines["build"])
+            error = await self._build(slot)
+            if error is None:
+                seconds = time.monotonic() - began
+                self._counters[f"env/{success}"] += 1
+                self._counters["env/restart_s"] += seconds
+                log.info("environment %s is back after %.1f s", slot.name, seconds)
+                return
+            self._counters["env/restart_failures"] += 1
+        slot.state = SlotState.LOST
+        self._counters["env/lost"] += 1
+        log.error("environment %s is given up after %d failed restarts: %s", slot.name, len(RESTART_DELAYS), error)
+        if self.states()["lost"] == self.size:
+            message = f"no environment is left: all {self.size} were given up; the last one failed with: {error}"
+            self._roster.refuse(ConfigError(message))
+
+    async def _close_host(self, host: Host) -> None:
+        if host.worker is None:
+            return
+        closing = (self._env(slot, host.worker).call("close") for slot in host.slots)
+        await asyncio.gather(*closing, return_exceptions=True)  # an environment that does not close is killed
+        await host.worker.kill()
+
+
+def _backend(backend: Literal["ray", "thread"] | Backend) -> Backend:
+    """Return the backend that a name stands for; an object stands for itself."""
+    match backend:
+        case "ray":
+            return RayBackend()
+        case "thread":
+            return ThreadBackend()
+        case str():
+            raise ConfigError(f"backend must be 'ray', 'thread' or an object that starts workers, got {backend!r}")
+        case _:
+            return backend
 
 
 def _check_positive(**values: float) -> None:

@@ -3,11 +3,12 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from arpo.envs.pool.worker import Worker
-from arpo.errors import ArpoError, EnvError
+from arpo.errors import ArpoError
 
 
 class SlotState(StrEnum):
@@ -87,7 +88,7 @@ class Roster:
             ArpoError: If no slot will ever be free; see `refuse`.
         """
         if self._refusal is not None:
-            raise _copy(self._refusal)
+            raise copy(self._refusal)  # one object raised in many tasks would collect all their tracebacks
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, domain))
         self._match()
@@ -113,7 +114,7 @@ class Roster:
         self._refusal = error
         for future, _ in self._waiting:
             if not future.done():
-                future.set_exception(_copy(error))
+                future.set_exception(copy(error))
         self._waiting.clear()
 
     def _match(self) -> None:
@@ -135,8 +136,3 @@ class Roster:
         if known:
             return min(known, key=lambda slot: list(reversed(slot.domains)).index(domain))
         return min(self._idle, key=lambda slot: len(slot.domains))
-
-
-def _copy(error: ArpoError) -> ArpoError:
-    """Return an error like this one: one object raised in many tasks would collect all their tracebacks."""
-    return EnvError(error.kind, str(error)) if isinstance(error, EnvError) else type(error)(str(error))

@@ -43,6 +43,24 @@ class Worker(Protocol):
         ...
 
 
+class Backend(Protocol):
+    """A starter of workers: Ray actors, threads of this process, or what somebody else writes."""
+
+    async def open(self) -> None:
+        """Prepare; called once before the first worker."""
+
+    async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> Worker:
+        """Start a worker with room for some environments; it builds none yet.
+
+        Raises:
+            EnvError: If the worker does not start.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free what `open` took; every worker was killed before."""
+
+
 class EnvWorker:
     """The environments of one worker, in this process or, as a Ray actor, in one of its own.
 
@@ -76,6 +94,20 @@ class EnvWorker:
         for env in self._envs:
             env.thread.submit(env.close)
             env.thread.stop()
+
+
+class ThreadBackend:
+    """Workers in this process, for laptops and tests: an environment that crashes takes the process with it."""
+
+    async def open(self) -> None:
+        """Do nothing: threads are there."""
+
+    async def launch(self, make_env: Callable[[], DesktopEnv], count: int) -> Worker:
+        """Start the threads of one worker."""
+        return EnvWorker(make_env, count)
+
+    async def close(self) -> None:
+        """Do nothing: threads end with the process."""
 
 
 class HostedEnv:
