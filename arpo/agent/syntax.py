@@ -48,6 +48,15 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 _BRACKETS = {"(": ")", "[": "]"}
 _OPENING = re.compile(r"(\w+)\(\s*[^\W\d]\w*\s*=\s*\Z")
+
+# Possessive quantifiers, so that nothing is read twice.
+_SPACE = re.compile(r"\s*+")
+_SPACE_ON_A_LINE = re.compile(r"[^\S\n]*+")
+_SPACE_AND_COMMENTS = re.compile(r"\s*+(?:#[^\n]*+\s*+)*+")
+_NAME = re.compile(r"\w*+")
+_STRING_PART = re.compile(r"""\\.?|[^\\'"]++|['"]""", re.DOTALL)
+_GOES_ON = re.compile(r"\s*+(?:,\s*+(?:\)|\w++\s*+=)|\)[^\S\n]*+(?:[\n#]|\Z))")
+"""What follows a string in a call: `, name=` or `)` and no more on the line."""
 TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox>"}
 """Tags around a position, with what closes them."""
 
@@ -75,13 +84,13 @@ class _Reader:
 
     def calls(self) -> list[Call]:
         calls = []
-        self._skip_blank_lines()
+        self._read(_SPACE_AND_COMMENTS)
         while self._at < len(self._text):
             calls.append(self._call())
-            self._at = self._after_space(self._at, stop_at_newline=True)
-            if self._char(self._at) not in ("", "\n", "#"):
+            self._read(_SPACE_ON_A_LINE)
+            if self._text[self._at : self._at + 1] not in ("", "\n", "#"):
                 self._fail("expected the end of the line after an action")
-            self._skip_blank_lines()
+            self._read(_SPACE_AND_COMMENTS)
         return calls
 
     def _call(self) -> Call:
@@ -101,11 +110,11 @@ class _Reader:
         return Call(name, arguments)
 
     def _name(self) -> str:
-        start = self._after_space(self._at)
-        self._at = self._after_name(start)
-        if self._at == start:
+        self._read(_SPACE)
+        name = self._read(_NAME)
+        if not name:
             self._fail("expected a name")
-        return self._text[start : self._at]
+        return name
 
     def _value(self) -> Value:
         opening = self._peek()
@@ -125,35 +134,16 @@ class _Reader:
         after it. That forgives nothing in a well-formed call, whose strings are always followed by its next part.
         """
         start, quote, parts = self._at + 1, self._text[self._at], list[str]()
-        at = start
-        while at < len(self._text):
-            char = self._text[at]
-            if char == "\\":
-                escaped = self._char(at + 1)
-                parts.append(ESCAPES.get(escaped, char + escaped))
-                at += 2
-                continue
-            if char == quote:
-                if self._call_goes_on(at + 1):
-                    self._at = at + 1
+        for found in _STRING_PART.finditer(self._text, start):
+            part = found[0]
+            if part == quote:
+                if _GOES_ON.match(self._text, found.end()):
+                    self._at = found.end()
                     return "".join(parts)
-                if self._opens_another_call(start, at):
+                if self._opens_another_call(start, found.start()):
                     break
-            parts.append(char)
-            at += 1
+            parts.append(ESCAPES.get(part[1:], part) if part[0] == "\\" else part)
         self._fail(f"the string that starts with {self._text[start - 1 : start + 20]!r} has no end")
-
-    def _call_goes_on(self, at: int) -> bool:
-        """Tell whether a call can go on at a position right after one of its strings: `, name=` or `)` and no more."""
-        at = self._after_space(at)
-        char = self._char(at)
-        if char == ",":
-            start = self._after_space(at + 1)
-            end = self._after_name(start)
-            return self._char(start) == ")" or (end > start and self._char(self._after_space(end)) == "=")
-        if char == ")":
-            return self._char(self._after_space(at + 1, stop_at_newline=True)) in ("", "\n", "#")
-        return False
 
     def _opens_another_call(self, start: int, at: int) -> bool:
         """Tell whether the quote at a position opens the first argument of a known action: `click(start_box='`."""
@@ -181,12 +171,6 @@ class _Reader:
         self._at = end + len(closing)
         return self._text[start : self._at]
 
-    def _skip_blank_lines(self) -> None:
-        self._at = self._after_space(self._at)
-        while self._char(self._at) == "#":
-            newline = self._text.find("\n", self._at)
-            self._at = self._after_space(newline if newline >= 0 else len(self._text))
-
     def _expect(self, char: str) -> None:
         if self._peek() != char:
             self._fail(f"expected {char!r}")
@@ -194,21 +178,15 @@ class _Reader:
 
     def _peek(self) -> str:
         """Skip space and return the next character, or an empty string at the end."""
-        self._at = self._after_space(self._at)
-        return self._char(self._at)
+        self._read(_SPACE)
+        return self._text[self._at : self._at + 1]
 
-    def _char(self, at: int) -> str:
-        return self._text[at : at + 1]
-
-    def _after_space(self, at: int, *, stop_at_newline: bool = False) -> int:
-        while at < len(self._text) and self._text[at].isspace() and not (stop_at_newline and self._text[at] == "\n"):
-            at += 1
-        return at
-
-    def _after_name(self, at: int) -> int:
-        while at < len(self._text) and (self._text[at].isalnum() or self._text[at] == "_"):
-            at += 1
-        return at
+    def _read(self, pattern: re.Pattern[str]) -> str:
+        """Move behind what a pattern matches, if only an empty string, and return it."""
+        match = pattern.match(self._text, self._at)
+        assert match is not None
+        self._at = match.end()
+        return match[0]
 
     def _fail(self, message: str) -> NoReturn:
         found = self._text[self._at : self._at + 20] or "the end of the response"
