@@ -1,6 +1,7 @@
 """Positions as models write them: two numbers, or four for a box, in brackets and tags of several model families."""
 
 import math
+import re
 
 from arpo.agent.syntax import TAGS, ParseErrorKind
 from arpo.errors import ActionParseError
@@ -9,6 +10,7 @@ MAX_COORDINATE = 100_000.0
 """No screen is larger; beyond this a number is not a position."""
 
 _MAX_CHARACTERS = 200
+_TOKEN = re.compile(r"[()\[\],]|[^()\[\],\s]+")
 _NUMBER_CHARACTERS = frozenset("0123456789.+-eE")
 
 # The shapes of a position with a number written `n`: every one that a model is known to write, and no other.
@@ -26,10 +28,7 @@ def read_point(text: str) -> tuple[float, float]:
     """
     if len(text) > _MAX_CHARACTERS:
         raise _bad_box(text[:40] + "…", "is too long")
-    bare = _without_tags(text)
-    for mark in "()[],":
-        bare = bare.replace(mark, f" {mark} ")
-    tokens = bare.split()
+    tokens = _TOKEN.findall(_without_tags(text))
     if "".join(token if token in "()[]," else "n" for token in tokens) not in _SHAPES:
         raise _bad_box(text, "is not (x,y) or (x1,y1,x2,y2)")
     numbers = [_coordinate(token, text) for token in tokens if token not in "()[],"]

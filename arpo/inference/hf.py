@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     Qwen2_5_VLForConditionalGeneration,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
 
@@ -118,7 +117,9 @@ class HfEngine(PumpedEngine):
                 pad_token_id=self._chat.pad_id,
             ),
             logits_processor=LogitsProcessorList([sampler]),
-            stopping_criteria=StoppingCriteriaList([_AllDone(rows)]),
+            stopping_criteria=StoppingCriteriaList(
+                [lambda ids, *_, **__: torch.tensor([row.done for row in rows], device=ids.device)]
+            ),
         )
         return [(key, row.response(self._version)) for key, row in waiting.items()]
 
@@ -210,15 +211,3 @@ class _RowSampler(LogitsProcessor):  # type: ignore[misc]
             word = self._pad_id if row.done else row.choose(logprobs[number], self._end_of_turn_id)
             choice[number, word] = 0.0
         return choice
-
-
-class _AllDone(StoppingCriteria):  # type: ignore[misc]
-    """A criterion that stops the batch when no row has more to say."""
-
-    def __init__(self, rows: Sequence[_Row]) -> None:
-        self._rows = rows
-
-    def __call__(
-        self, input_ids: Int64[Tensor, "rows tokens"], scores: object, **ignored: object
-    ) -> Bool[Tensor, " rows"]:
-        return torch.tensor([row.done for row in self._rows], device=input_ids.device)

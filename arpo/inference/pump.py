@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 from torch import Tensor
 
@@ -25,7 +26,6 @@ CLOSED = "the engine is closed"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Generate:
-    key: str
     request: GenerateRequest
     future: Future[Response] = field(default_factory=Future)
 
@@ -53,9 +53,7 @@ class PumpedEngine(ABC):
         self._version = 0
         self._wake = threading.Condition()
         self._commands: deque[_Generate | _Update] = deque()
-        self._cancelled: set[str] = set()
         self._in_flight: dict[str, Future[Response]] = {}
-        self._updating: _Update | None = None
         self._end: EngineError | None = None
         self._closing = False
         self._keys = itertools.count()
@@ -65,15 +63,9 @@ class PumpedEngine(ABC):
     async def generate(self, request: GenerateRequest) -> Response:
         """See `InferenceEngine.generate`."""
         self._check(request)
-        command = _Generate(str(next(self._keys)), request)
+        command = _Generate(request)
         self._put(command)
-        try:
-            return await asyncio.wrap_future(command.future)
-        except asyncio.CancelledError:
-            with self._wake:
-                self._cancelled.add(command.key)
-                self._wake.notify()
-            raise
+        return await asyncio.wrap_future(command.future)
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """See `InferenceEngine.update_weights`.
@@ -121,8 +113,7 @@ class PumpedEngine(ABC):
             self._wake.wait_for(self._has_work)
             if self._closing:
                 return False
-            cancelled, self._cancelled = self._cancelled, set()
-        for key in cancelled & self._in_flight.keys():
+        for key in [key for key, future in self._in_flight.items() if future.cancelled()]:
             self._abort(key)
             del self._in_flight[key]
         while (command := self._take()) is not None:
@@ -132,7 +123,9 @@ class PumpedEngine(ABC):
                 self._admit(command)
         if self._in_flight:
             for key, response in self._step():
-                self._in_flight.pop(key).set_result(response)
+                future = self._in_flight.pop(key)
+                if future.set_running_or_notify_cancel():
+                    future.set_result(response)
         return True
 
     def _has_work(self) -> bool:
@@ -147,22 +140,27 @@ class PumpedEngine(ABC):
             return self._commands.popleft() if len(self._in_flight) < limit else None
 
     def _admit(self, command: _Generate) -> None:
-        if not command.future.set_running_or_notify_cancel():
+        if command.future.cancelled():
             return
-        self._in_flight[command.key] = command.future
+        key = str(next(self._keys))
+        self._in_flight[key] = command.future
         try:
-            self._add(command.key, command.request)
+            self._add(key, command.request)
         except EngineError as error:
-            del self._in_flight[command.key]
-            command.future.set_exception(error)
+            del self._in_flight[key]
+            _fail(command.future, error)
 
     def _update(self, command: _Update) -> None:
         command.future.set_running_or_notify_cancel()
-        self._updating = command
-        self._load(checked(command.tensors, self._shapes))
-        self._reset_caches()
+        try:
+            self._load(checked(command.tensors, self._shapes))
+            self._reset_caches()
+        except Exception as error:
+            failed = WeightSyncError(f"the engine did not take the weights: {error}")
+            failed.__cause__ = error
+            command.future.set_exception(error if isinstance(error, ArpoError) else failed)
+            raise
         self._version = command.version
-        self._updating = None
         command.future.set_result(None)
 
     def _bury(
@@ -181,15 +179,8 @@ class PumpedEngine(ABC):
             return True
         if error is not None:
             log.error("%s", end, exc_info=error)
-        for waiting in self._in_flight.values():
-            waiting.set_exception(end)
-        if self._updating is not None:
-            failed = WeightSyncError(f"the engine did not take the weights: {error}")
-            failed.__cause__ = error
-            self._updating.future.set_exception(error if isinstance(error, ArpoError) else failed)
-        for command in left:
-            if command.future.set_running_or_notify_cancel():
-                command.future.set_exception(end)
+        for waiting in (*self._in_flight.values(), *(command.future for command in left)):
+            _fail(waiting, end)
         return True
 
     def _check(self, request: GenerateRequest) -> None:  # noqa: B027 - optional
@@ -222,6 +213,11 @@ class PumpedEngine(ABC):
     @abstractmethod
     def _stop(self) -> None:
         """Free everything, also after a start that failed half-way."""
+
+
+def _fail(future: Future[Any], error: EngineError) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)
 
 
 def checked(

@@ -5,6 +5,7 @@ A thought never travels: what goes to the guest is events of known names, progra
 
 import itertools
 import json
+import operator
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -111,34 +112,38 @@ class Guest:
         Raises:
             EnvError: If the deadline passes, says what was awaited; or if a poll fails.
         """
-        deadline = time.monotonic() + timeout_s
-        while not ready():
-            if time.monotonic() > deadline:
-                raise EnvError("guest", f"{what} did not come within {timeout_s:g} s")
-            time.sleep(POLL_S)
+        if not comes_true(ready, timeout_s):
+            raise EnvError("guest", f"{what} did not come within {timeout_s:g} s")
+
+    def greet(self) -> None:
+        """Ask our own guest server once, for a moment, whether it is healthy.
+
+        Raises:
+            EnvError: If it does not say so.
+        """
+        self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S)
 
     def wait_until_healthy(
         self,
         timeout_s: float,
         is_running: Callable[[], bool],
-        probe: Callable[[], object] | None = None,
+        probe: "Callable[[Guest], object]" = greet,
     ) -> None:
         """Wait until the guest takes screenshots; what fails before counts as not yet.
 
         Args:
             timeout_s: Wait no longer than this.
             is_running: Says whether there is anything to wait for.
-            probe: Fails while the guest is not healthy; by default it asks our own guest server.
+            probe: Fails while the guest is not healthy.
 
         Raises:
             EnvError: If the deadline passes, or the guest ends.
         """
-        probe = probe or (lambda: self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S))
         began = time.monotonic()
         ask_engine_at = began
         while True:
             try:
-                probe()
+                probe(self)
             except EnvError as error:
                 now = time.monotonic()
                 if now > began + timeout_s:
@@ -221,6 +226,16 @@ class Guest:
             said = content[:500].decode(errors="replace")
             raise EnvError("guest", f"{method} {path} of {self._address} gave {response.status_code}: {said}")
         return content
+
+
+def comes_true(condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> bool:
+    """Poll a condition, and return whether it came true within the limit."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_result(operator.not_),
+        stop=tenacity.stop_after_delay(limit_s),
+        wait=tenacity.wait_fixed(poll_s),
+        retry_error_callback=lambda _: False,
+    )(condition)
 
 
 def _read(response: httpx.Response, deadline: float) -> bytes:

@@ -17,7 +17,7 @@ class Machine:
         server_port: Where the guest server listens, in the guest.
         start_timeout_s: How long a container may take until its guest is healthy.
         call_timeout_s: Deadline of a request to the guest server.
-        probe: Fails while a guest is not healthy; by default it asks our own guest server.
+        probe: Fails while a guest is not healthy; `Guest.greet` is for our own guest server.
         containers: Connects to the engine.
 
     Raises:
@@ -33,7 +33,7 @@ class Machine:
         server_port: int,
         start_timeout_s: float,
         call_timeout_s: float = CALL_TIMEOUT_S,
-        probe: Callable[[Guest], object] | None = None,
+        probe: Callable[[Guest], object] = Guest.greet,
         containers: Callable[[], Containers] = Containers,
     ) -> None:
         self._server_port = server_port
@@ -103,12 +103,9 @@ class Machine:
     def _connect(self) -> None:
         if self._guest is not None:
             self._guest.close()
-        guest = Guest(self.address(self._server_port), self._secret, self._call_timeout_s)
-        self._guest, probe = guest, self._probe
+        self._guest = Guest(self.address(self._server_port), self._secret, self._call_timeout_s)
         try:
-            guest.wait_until_healthy(
-                self._start_timeout_s, self.container.is_running, None if probe is None else lambda: probe(guest)
-            )
+            self._guest.wait_until_healthy(self._start_timeout_s, self.container.is_running, self._probe)
         except EnvError as error:
             raise EnvError("guest", f"{error}; {self.container.last_words()}") from error
 

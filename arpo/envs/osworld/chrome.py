@@ -1,14 +1,14 @@
 """Tabs of the Chrome in a guest, through the DevTools endpoint that OSWorld's tasks open on port 9222."""
 
 import logging
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 import tenacity
 
+from arpo.envs.guest.client import comes_true
 from arpo.errors import EnvError
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class ChromeTabs:
             tab = next((tab for tab in self._pages() if tab["id"] == tab_id), None)
             return tab is None or (tab["title"] and not same_page(tab["title"], url))
 
-        if not _comes_true(has_loaded, self._load_timeout_s, POLL_S):
+        if not comes_true(has_loaded, self._load_timeout_s, POLL_S):
             log.warning("%s has not loaded within %.0f s", url, self._load_timeout_s)
 
     def _pages(self) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ class ChromeTabs:
     def _close(self, tab: dict[str, Any]) -> None:
         """Close a tab and wait until it is gone: Chrome answers before that."""
         self._call("GET", f"/json/close/{tab['id']}")
-        is_gone = _comes_true(
+        is_gone = comes_true(
             lambda: all(other["id"] != tab["id"] for other in self._pages()), CALL_TIMEOUT_S, CLOSE_POLL_S
         )
         if not is_gone:  # a page may ask whether one really wants to leave
@@ -106,16 +106,6 @@ class ChromeTabs:
                 "reset", f"Chrome in the guest: {method} {path}: {type(error).__name__}: {error}"
             ) from error
         return response.json() if path.startswith(("/json/list", "/json/new")) else None
-
-
-def _comes_true(condition: Callable[[], bool], limit_s: float, poll_s: float) -> bool:
-    """Poll a condition, and return whether it came true within the limit."""
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_result(operator.not_),
-        stop=tenacity.stop_after_delay(limit_s),
-        wait=tenacity.wait_fixed(poll_s),
-        retry_error_callback=lambda _: False,
-    )(condition)
 
 
 def same_page(address: str, other: str) -> bool:

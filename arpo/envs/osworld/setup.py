@@ -1,8 +1,10 @@
 """The set-up steps that OSWorld's own machine performs beside those of every guest: Chrome, downloads, history."""
 
 import shutil
+import sqlite3
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,8 +13,20 @@ from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.guest.tasks import Step
 from arpo.envs.osworld.chrome import ChromeTabs
 from arpo.envs.osworld.files import FileCache
-from arpo.envs.osworld.history import GUEST_PATH, TEMPLATE_URL, add_visits
 from arpo.errors import EnvError
+
+EMPTY_HISTORY_URL = (
+    "https://huggingface.co/datasets/xlangai/ubuntu_osworld_file_cache/resolve/main/chrome/"
+    "44ee5668-ecd5-4366-a6ce-c1c9b8d4e938/history_empty.sqlite?download=true"
+)
+"""An empty history of Chrome, from OSWorld."""
+HISTORY_PATH = ".config/google-chrome/Default/History"
+"""In the guest, below the home directory."""
+
+EPOCH = datetime(1601, 1, 1)
+"""Chrome counts microseconds from here."""
+LINK_TRANSITION = 805306368
+"""The cause of a visit, as Chrome writes it for a link that was followed."""
 
 
 class OSWorldSetup(TaskSetup):
@@ -63,10 +77,10 @@ class OSWorldSetup(TaskSetup):
 
     def _update_browse_history(self, history: Sequence[Mapping[str, Any]]) -> None:
         database = self._directory / "history.sqlite"
-        shutil.copyfile(self._files.fetch(TEMPLATE_URL, self._task_id, "history_empty.sqlite"), database)
+        shutil.copyfile(self._files.fetch(EMPTY_HISTORY_URL, self._task_id, "history_empty.sqlite"), database)
         add_visits(database, history, now=datetime.now())
         home = self._guest.execute("echo $HOME", shell=True).output.strip()
-        self._guest.upload(f"{home}/{GUEST_PATH}", database.read_bytes())
+        self._guest.upload(f"{home}/{HISTORY_PATH}", database.read_bytes())
 
     STEPS: ClassVar[Mapping[str, Step]] = {
         **TaskSetup.STEPS,
@@ -78,3 +92,27 @@ class OSWorldSetup(TaskSetup):
         "update_browse_history": _update_browse_history,
         "upload_file": _upload_file,
     }
+
+
+def add_visits(database: Path, history: Sequence[Mapping[str, Any]], *, now: datetime) -> None:
+    """Write visits into a history of Chrome.
+
+    Args:
+        database: Changed in place.
+        history: Pages with `url`, `title` and `visit_time_from_now_in_seconds`.
+        now: What the seconds are counted back from; the guest's local time.
+    """
+    with closing(sqlite3.connect(database)) as connection, connection:
+        for page in history:
+            visited = now - timedelta(seconds=page["visit_time_from_now_in_seconds"])
+            moment = (visited - EPOCH) // timedelta(microseconds=1)
+            row = connection.execute(
+                "INSERT INTO urls (url, title, visit_count, typed_count, last_visit_time, hidden) "
+                "VALUES (?, ?, 1, 0, ?, 0)",
+                (page["url"], page["title"], moment),
+            )
+            connection.execute(
+                "INSERT INTO visits (url, visit_time, from_visit, transition, segment_id, visit_duration) "
+                "VALUES (?, ?, 0, ?, 0, 0)",
+                (row.lastrowid, moment, LINK_TRANSITION),
+            )

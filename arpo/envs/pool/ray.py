@@ -118,10 +118,8 @@ def _start_actor(resources: dict[str, int], make_env: Callable[[], DesktopEnv], 
         # A Ray of our own hands our environment and import path to its workers, and starts them faster so.
         runtime_env=None if RAY.owned else {"env_vars": worker_environment()},
     )
-    try:
-        with env_boundary("crash", "starting a worker process"):
+    with env_boundary("crash", "starting a worker process"):
+        try:
             return actor.remote(make_env, count, label)
-    except EnvError as error:
-        if isinstance(error.__cause__, TypeError | PicklingError):
+        except (TypeError, PicklingError) as error:
             raise ConfigError(f"make_env must be picklable to travel to a worker process: {error}") from error
-        raise

@@ -11,8 +11,7 @@ from arpo.envs.guest.client import Guest
 from arpo.envs.guest.setup import Screen
 from arpo.envs.osworld.chrome import ChromeTabs, same_page
 from arpo.envs.osworld.files import FileCache
-from arpo.envs.osworld.history import add_visits
-from arpo.envs.osworld.setup import OSWorldSetup
+from arpo.envs.osworld.setup import OSWorldSetup, add_visits
 from arpo.errors import EnvError
 from tests.envs.osworld.guest import HOME, failure, running_guest
 
