@@ -2,6 +2,8 @@
 
 import gc
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Literal
@@ -11,7 +13,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import (
     GenerationConfig,
-    LogitsProcessor,
     LogitsProcessorList,
     Qwen2_5_VLForConditionalGeneration,
     StoppingCriteriaList,
@@ -20,7 +21,7 @@ from transformers import (
 from arpo.errors import ConfigError, EngineError
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
-from arpo.inference.engine import GenerateRequest, Response, Sampling, check_length
+from arpo.inference.engine import GenerateRequest, Response, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.images import ImagePatches, ImageProcessor
 from arpo.models.names import checkpoint_name
@@ -71,6 +72,7 @@ class HfEngine(PumpedEngine):
         self._device = torch.device(device)
         self._max_model_len = max_model_len
         self._chat = chat
+        self._forbidden = torch.tensor(chat.forbidden_ids, device=self._device)
         self._images = ImageProcessor(path)
         self._model: Qwen2_5_VLForConditionalGeneration = None
         self._parameters: dict[str, Tensor] = {}
@@ -93,7 +95,8 @@ class HfEngine(PumpedEngine):
         ids = [word for given in request.prompt_ids for word in [given] * (next(tokens) if given == image else 1)]
         check_length(len(ids), self._max_model_len)
         room = min(request.sampling.max_tokens, self._max_model_len - len(ids))
-        self._waiting[key] = _Row(ids, patches, request.sampling, room, self._device)
+        generator = torch.Generator(self._device).manual_seed(request.sampling.seed)
+        self._waiting[key] = _Row(ids, patches, request.sampling.temperature, room, generator)
 
     def _patches(self, png: bytes) -> ImagePatches:
         try:
@@ -108,7 +111,6 @@ class HfEngine(PumpedEngine):
     def _step(self) -> Sequence[tuple[str, Response]]:
         waiting, self._waiting = self._waiting, {}
         rows = list(waiting.values())
-        sampler = _RowSampler(rows, self._chat)
         self._model.generate(
             **self._inputs(rows),
             generation_config=GenerationConfig(
@@ -116,7 +118,7 @@ class HfEngine(PumpedEngine):
                 max_new_tokens=max(row.room for row in rows),
                 pad_token_id=self._chat.pad_id,
             ),
-            logits_processor=LogitsProcessorList([sampler]),
+            logits_processor=LogitsProcessorList([partial(self._sample, rows)]),
             stopping_criteria=StoppingCriteriaList(
                 [lambda ids, *_, **__: torch.tensor([row.done for row in rows], device=ids.device)]
             ),
@@ -138,6 +140,20 @@ class HfEngine(PumpedEngine):
             inputs["image_grid_thw"] = torch.tensor([patch.grid for patch in patches])
         return {name: tensor.to(self._device) for name, tensor in inputs.items()}
 
+    def _sample(
+        self, rows: Sequence["_Row"], input_ids: Int64[Tensor, "rows tokens"], scores: Float[Tensor, "rows words"]
+    ) -> Float[Tensor, "rows words"]:
+        """Return scores that are 0 for the id that each row sampled, and -inf for all others."""
+        scores = scores.float().index_fill(1, self._forbidden, -torch.inf)
+        # Greedy log-probabilities are of the distribution at temperature 1.
+        temperatures = torch.tensor([row.temperature or 1.0 for row in rows], device=scores.device)
+        logprobs = torch.log_softmax(scores / temperatures[:, None], dim=-1)
+        choice = torch.full_like(scores, -torch.inf)
+        for number, row in enumerate(rows):
+            word = self._chat.pad_id if row.done else row.choose(logprobs[number], self._chat.end_of_turn_id)
+            choice[number, word] = 0.0
+        return choice
+
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         for name, tensor in tensors:
             self._parameters[name].copy_(tensor)
@@ -152,62 +168,35 @@ class HfEngine(PumpedEngine):
         gc.collect()
 
 
+@dataclass(slots=True, eq=False)
 class _Row:
     """One request while it is generated, with its own random numbers."""
 
-    def __init__(
-        self,
-        prompt_ids: list[int],
-        patches: list[ImagePatches],
-        sampling: Sampling,
-        room: int,
-        device: torch.device,
-    ) -> None:
-        self.prompt_ids = prompt_ids
-        self.patches = patches
-        self.room = room
-        self.temperature = sampling.temperature
-        self.done = False
-        self._stopped = False
-        self._generator = torch.Generator(device).manual_seed(sampling.seed)
-        self._ids: list[int] = []
-        self._logprobs: list[float] = []
+    prompt_ids: list[int]
+    patches: list[ImagePatches]
+    temperature: float
+    room: int
+    generator: torch.Generator
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stopped: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to sample."""
+        return self.stopped or len(self.ids) == self.room
 
     def choose(self, logprobs: Float[Tensor, " words"], end_of_turn_id: int) -> int:
         """Sample the next id of this row and note it."""
         if self.temperature == 0:
             word = int(logprobs.argmax())
         else:
-            word = int(torch.multinomial(logprobs.exp(), 1, generator=self._generator))
-        self._ids.append(word)
-        self._logprobs.append(float(logprobs[word]))
-        self._stopped = word == end_of_turn_id
-        self.done = self._stopped or len(self._ids) == self.room
+            word = int(torch.multinomial(logprobs.exp(), 1, generator=self.generator))
+        self.ids.append(word)
+        self.logprobs.append(float(logprobs[word]))
+        self.stopped = word == end_of_turn_id
         return word
 
     def response(self, version: int) -> Response:
         """Return the ids that were sampled, with their log-probabilities."""
-        return Response(tuple(self._ids), tuple(self._logprobs), "stop" if self._stopped else "length", version)
-
-
-class _RowSampler(LogitsProcessor):  # type: ignore[misc]
-    """A processor of scores: each row's become 0 for the id that it sampled, and -inf for all others."""
-
-    def __init__(self, rows: Sequence[_Row], chat: ChatTokenizer) -> None:
-        self._rows = rows
-        self._forbidden = torch.tensor(chat.forbidden_ids)
-        self._end_of_turn_id = chat.end_of_turn_id
-        self._pad_id = chat.pad_id
-
-    def __call__(
-        self, input_ids: Int64[Tensor, "rows tokens"], scores: Float[Tensor, "rows words"]
-    ) -> Float[Tensor, "rows words"]:
-        scores = scores.float().index_fill(1, self._forbidden.to(scores.device), -torch.inf)
-        # Greedy log-probabilities are of the distribution at temperature 1.
-        temperatures = torch.tensor([row.temperature or 1.0 for row in self._rows], device=scores.device)
-        logprobs = torch.log_softmax(scores / temperatures[:, None], dim=-1)
-        choice = torch.full_like(scores, -torch.inf)
-        for number, row in enumerate(self._rows):
-            word = self._pad_id if row.done else row.choose(logprobs[number], self._end_of_turn_id)
-            choice[number, word] = 0.0
-        return choice
+        return Response(tuple(self.ids), tuple(self.logprobs), "stop" if self.stopped else "length", version)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -25,16 +25,12 @@ CLOSED = "the engine is closed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Generate:
-    request: GenerateRequest
-    future: Future[Response] = field(default_factory=Future)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Update:
     tensors: Iterable[tuple[str, Tensor]]
     version: int
-    future: Future[None] = field(default_factory=Future)
+
+
+_Command = tuple[GenerateRequest | _Update, Future[Any]]
 
 
 class PumpedEngine(ABC):
@@ -52,7 +48,7 @@ class PumpedEngine(ABC):
         self._shapes = shapes
         self._version = 0
         self._wake = threading.Condition()
-        self._commands: deque[_Generate | _Update] = deque()
+        self._commands: deque[_Command] = deque()
         self._in_flight: dict[str, Future[Response]] = {}
         self._end: EngineError | None = None
         self._closing = False
@@ -63,9 +59,8 @@ class PumpedEngine(ABC):
     async def generate(self, request: GenerateRequest) -> Response:
         """See `InferenceEngine.generate`."""
         self._check(request)
-        command = _Generate(request)
-        self._put(command)
-        return await asyncio.wrap_future(command.future)
+        response: Response = await self._put(request)
+        return response
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """See `InferenceEngine.update_weights`.
@@ -74,9 +69,7 @@ class PumpedEngine(ABC):
             WeightSyncError: If the tensors are not exactly the model's; the engine is dead then.
             EngineError: If the engine is dead or closed.
         """
-        command = _Update(tensors, version)
-        self._put(command)
-        await asyncio.wrap_future(command.future)
+        await self._put(_Update(tensors, version))
 
     async def close(self) -> None:
         """Free every resource; idempotent. Requests in flight fail with `EngineError`."""
@@ -90,12 +83,15 @@ class PumpedEngine(ABC):
         threading.Thread(target=self._main, name=type(self).__name__, daemon=True).start()
         self._ready.result()
 
-    def _put(self, command: _Generate | _Update) -> None:
+    async def _put(self, order: GenerateRequest | _Update) -> Any:
+        """Queue an order and wait for what comes of it."""
+        future: Future[Any] = Future()
         with self._wake:
             if self._end is not None or self._closing:
                 raise EngineError(str(self._end or CLOSED)) from self._end
-            self._commands.append(command)
+            self._commands.append((order, future))
             self._wake.notify()
+        return await asyncio.wrap_future(future)
 
     def _main(self) -> None:
         with ExitStack() as stack:
@@ -110,17 +106,18 @@ class PumpedEngine(ABC):
     def _turn(self) -> bool:
         """Handle what came, advance what is in flight; False when the engine is to close."""
         with self._wake:
-            self._wake.wait_for(self._has_work)
+            self._wake.wait_for(lambda: self._closing or self._commands or self._in_flight)
             if self._closing:
                 return False
         for key in [key for key, future in self._in_flight.items() if future.cancelled()]:
             self._abort(key)
             del self._in_flight[key]
         while (command := self._take()) is not None:
-            if isinstance(command, _Update):
-                self._update(command)
+            order, future = command
+            if isinstance(order, _Update):
+                self._update(order, future)
             else:
-                self._admit(command)
+                self._admit(order, future)
         if self._in_flight:
             for key, response in self._step():
                 future = self._in_flight.pop(key)
@@ -128,40 +125,37 @@ class PumpedEngine(ABC):
                     future.set_result(response)
         return True
 
-    def _has_work(self) -> bool:
-        return bool(self._closing or self._commands or self._in_flight)
-
-    def _take(self) -> _Generate | _Update | None:
+    def _take(self) -> _Command | None:
         """Return the next command if it is its turn: an update waits until nothing is in flight."""
         with self._wake:
             if not self._commands:
                 return None
-            limit = 1 if isinstance(self._commands[0], _Update) else self._max_in_flight
+            limit = 1 if isinstance(self._commands[0][0], _Update) else self._max_in_flight
             return self._commands.popleft() if len(self._in_flight) < limit else None
 
-    def _admit(self, command: _Generate) -> None:
-        if command.future.cancelled():
+    def _admit(self, request: GenerateRequest, future: Future[Response]) -> None:
+        if future.cancelled():
             return
         key = str(next(self._keys))
-        self._in_flight[key] = command.future
+        self._in_flight[key] = future
         try:
-            self._add(key, command.request)
+            self._add(key, request)
         except EngineError as error:
             del self._in_flight[key]
-            _fail(command.future, error)
+            _fail(future, error)
 
-    def _update(self, command: _Update) -> None:
-        command.future.set_running_or_notify_cancel()
+    def _update(self, update: _Update, future: Future[None]) -> None:
+        future.set_running_or_notify_cancel()
         try:
-            self._load(checked(command.tensors, self._shapes))
+            self._load(checked(update.tensors, self._shapes))
             self._reset_caches()
         except Exception as error:
             failed = WeightSyncError(f"the engine did not take the weights: {error}")
             failed.__cause__ = error
-            command.future.set_exception(error if isinstance(error, ArpoError) else failed)
+            future.set_exception(error if isinstance(error, ArpoError) else failed)
             raise
-        self._version = command.version
-        command.future.set_result(None)
+        self._version = update.version
+        future.set_result(None)
 
     def _bury(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -179,7 +173,7 @@ class PumpedEngine(ABC):
             return True
         if error is not None:
             log.error("%s", end, exc_info=error)
-        for waiting in (*self._in_flight.values(), *(command.future for command in left)):
+        for waiting in (*self._in_flight.values(), *(future for _, future in left)):
             _fail(waiting, end)
         return True
 

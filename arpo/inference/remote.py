@@ -153,8 +153,6 @@ class _Host:
     def __init__(self) -> None:
         self._buckets: queue.SimpleQueue[list[_Packed] | bool] = queue.SimpleQueue()
         self._update: asyncio.Future[None] | None = None
-        self._serving = asyncio.Event()
-        self._serving.set()
         # What Ray shares is read-only, and loading only reads it.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
@@ -162,11 +160,9 @@ class _Host:
         self._engine = make_engine()
 
     async def generate(self, request: GenerateRequest) -> Response:
-        await self._serving.wait()
         return await self._engine.generate(request)
 
     async def begin_update(self, version: int) -> None:
-        self._serving.clear()
         # On a loop of its own: an engine may read the tensors right there, and would block the loop that feeds them.
         work = asyncio.to_thread(lambda: asyncio.run(self._engine.update_weights(self._received(), version)))
         self._update = asyncio.ensure_future(work)
@@ -182,7 +178,6 @@ class _Host:
             if self._update is not None:
                 await self._update
         finally:
-            self._serving.set()
             self._buckets = queue.SimpleQueue()
 
     async def close(self) -> None:

@@ -171,12 +171,10 @@ class VllmEngine(PumpedEngine):
         )
 
     def _step(self) -> Sequence[tuple[str, Response]]:
-        if not self._deterministic:
-            return [self._response(output) for output in self._engine.step() if output.finished]
         # vLLM's sampler draws from the process's generator even where every request has its own seed.
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[], enabled=self._deterministic):
             finished = [self._response(output) for output in self._engine.step() if output.finished]
-        if finished:
+        if finished and self._deterministic:
             self._engine.reset_encoder_cache()
         return finished
 
@@ -201,7 +199,8 @@ class VllmEngine(PumpedEngine):
 
     def _load_through_file(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Send weights to workers in other processes, which tensors in a call do not reach."""
-        with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
+        memory = Path("/dev/shm")
+        with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
             file = str(Path(directory) / "weights.safetensors")
             # Cloned, because a tied head is the same tensor twice, which a file refuses.
             save_file(
@@ -270,11 +269,6 @@ def _set_environment() -> None:
         logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # it warns that a CPU has no Triton
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         torch._dynamo.config.disable = os.environ["TORCH_COMPILE_DISABLE"] == "1"
-
-
-def _memory_directory() -> str | None:
-    """Return a directory in memory, or None where the machine has none."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def _open(png: bytes) -> Image.Image:

@@ -74,14 +74,6 @@ class GraderProcess:
             raise EnvError("evaluate", f"OSWorld's graders gave no score: {reply['error']}: {reply['message']}")
         return float(reply["score"])
 
-    def known(self) -> dict[str, dict[str, str | None]]:
-        """Return all `functions` and `getters`, each with the reason why it cannot be used, or None.
-
-        Raises:
-            EnvError: If the process fails.
-        """
-        return self._ask({"list": True})
-
     def close(self) -> None:
         """End the process; idempotent."""
         process, self._process = self._process, None
