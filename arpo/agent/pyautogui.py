@@ -31,6 +31,11 @@ LONGEST_TYPING_S = 40.0
 """Of all these pauses in one text: a longer text is typed faster, because OSWorld's server ends every program after
 120 s. At the official pace that would be the end of any text of 1200 characters."""
 
+_RUN_S = {"write": CALL_PAUSE_S, "unicode": CALL_PAUSE_S + SETTLE_S, "enter": SETTLE_S, "tab": 0.0, "less_than": 0.0}
+"""The pauses of each way of typing for a run of characters, and"""
+_CHARACTER_S = dict.fromkeys(("enter", "tab", "less_than"), CALL_PAUSE_S) | {"write": TYPE_INTERVAL_S, "unicode": 0.0}
+"""for each character of it."""
+
 _HEADER = ("import pyautogui", "import time", "pyautogui.FAILSAFE = False")
 _TYPED = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
 # Where a keyboard layout has `<` on a key of its own, pyautogui holds shift as well and types `>`.
@@ -123,23 +128,11 @@ def _physical(key: str) -> tuple[str, ...]:
 
 def _typing(text: str) -> list[str]:
     runs = [(kind, "".join(run)) for kind, run in groupby(typeable(text), key=_way_of_typing)]
-    usual_s = sum(_pauses_s(kind, len(characters)) for kind, characters in runs)
+    usual_s = sum(_RUN_S[kind] + len(characters) * _CHARACTER_S[kind] for kind, characters in runs)
     if usual_s <= LONGEST_TYPING_S:
         return _typing_runs(runs, 1.0)
     pace = LONGEST_TYPING_S / usual_s
     return [f"pyautogui.PAUSE = {_short(CALL_PAUSE_S * pace)}", *_typing_runs(runs, pace)]
-
-
-def _pauses_s(kind: str, length: int) -> float:
-    match kind:
-        case "write":
-            return length * TYPE_INTERVAL_S + CALL_PAUSE_S
-        case "unicode":
-            return CALL_PAUSE_S + SETTLE_S
-        case "enter":
-            return SETTLE_S + length * CALL_PAUSE_S
-        case _:
-            return length * CALL_PAUSE_S
 
 
 def _typing_runs(runs: Sequence[tuple[str, str]], pace: float) -> list[str]:

@@ -1,6 +1,5 @@
 """The choice of a node for the next worker: each node has said how many environments its engine can take."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -9,6 +8,8 @@ from arpo.errors import ConfigError
 
 class Placement:
     """A spread of workers over resources such as `docker:10.0.0.2`, each worth as many environments as its node said.
+
+    It belongs to the event loop of its pool.
 
     Args:
         kind: The beginning of their names, such as `docker`.
@@ -19,7 +20,6 @@ class Placement:
         self._prefix = f"{kind}:"
         self._read = read
         self._taken: Counter[str] = Counter()
-        self._lock = threading.Lock()
 
     def take(self, count: int) -> str:
         """Return the resource with the most room, and take `count` of it.
@@ -27,22 +27,20 @@ class Placement:
         Raises:
             ConfigError: If no node has that much room; the message says what each has, and how a node offers more.
         """
-        with self._lock:
-            rooms = {
-                name: capacity - self._taken[name]
-                for name, capacity in self._read().items()
-                if name.startswith(self._prefix)
-            }
-            best = max(rooms, key=lambda name: rooms[name], default=None)
-            if best is None or rooms[best] < count:
-                raise ConfigError(self._too_little(count, rooms))
-            self._taken[best] += count
-            return best
+        rooms = {
+            name: capacity - self._taken[name]
+            for name, capacity in self._read().items()
+            if name.startswith(self._prefix)
+        }
+        best = max(rooms, key=lambda name: rooms[name], default=None)
+        if best is None or rooms[best] < count:
+            raise ConfigError(self._too_little(count, rooms))
+        self._taken[best] += count
+        return best
 
     def free(self, name: str, count: int) -> None:
         """Return to a node what was taken."""
-        with self._lock:
-            self._taken[name] -= count
+        self._taken[name] -= count
 
     def _too_little(self, count: int, rooms: Mapping[str, float]) -> str:
         listed = ", ".join(f"{name} ({room:g} left)" for name, room in sorted(rooms.items())) or "none"

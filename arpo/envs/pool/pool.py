@@ -151,11 +151,9 @@ class EnvPool:
     async def _build_all(self) -> None:
         errors = await asyncio.gather(*(self._build(slot) for slot in self._slots))
         failures = [error for error in errors if error is not None]
-        for error in failures:
-            if isinstance(error, ConfigError):
-                raise error
-        if len(failures) == len(errors):
-            raise failures[0]
+        hopeless = [error for error in failures if isinstance(error, ConfigError)]
+        if hopeless or len(failures) == len(errors):
+            raise (hopeless or failures)[0]
         for slot, outcome in zip(self._slots, errors, strict=True):
             if outcome is not None:
                 self._repair(slot, SlotState.RESTARTING)
