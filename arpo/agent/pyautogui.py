@@ -32,9 +32,9 @@ LONGEST_TYPING_S = 40.0
 120 s. At the official pace that would be the end of any text of 1200 characters."""
 
 _RUN_S = {"write": CALL_PAUSE_S, "unicode": CALL_PAUSE_S + SETTLE_S, "enter": SETTLE_S, "tab": 0.0, "less_than": 0.0}
-"""The pauses of each way of typing for a run of characters, and"""
+"""Seconds of pause in each way of typing, once for a run of characters ..."""
 _CHARACTER_S = dict.fromkeys(("enter", "tab", "less_than"), CALL_PAUSE_S) | {"write": TYPE_INTERVAL_S, "unicode": 0.0}
-"""for each character of it."""
+"""... and once more for each character of the run."""
 
 _HEADER = ("import pyautogui", "import time", "pyautogui.FAILSAFE = False")
 _TYPED = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")

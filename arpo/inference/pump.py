@@ -145,7 +145,8 @@ class PumpedEngine(ABC):
             _fail(future, error)
 
     def _update(self, update: _Update, future: Future[None]) -> None:
-        future.set_running_or_notify_cancel()
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             self._load(checked(update.tensors, self._shapes))
             self._reset_caches()

@@ -190,6 +190,24 @@ def test_a_cancelled_request_leaves_the_engine(closing: Any) -> None:
     assert not engine.running
 
 
+def test_an_update_that_is_cancelled_before_its_turn_is_left_out(closing: Any) -> None:
+    engine = closing(ListEngine())
+    engine.go.clear()
+
+    async def scene() -> Response:
+        before = asyncio.create_task(engine.generate(ask(2)))
+        await asyncio.sleep(0.01)
+        update = asyncio.create_task(engine.update_weights([], 5))
+        await asyncio.sleep(0.01)
+        update.cancel()
+        engine.go.set()
+        await before
+        return await engine.generate(ask())
+
+    assert asyncio.run(scene()).policy_version == 0
+    assert "load" not in engine.events
+
+
 def test_a_missing_tensor_is_an_error_at_the_end() -> None:
     with pytest.raises(WeightSyncError, match=r"1 of 2 tensors are missing from the update: visual\.merger\.weight"):
         list(checked([("model.norm.weight", torch.zeros(4))], SHAPES))
