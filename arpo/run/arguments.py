@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import SchemaError
+from pydantic_core import ErrorDetails, SchemaError
 
 from arpo.errors import ConfigError
 from arpo.host.trial import on_trial
@@ -34,7 +34,15 @@ NEEDS_TORCH = (
     "arpo.rollout.sampler.",
 )
 """Beginnings of targets that are imported with torch, but without Lightning and transformers, which take longer."""
-STAGES = (LIGHT, LIGHT + NEEDS_TORCH, ("",))
+NEEDS_TRANSFORMERS = (
+    "arpo.evaluation.",
+    "arpo.inference.",
+    "arpo.models.",
+    "arpo.modules.objective.",
+    "arpo.rollout.",
+)
+"""Beginnings of targets that are imported with transformers, but without Lightning."""
+STAGES = (LIGHT, LIGHT + NEEDS_TORCH, LIGHT + NEEDS_TORCH + NEEDS_TRANSFORMERS, ("",))
 """The order in which arguments are checked: what can be said soon is said soon."""
 READS_MODEL = "arpo.models.tokenization.ChatTokenizer"
 """The one constructor that reads the checkpoint, which a warm start may have to write first."""
@@ -162,5 +170,11 @@ def _type_lines(place: str, value: object, annotation: Any) -> Iterator[str]:
     except (PydanticUserError, SchemaError):  # an annotation that pydantic cannot read
         return
     except ValidationError as error:
-        wishes = " or ".join(dict.fromkeys(problem["msg"].removeprefix("Input ") for problem in error.errors()))
-        yield f"{place}={value} {wishes}"
+        yield f"{place}={value} {' or '.join(dict.fromkeys(_wish(problem, annotation) for problem in error.errors()))}"
+
+
+def _wish(problem: ErrorDetails, annotation: Any) -> str:
+    """Return what is allowed; of a list that is too short or too long pydantic says only what its end lacks."""
+    if problem["type"] in ("missing", "too_long"):
+        return f"should be a list that fits {inspect.formatannotation(annotation)}"
+    return problem["msg"].removeprefix("Input ")
