@@ -4,10 +4,10 @@ import inspect
 import json
 import os
 import pydoc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, SchemaError
 
@@ -96,36 +96,28 @@ def _is_whole(node: Node) -> bool:
     return parameters is None or _needed(parameters) <= set(node)
 
 
-def _nodes(cfg: DictConfig) -> list[tuple[str, Node]]:
-    """Return everything that has a target with the key where it is written, outer nodes first."""
-    raw, resolved = (OmegaConf.to_container(cfg, resolve=resolve) for resolve in (False, True))
-    return list(_walk(raw, resolved, ""))
-
-
-def _walk(raw: object, resolved: object, place: str) -> Iterator[tuple[str, Node]]:
-    if isinstance(raw, str):  # an interpolation: what it stands for is written elsewhere
-        return
-    if isinstance(resolved, Mapping) and "_target_" in resolved:
-        if resolved["_target_"] is None:
+def _nodes(cfg: DictConfig | ListConfig, place: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield everything that has a target with the key where it is written, outer nodes first."""
+    if isinstance(cfg, DictConfig) and "_target_" in cfg:
+        if cfg["_target_"] is None:
             return
-        yield place, resolved
-    written = dict(_items(raw))
-    for key, value in _items(resolved):
-        yield from _walk(written[key], value, f"{place}.{key}" if place else str(key))
+        yield place, OmegaConf.to_container(cfg, resolve=True)  # type: ignore[misc]  # a mapping gives a mapping
+    keys: Iterable[Any] = cfg if isinstance(cfg, DictConfig) else range(len(cfg))
+    for key in keys:
+        if OmegaConf.is_interpolation(cfg, key) or OmegaConf.is_missing(cfg, key):
+            continue  # what an interpolation stands for is written elsewhere
+        if OmegaConf.is_config(cfg[key]):
+            yield from _nodes(cfg[key], f"{place}.{key}" if place else str(key))
 
 
 def _targets(tree: object) -> Iterator[str]:
     """Yield the targets of a node and of everything inside."""
-    if isinstance(tree, Mapping) and isinstance(tree.get("_target_"), str):
-        yield tree["_target_"]
-    for _, value in _items(tree):
+    if isinstance(tree, Mapping):
+        if isinstance(tree.get("_target_"), str):
+            yield tree["_target_"]
+        tree = list(tree.values())
+    for value in tree if isinstance(tree, list) else ():
         yield from _targets(value)
-
-
-def _items(tree: object) -> list[tuple[object, object]]:
-    if isinstance(tree, list):
-        return list(enumerate(tree))
-    return list(tree.items()) if isinstance(tree, Mapping) else []
 
 
 def _lines(place: str, node: Node) -> Iterator[str]:

@@ -11,9 +11,10 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import pairwise
 
 import psutil
 from rich.console import Console
@@ -25,8 +26,6 @@ from arpo.host.containers import ask_engine
 from arpo.host.machine import SLOW, kvm_trouble
 from arpo.host.session import Session
 from arpo.types import Task
-
-T = TypeVar("T")
 
 DESKTOP_MB = 160
 """MiB of a desktop with two applications, measured; LibreOffice and a browser take 500."""
@@ -58,7 +57,7 @@ def examine() -> Iterator[Finding]:
         image = look_at_image()
         yield image
         if image.good:
-            yield from boot_desktop()
+            yield boot_desktop()
     yield look_at_kvm()
 
 
@@ -102,39 +101,27 @@ def look_at_ports() -> Finding:
     return Finding("ports", True, "loopback connects")
 
 
-def boot_desktop() -> Iterator[Finding]:
+def boot_desktop() -> Finding:
     """Boot one desktop and time what a run does all the time."""
-    task = Task(
-        "doctor",
-        "",
-        config={
-            "config": [{"type": "launch", "parameters": {"command": ["mousepad"]}}],
-            "windows": ["Mousepad"],
-            "evaluator": {"func": "infeasible"},
-        },
-    )
+    config = {
+        "config": [{"type": "launch", "parameters": {"command": ["mousepad"]}}],
+        "windows": ["Mousepad"],
+        "evaluator": {"func": "infeasible"},
+    }
+    task = Task("doctor", "", config=config)
+    times = [time.perf_counter()]
     try:
-        booted_s, env = timed(DockerDesktop)
-        try:
-            first_s, observation = timed(lambda: env.reset(task))
-            reset_s, _ = timed(lambda: env.reset(task))
-        finally:
-            env.close()
+        with closing(DockerDesktop()) as env:
+            times.append(time.perf_counter())
+            for _ in range(2):
+                screen = env.reset(task)
+                times.append(time.perf_counter())
     except ArpoError as error:
-        yield Finding(
-            "desktop", False, str(error), "read what the container said; `docker logs` of a second one may help"
-        )
-        return
-    size = f"{observation.width}x{observation.height}"
-    said = f"healthy in {booted_s:.2f} s, an editor {first_s:.2f} s later, reset in {reset_s:.2f} s, {size}"
-    yield Finding("desktop", True, said)
-
-
-def timed(call: Callable[[], T]) -> tuple[float, T]:
-    """Return how long a call took, in seconds, and what it gave."""
-    began = time.perf_counter()
-    result = call()
-    return time.perf_counter() - began, result
+        remedy = "read what the container said; `docker logs` of a second one may help"
+        return Finding("desktop", False, str(error), remedy)
+    booted_s, first_s, reset_s = (end - start for start, end in pairwise(times))
+    said = f"healthy in {booted_s:.2f} s, an editor {first_s:.2f} s later, reset in {reset_s:.2f} s"
+    return Finding("desktop", True, f"{said}, {screen.width}x{screen.height}")
 
 
 def look_at_kvm() -> Finding:

@@ -138,9 +138,8 @@ class JsonLinesLogger(lightning_loggers.Logger):
             raise ConfigError(f"resume_step must not be negative, got {resume_step}")
         self.path = Path(path)
         self.resume_step = resume_step
-        self._opened = False
-        self._descriptor: int | None = None
-        self._row: dict[str, float | int | None] = {}
+        self._row: dict[str, float | int | None] | None = None
+        """The line that was written last; None before the first."""
         self._offset = 0
 
     @property
@@ -158,38 +157,27 @@ class JsonLinesLogger(lightning_loggers.Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         if step is None:
             raise ValueError(f"a line of {self.path} needs the step that it belongs to, got none for {list(metrics)}")
+        if self._row is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            cut_lines(self.path, self.resume_step)
+            self._row = {}
         values = {name: _number(value) for name, value in metrics.items() if name != "epoch"}
         if self._row.get("step") == step:
             values = self._row | values
-        else:
-            self._offset = os.lseek(self._file(), 0, os.SEEK_END)
+        elif self.path.exists():
+            self._offset = self.path.stat().st_size
         self._row = {"step": step} | values
-        line = json.dumps(self._row, allow_nan=False).encode() + b"\n"
-        # One write: a process that is killed leaves the old line or the new one.
-        os.pwrite(self._file(), line, self._offset)
-        os.ftruncate(self._file(), self._offset + len(line))
+        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644), "wb", buffering=0) as file:
+            file.seek(self._offset)
+            file.write(
+                json.dumps(self._row, allow_nan=False).encode() + b"\n"
+            )  # one write: the old line or the new one
+            file.truncate()
 
     @override
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the resolved configuration lies beside the file."""
-
-    @override
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-            self._row = {}
-
-    def _file(self) -> int:
-        if self._descriptor is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if not self._opened:
-                cut_lines(self.path, self.resume_step)
-            self._opened = True
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        return self._descriptor
 
 
 def _number(value: float) -> float | None:
