@@ -7,23 +7,21 @@ small virtual machine, because /dev/kvm may be there and yet not boot any kernel
 """
 
 import logging
-import os
-import shutil
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
 from arpo.envs.desktop.env import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
 from arpo.host.containers import ask_engine
-from arpo.host.machine import SLOW, kvm_trouble
+from arpo.host.machine import SLOW, Resources, kvm_trouble
 from arpo.host.session import Session
 from arpo.types import Task
 
@@ -50,8 +48,7 @@ def examine() -> Iterator[Finding]:
     """Yield the findings, cheap ones first; what rests on something missing is left out."""
     engine = look_at_engine()
     yield engine
-    yield look_at_memory()
-    yield look_at_disk()
+    yield from look_at_room()
     yield look_at_ports()
     if engine.good:
         image = look_at_image()
@@ -77,18 +74,13 @@ def look_at_image() -> Finding:
     return Finding("image", False, f"there is no {IMAGE}", "bash docker/build_image.sh")
 
 
-def look_at_memory() -> Finding:
-    """Say how many desktops fit into what is free."""
-    available_mb = psutil.virtual_memory().available // 2**20
-    fit = int(available_mb // DESKTOP_MB)
-    said = f"{available_mb / 1024:.1f} GiB free, {fit} small desktops; {os.cpu_count()} cores are the nearer limit"
-    return Finding("memory", fit >= 1, said, "end other programs, or use a machine with more memory")
-
-
-def look_at_disk() -> Finding:
-    """Look for room for images."""
-    free_gb = shutil.disk_usage("/").free / 2**30
-    return Finding("disk", free_gb >= DISK_GB, f"{free_gb:.0f} GiB free", f"make room: images take {DISK_GB:.0f} GiB")
+def look_at_room() -> Iterator[Finding]:
+    """Say how many desktops fit into the memory that is free, and whether images fit on the disk."""
+    has = Resources.here(Path("/"))
+    fit, free_gb = has.memory_mb // DESKTOP_MB, has.disk_mb / 1024
+    said = f"{has.memory_mb / 1024:.1f} GiB free, {fit} small desktops; {has.cores} cores are the nearer limit"
+    yield Finding("memory", fit >= 1, said, "end other programs, or use a machine with more memory")
+    yield Finding("disk", free_gb >= DISK_GB, f"{free_gb:.0f} GiB free", f"make room: images take {DISK_GB:.0f} GiB")
 
 
 def look_at_ports() -> Finding:
