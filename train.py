@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_training
-from arpo.run.entry import explained
+from arpo.run.entry import check_choices, explained
 
 register_resolvers()
 
@@ -31,4 +31,5 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    check_choices(sys.argv[1:])
     main()

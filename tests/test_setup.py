@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
+from arpo.envs.miniwob.chromium import find_chromium
+from arpo.errors import ConfigError
 from tools import setup
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,11 +159,12 @@ def test_uv_reaches_packages_as_pip_does() -> None:
 def test_chromium_is_found_by_any_of_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ARPO_CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert setup.find_chromium() is None
+    with pytest.raises(ConfigError, match="no Chromium found"):
+        find_chromium()
     chrome = executable(tmp_path / "google-chrome")
-    assert setup.find_chromium() == str(chrome)
+    assert find_chromium() == str(chrome)
     chromium = executable(tmp_path / "chromium")
-    assert setup.find_chromium() == str(chromium)
+    assert find_chromium() == str(chromium)
 
 
 def test_a_named_chromium_wins_and_a_wrong_name_is_not_replaced(
@@ -171,9 +174,21 @@ def test_a_named_chromium_wins_and_a_wrong_name_is_not_replaced(
     monkeypatch.setenv("PATH", str(tmp_path))
     mine = executable(tmp_path / "mine")
     monkeypatch.setenv("ARPO_CHROMIUM", str(mine))
-    assert setup.find_chromium() == str(mine)
+    assert find_chromium() == str(mine)
     monkeypatch.setenv("ARPO_CHROMIUM", str(tmp_path / "absent"))
-    assert setup.find_chromium() is None
+    with pytest.raises(ConfigError, match=r"looked for .*absent"):
+        find_chromium()
+
+
+def test_where_nothing_may_be_installed_a_missing_chromium_is_said_and_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("ARPO_CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # nor is there an apt-get
+    setup.ensure_chromium(tmp_path / "log")
+    assert "no Chromium found" in caplog.text
+    assert "everything else runs without" in caplog.text
+    assert not (tmp_path / "log").exists()
 
 
 def test_without_an_nvidia_driver_the_device_is_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

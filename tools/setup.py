@@ -32,7 +32,6 @@ NOT_ON_CPU = ("triton", "torchaudio", "torchcodec")
 """Nothing on a CPU runs them, and triton alone is 1 GB."""
 MUST_IMPORT = "torch, torchvision, transformers, lightning, ray, vllm, tensorboard"
 
-CHROMIUM_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 CHROMIUM_PACKAGES = ("chromium-headless-shell", "chromium")
 """The first that the distribution has: the headless shell needs half the time and memory of the whole browser."""
 FONT_PACKAGES = ("fonts-dejavu-core", "fonts-liberation")  # pages without fonts are empty boxes
@@ -56,10 +55,6 @@ CPU_INDEX_HINT = """
 torch's CPU wheels are not on the package index that pip is configured with. Name PyTorch's CPU wheel index
 (its address is on pytorch.org/get-started) and call again:
     PIP_EXTRA_INDEX_URL=<that index> make setup"""
-CHROMIUM_HINT = """\
-Chromium was not found; MiniWoB++ needs it, everything else runs without. Install it:
-    sudo apt-get install chromium-headless-shell
-or name an executable: export ARPO_CHROMIUM=/path/to/chrome"""
 
 
 class SetupError(Exception):
@@ -213,18 +208,18 @@ def install(environment: Environment) -> None:
     call(environment.log_path, "importing the heavy packages once", *test)
 
 
-def find_chromium() -> str | None:
-    """Return the Chromium that MiniWoB++ will use, or None."""
-    named = os.environ.get("ARPO_CHROMIUM")
-    if named:
-        return shutil.which(named)
-    return next((path for name in CHROMIUM_NAMES if (path := shutil.which(name))), None)
-
-
 def ensure_chromium(log_path: Path) -> None:
-    """Find Chromium, else install it where we may, else say how."""
-    may_install = os.geteuid() == 0 and shutil.which("apt-get") and not os.environ.get("ARPO_CHROMIUM")
-    if find_chromium() is None and may_install:
+    """Look for the Chromium that MiniWoB++ will find; where there is none, install it if we may, else say how."""
+    sys.path.insert(0, str(ROOT))
+    from arpo.envs.miniwob.chromium import find_chromium  # it imports the standard library only
+    from arpo.errors import ConfigError
+
+    try:
+        find_chromium()
+    except ConfigError as absence:
+        if os.geteuid() != 0 or not shutil.which("apt-get") or os.environ.get("ARPO_CHROMIUM"):
+            log.warning("setup: %s; MiniWoB++ needs it, everything else runs without", absence)
+            return
         install = f"apt-get install -y -qq --no-install-recommends {' '.join(FONT_PACKAGES)}"
         script = "apt-get update -qq; " + " || ".join(f"{install} {package}" for package in CHROMIUM_PACKAGES)
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -232,8 +227,6 @@ def ensure_chromium(log_path: Path) -> None:
             call(log_path, "installing Chromium", "sh", "-c", script, environment=environment)
         except SetupError as error:
             log.warning("setup: %s", error)
-    if find_chromium() is None:
-        log.warning("%s", CHROMIUM_HINT)
 
 
 def run(*, lock: bool) -> None:

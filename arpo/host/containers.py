@@ -6,7 +6,7 @@ The one file that knows the Docker SDK.
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -46,9 +46,8 @@ class Container:
     def __init__(self, handle: Any) -> None:
         """Take over a container that runs; only `Containers.start` does."""
         self._handle = handle
-        self._ports: Mapping[str, Any] = {}
         self._paused = False
-        self._read_ports()
+        self._look()
 
     @property
     def id(self) -> str:
@@ -57,7 +56,7 @@ class Container:
 
     def port(self, guest_port: int) -> int:
         """Return the port of this machine that leads to a port of the guest."""
-        bindings = self._ports.get(f"{guest_port}/tcp")
+        bindings = self._handle.ports.get(f"{guest_port}/tcp")
         if not bindings:
             raise EnvError("guest", f"container {self.id[:12]} has lost its port {guest_port}; it may have ended")
         return int(bindings[0]["HostPort"])
@@ -67,7 +66,7 @@ class Container:
         with env_boundary("guest", f"restarting container {self.id[:12]}"):
             self._handle.restart(timeout=0)
         self._paused = False
-        self._read_ports()
+        self._look()
 
     @tenacity.retry(
         retry=tenacity.retry_if_exception_message(match=".*unable to freeze"),  # version 1 of cgroups, a busy desktop
@@ -91,22 +90,21 @@ class Container:
 
     def is_running(self) -> bool:
         """Return whether it has not ended."""
-        with env_boundary("guest", f"looking at container {self.id[:12]}"):
-            self._handle.reload()
+        self._look()
         return str(self._handle.status) in ("created", "running", "restarting", "paused")
 
     def last_words(self) -> str:
         """Return how it ended and what it wrote last, for an error message."""
-        with env_boundary("guest", f"looking at container {self.id[:12]}"):
-            self._handle.reload()
-            state = self._handle.attrs["State"]
+        self._look()
+        state = self._handle.attrs["State"]
+        with env_boundary("guest", f"reading the log of container {self.id[:12]}"):
             written = self._handle.logs(tail=5).decode(errors="replace").strip()
         return f"container {self.id[:12]} is {state['Status']}, exit status {state['ExitCode']}: {written or 'silent'}"
 
-    def _read_ports(self) -> None:
-        with env_boundary("guest", "reading the ports of a container"):
+    def _look(self) -> None:
+        """Ask the engine what has become of it."""
+        with env_boundary("guest", f"looking at container {self.id[:12]}"):
             self._handle.reload()
-        self._ports = self._handle.attrs["NetworkSettings"]["Ports"]
 
 
 class Containers:
@@ -156,17 +154,14 @@ class Containers:
             handle.start()
             return Container(handle)
         except BaseException:
-            self._remove(str(handle.id))
+            self.remove(handle)
             raise
 
     def remove(self, container: Container) -> None:
         """Remove a container now, or, where the engine does not do it, after a later start; never raises."""
-        self._remove(container.id)
-
-    def _remove(self, name: str) -> None:
-        if not _remove_each(self._client, [name]):
+        if not _remove_each(self._client, [container.id]):
             with Containers._lock:
-                Containers._left_over.add(name)
+                Containers._left_over.add(container.id)
 
     def _remove_left_over(self) -> None:
         with Containers._lock:
@@ -235,9 +230,7 @@ def ask_engine(image: str = "", timeout_s: float = API_TIMEOUT_S) -> EngineFacts
 
 def reap(client: "DockerClient") -> int:
     """Remove the containers that dead processes of this machine left; return how many there were."""
-    with env_boundary("guest", "looking for containers of dead runs"):
-        listed = client.containers.list(all=True, ignore_removed=True, filters={"label": f"{HOST_LABEL}={_host()}"})
-    orphans = [container.id for container in listed if not owner_lives(container.labels.get(OWNER_LABEL, ""))]
+    orphans = [each.id for each in _listed(client) if not owner_lives(each.labels.get(OWNER_LABEL, ""))]
     removed = len(_remove_each(client, orphans))
     if removed:
         log.info("removed %d containers of dead runs", removed)
@@ -250,11 +243,15 @@ def remove_session(label: str) -> int:
     Raises:
         EnvError: If no engine answers.
     """
-    wanted = {"label": [f"{SESSION_LABEL}={label}", f"{HOST_LABEL}={_host()}"]}
     with closing(connect()) as client:
-        with env_boundary("guest", f"looking for the containers of session {label}"):
-            found = client.containers.list(all=True, ignore_removed=True, filters=wanted)
-        return len(_remove_each(client, [container.id for container in found]))
+        return len(_remove_each(client, [each.id for each in _listed(client, f"{SESSION_LABEL}={label}")]))
+
+
+def _listed(client: "DockerClient", *labels: str) -> list[Any]:
+    """Return the containers of this machine with these labels, whether they run or not."""
+    wanted = {"label": [f"{HOST_LABEL}={_host()}", *labels]}
+    with env_boundary("guest", "looking for containers of earlier runs"):
+        return list(client.containers.list(all=True, ignore_removed=True, filters=wanted))
 
 
 def _labels() -> dict[str, str]:

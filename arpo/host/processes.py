@@ -1,8 +1,9 @@
 """The processes of this machine: finding those that carry a label, ending them, and naming one for good."""
 
 import os
+import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,9 +68,9 @@ def end_processes(label: str, directory: Path | None = None, variable: str = LAB
         if not found:
             break
         ended.update(process.pid for process in found)
-        _signal(found, psutil.Process.terminate)
+        _signal(found, signal.SIGTERM)
         stubborn = _still_running(found, within_s=TERMINATE_GRACE_S)
-        _signal(stubborn, psutil.Process.kill)
+        _signal(stubborn, signal.SIGKILL)
         _still_running(stubborn, within_s=KILL_GRACE_S)
     return len(ended)
 
@@ -80,42 +81,26 @@ def _marked_processes(variable: str, label: str, directory: Path | None) -> list
     spared = {myself.pid, *(parent.pid for parent in myself.parents())}
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
-        if process.pid in spared or not _is_marked(process, variable, label, directory):
-            continue
-        found[process.pid] = process
-        found.update((child.pid, child) for child in _descendants(process) if child.pid not in spared)
-    return list(found.values())
+        with suppress(psutil.Error):  # it ended while we looked
+            if process.pid not in spared and _is_marked(process, variable, label, directory):
+                found.update((member.pid, member) for member in (process, *process.children(recursive=True)))
+    return [process for pid, process in found.items() if pid not in spared]
 
 
 def _is_marked(process: psutil.Process, variable: str, label: str, directory: Path | None) -> bool:
-    try:
-        if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        if process.environ().get(variable) == label:
-            return True
-        return directory is not None and any(path.is_relative_to(directory) for path in _written_files(process))
-    except psutil.Error:  # it ended while we looked
+    if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
         return False
+    if process.environ().get(variable) == label:
+        return True
+    return directory is not None and any(
+        file.mode != "r" and Path(file.path).is_relative_to(directory) for file in process.open_files()
+    )
 
 
-def _written_files(process: psutil.Process) -> Iterator[Path]:
-    """Yield the files that a process has open for writing."""
-    for file in process.open_files():
-        if file.mode != "r":
-            yield Path(file.path)
-
-
-def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []
-
-
-def _signal(processes: Iterable[psutil.Process], send: Callable[[psutil.Process], None]) -> None:
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            send(process)
+            process.send_signal(number)
 
 
 def _still_running(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:

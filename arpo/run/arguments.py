@@ -4,12 +4,12 @@ import inspect
 import json
 import os
 import pydoc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import SchemaError
+from pydantic_core import ErrorDetails, SchemaError
 
 from arpo.errors import ConfigError
 from arpo.host.trial import on_trial
@@ -34,7 +34,15 @@ NEEDS_TORCH = (
     "arpo.rollout.sampler.",
 )
 """Beginnings of targets that are imported with torch, but without Lightning and transformers, which take longer."""
-STAGES = (LIGHT, LIGHT + NEEDS_TORCH, ("",))
+NEEDS_TRANSFORMERS = (
+    "arpo.evaluation.",
+    "arpo.inference.",
+    "arpo.models.",
+    "arpo.modules.objective.",
+    "arpo.rollout.",
+)
+"""Beginnings of targets that are imported with transformers, but without Lightning."""
+STAGES = (LIGHT, LIGHT + NEEDS_TORCH, LIGHT + NEEDS_TORCH + NEEDS_TRANSFORMERS, ("",))
 """The order in which arguments are checked: what can be said soon is said soon."""
 READS_MODEL = "arpo.models.tokenization.ChatTokenizer"
 """The one constructor that reads the checkpoint, which a warm start may have to write first."""
@@ -88,36 +96,28 @@ def _is_whole(node: Node) -> bool:
     return parameters is None or _needed(parameters) <= set(node)
 
 
-def _nodes(cfg: DictConfig) -> list[tuple[str, Node]]:
-    """Return everything that has a target with the key where it is written, outer nodes first."""
-    raw, resolved = (OmegaConf.to_container(cfg, resolve=resolve) for resolve in (False, True))
-    return list(_walk(raw, resolved, ""))
-
-
-def _walk(raw: object, resolved: object, place: str) -> Iterator[tuple[str, Node]]:
-    if isinstance(raw, str):  # an interpolation: what it stands for is written elsewhere
-        return
-    if isinstance(resolved, Mapping) and "_target_" in resolved:
-        if resolved["_target_"] is None:
+def _nodes(cfg: DictConfig | ListConfig, place: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield everything that has a target with the key where it is written, outer nodes first."""
+    if isinstance(cfg, DictConfig) and "_target_" in cfg:
+        if cfg["_target_"] is None:
             return
-        yield place, resolved
-    written = dict(_items(raw))
-    for key, value in _items(resolved):
-        yield from _walk(written[key], value, f"{place}.{key}" if place else str(key))
+        yield place, OmegaConf.to_container(cfg, resolve=True)  # type: ignore[misc]  # a mapping gives a mapping
+    keys: Iterable[Any] = cfg if isinstance(cfg, DictConfig) else range(len(cfg))
+    for key in keys:
+        if OmegaConf.is_interpolation(cfg, key) or OmegaConf.is_missing(cfg, key):
+            continue  # what an interpolation stands for is written elsewhere
+        if OmegaConf.is_config(cfg[key]):
+            yield from _nodes(cfg[key], f"{place}.{key}" if place else str(key))
 
 
 def _targets(tree: object) -> Iterator[str]:
     """Yield the targets of a node and of everything inside."""
-    if isinstance(tree, Mapping) and isinstance(tree.get("_target_"), str):
-        yield tree["_target_"]
-    for _, value in _items(tree):
+    if isinstance(tree, Mapping):
+        if isinstance(tree.get("_target_"), str):
+            yield tree["_target_"]
+        tree = list(tree.values())
+    for value in tree if isinstance(tree, list) else ():
         yield from _targets(value)
-
-
-def _items(tree: object) -> list[tuple[object, object]]:
-    if isinstance(tree, list):
-        return list(enumerate(tree))
-    return list(tree.items()) if isinstance(tree, Mapping) else []
 
 
 def _lines(place: str, node: Node) -> Iterator[str]:
@@ -162,5 +162,11 @@ def _type_lines(place: str, value: object, annotation: Any) -> Iterator[str]:
     except (PydanticUserError, SchemaError):  # an annotation that pydantic cannot read
         return
     except ValidationError as error:
-        wishes = " or ".join(dict.fromkeys(problem["msg"].removeprefix("Input ") for problem in error.errors()))
-        yield f"{place}={value} {wishes}"
+        yield f"{place}={value} {' or '.join(dict.fromkeys(_wish(problem, annotation) for problem in error.errors()))}"
+
+
+def _wish(problem: ErrorDetails, annotation: Any) -> str:
+    """Return what is allowed; of a list that is too short or too long pydantic says only what its end lacks."""
+    if problem["type"] in ("missing", "too_long"):
+        return f"should be a list that fits {inspect.formatannotation(annotation)}"
+    return problem["msg"].removeprefix("Input ")

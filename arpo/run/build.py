@@ -1,6 +1,5 @@
 """From the configuration to objects, and what the configuration itself says."""
 
-import json
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -52,11 +51,3 @@ def required_model(cfg: DictConfig) -> str | None:
     if "make_model" in cfg.datamodule or cfg.warmstart is not None:
         return None
     return "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)
-
-
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Return a nested configuration as one level of dotted names, for loggers that show a table."""
-    if not isinstance(tree, dict):
-        return {prefix: tree if isinstance(tree, int | float | str | bool) else json.dumps(tree)}
-    parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items())
-    return {name: value for part in parts for name, value in part.items()}

@@ -102,9 +102,10 @@ def _check_values(cfg: DictConfig) -> None:
     except OmegaConfBaseException as error:
         problem = str(error.msg).partition("\n")[0]
         raise ConfigError(f"{problem} (configuration key: {error.full_key})") from error
-    for name in ("iterations", "threads"):
-        if not isinstance(cfg[name], int) or cfg[name] < 1:
-            raise ConfigError(f"{name} must be a whole number of at least 1, got {cfg[name]}")
+    for name in ("iterations", "threads", "trainer.max_epochs"):
+        number = OmegaConf.select(cfg, name)
+        if not isinstance(number, int) or number < 1:
+            raise ConfigError(f"{name} must be a whole number of at least 1, got {number}")
     if not isinstance(cfg.seed, int) or not 0 <= cfg.seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to {2**32 - 1}, got {cfg.seed}")
     one_process = OmegaConf.select(cfg, "trainer.strategy") is None
@@ -119,12 +120,19 @@ def _check_tasks(cfg: DictConfig) -> None:
     """Check that the tasks were written for the environment, where both are ours."""
     env = _room(OmegaConf.select(cfg, "env.make_env._target_"))
     for name, node in cfg.tasks.items():
-        room = _room(node.get("_target_")) if isinstance(node, DictConfig) else None
+        room = _room_of_tasks(node)
         if env is not None and room is not None and room != env:
             raise ConfigError(
                 f"tasks.{name} are tasks of {room}, which the environment {env} cannot run: choose tasks for it, such "
                 f"as tasks={EXAMPLES[env]}, or env={room}"
             )
+
+
+def _room_of_tasks(node: object) -> str | None:
+    """Return which environment of ours tasks were written for, also where another loader chooses among them."""
+    if not isinstance(node, DictConfig):
+        return None
+    return _room(node.get("_target_")) or _room_of_tasks(node.get("tasks"))
 
 
 def _room(target: str | None) -> str | None:

@@ -7,26 +7,23 @@ small virtual machine, because /dev/kvm may be there and yet not boot any kernel
 """
 
 import logging
-import os
-import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import pairwise
+from pathlib import Path
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
 from arpo.envs.desktop.env import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
 from arpo.host.containers import ask_engine
-from arpo.host.machine import SLOW, kvm_trouble
+from arpo.host.machine import SLOW, Resources, kvm_trouble
 from arpo.host.session import Session
 from arpo.types import Task
-
-T = TypeVar("T")
 
 DESKTOP_MB = 160
 """MiB of a desktop with two applications, measured; LibreOffice and a browser take 500."""
@@ -51,14 +48,13 @@ def examine() -> Iterator[Finding]:
     """Yield the findings, cheap ones first; what rests on something missing is left out."""
     engine = look_at_engine()
     yield engine
-    yield look_at_memory()
-    yield look_at_disk()
+    yield from look_at_room()
     yield look_at_ports()
     if engine.good:
         image = look_at_image()
         yield image
         if image.good:
-            yield from boot_desktop()
+            yield boot_desktop()
     yield look_at_kvm()
 
 
@@ -78,18 +74,13 @@ def look_at_image() -> Finding:
     return Finding("image", False, f"there is no {IMAGE}", "bash docker/build_image.sh")
 
 
-def look_at_memory() -> Finding:
-    """Say how many desktops fit into what is free."""
-    available_mb = psutil.virtual_memory().available // 2**20
-    fit = int(available_mb // DESKTOP_MB)
-    said = f"{available_mb / 1024:.1f} GiB free, {fit} small desktops; {os.cpu_count()} cores are the nearer limit"
-    return Finding("memory", fit >= 1, said, "end other programs, or use a machine with more memory")
-
-
-def look_at_disk() -> Finding:
-    """Look for room for images."""
-    free_gb = shutil.disk_usage("/").free / 2**30
-    return Finding("disk", free_gb >= DISK_GB, f"{free_gb:.0f} GiB free", f"make room: images take {DISK_GB:.0f} GiB")
+def look_at_room() -> Iterator[Finding]:
+    """Say how many desktops fit into the memory that is free, and whether images fit on the disk."""
+    has = Resources.here(Path("/"))
+    fit, free_gb = has.memory_mb // DESKTOP_MB, has.disk_mb / 1024
+    said = f"{has.memory_mb / 1024:.1f} GiB free, {fit} small desktops; {has.cores} cores are the nearer limit"
+    yield Finding("memory", fit >= 1, said, "end other programs, or use a machine with more memory")
+    yield Finding("disk", free_gb >= DISK_GB, f"{free_gb:.0f} GiB free", f"make room: images take {DISK_GB:.0f} GiB")
 
 
 def look_at_ports() -> Finding:
@@ -102,39 +93,27 @@ def look_at_ports() -> Finding:
     return Finding("ports", True, "loopback connects")
 
 
-def boot_desktop() -> Iterator[Finding]:
+def boot_desktop() -> Finding:
     """Boot one desktop and time what a run does all the time."""
-    task = Task(
-        "doctor",
-        "",
-        config={
-            "config": [{"type": "launch", "parameters": {"command": ["mousepad"]}}],
-            "windows": ["Mousepad"],
-            "evaluator": {"func": "infeasible"},
-        },
-    )
+    config = {
+        "config": [{"type": "launch", "parameters": {"command": ["mousepad"]}}],
+        "windows": ["Mousepad"],
+        "evaluator": {"func": "infeasible"},
+    }
+    task = Task("doctor", "", config=config)
+    times = [time.perf_counter()]
     try:
-        booted_s, env = timed(DockerDesktop)
-        try:
-            first_s, observation = timed(lambda: env.reset(task))
-            reset_s, _ = timed(lambda: env.reset(task))
-        finally:
-            env.close()
+        with closing(DockerDesktop()) as env:
+            times.append(time.perf_counter())
+            for _ in range(2):
+                screen = env.reset(task)
+                times.append(time.perf_counter())
     except ArpoError as error:
-        yield Finding(
-            "desktop", False, str(error), "read what the container said; `docker logs` of a second one may help"
-        )
-        return
-    size = f"{observation.width}x{observation.height}"
-    said = f"healthy in {booted_s:.2f} s, an editor {first_s:.2f} s later, reset in {reset_s:.2f} s, {size}"
-    yield Finding("desktop", True, said)
-
-
-def timed(call: Callable[[], T]) -> tuple[float, T]:
-    """Return how long a call took, in seconds, and what it gave."""
-    began = time.perf_counter()
-    result = call()
-    return time.perf_counter() - began, result
+        remedy = "read what the container said; `docker logs` of a second one may help"
+        return Finding("desktop", False, str(error), remedy)
+    booted_s, first_s, reset_s = (end - start for start, end in pairwise(times))
+    said = f"healthy in {booted_s:.2f} s, an editor {first_s:.2f} s later, reset in {reset_s:.2f} s"
+    return Finding("desktop", True, f"{said}, {screen.width}x{screen.height}")
 
 
 def look_at_kvm() -> Finding:

@@ -2,9 +2,10 @@
 
 import logging
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,16 +16,31 @@ from arpo.run.folder import remove_empty
 
 log = logging.getLogger("arpo")
 
+CONF = Path(__file__).parent.parent.parent / "conf"
+
 
 @contextmanager
 def explained(cfg: DictConfig) -> Iterator[None]:
-    """Say what was wrong in one message, leave no empty folder behind, and exit with 2."""
+    """Say what was wrong in one message, leave no empty folder behind, and exit with 2; with 130 after Ctrl-C."""
     try:
         yield
     except ArpoError as error:
         log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
         remove_empty(Path(cfg.paths.run_dir), Path(cfg.paths.output))
         sys.exit(2)
+    except KeyboardInterrupt:
+        log.error("stopped by Ctrl-C")  # noqa: TRY400
+        sys.exit(128 + signal.SIGINT)
+
+
+def check_choices(words: Sequence[str]) -> None:
+    """Check that each folder of choices on the command line gets a name: Hydra ends in a traceback for `env=null`."""
+    for word in words:
+        group, _, value = word.partition("=")
+        if value == "null" and (CONF / group).is_dir():
+            choices = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
+            sys.stderr.write(f"{word}: this must be the name of a choice; choose one of {choices}\n")
+            sys.exit(2)
 
 
 def quiet() -> None:

@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch import loggers as lightning_loggers
 from lightning.pytorch.utilities import rank_zero_only
-from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 from typing_extensions import override
 
@@ -62,23 +60,15 @@ class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
         super().__init__(save_dir, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._last: dict[str, float] = {}
         self._last_step = resume_step
-        self._in_table = False
         self._row_end: Any = None
-        self._has_layout = False
-
-    @property
-    @rank_zero_experiment
-    def experiment(self) -> SummaryWriter:
-        """The writer of event files."""
-        writer: SummaryWriter = super().experiment
-        if not self._has_layout:
-            self._has_layout = True
-            writer.add_custom_scalars({"ARPO": {title: ["Multiline", tags] for title, tags in LAYOUT.items()}})
-        return writer
+        """The end of the run's row in the table of runs; None where there is no open row."""
 
     @override
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        if not self._last:
+            page = {"ARPO": {title: ["Multiline", tags] for title, tags in LAYOUT.items()}}
+            self.experiment.add_custom_scalars(page)
         super().log_metrics(metrics, step)
         self._last |= metrics
         self._last_step = max(self._last_step, step or 0)
@@ -89,12 +79,12 @@ class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
         self, params: dict[str, Any] | Namespace, metrics: dict[str, Any] | None = None, step: int | None = None
     ) -> None:
         """Open the run's row in the table of runs; `finalize` fills in how it ended."""
-        super().log_hyperparams(params)
-        if self._in_table or not isinstance(params, dict):
+        if self._row_end is not None or not isinstance(params, dict):
             return
-        self._in_table = True
+        params = flatten(params)
+        super().log_hyperparams(params)
         columns = dict.fromkeys(FINAL, 0.0)
-        experiment, start, self._row_end = hparams(_scalars(params), columns)  # type: ignore[no-untyped-call]
+        experiment, start, self._row_end = hparams(params, columns)  # type: ignore[no-untyped-call]
         for summary in (experiment, start):
             self.experiment.file_writer.add_summary(summary)
 
@@ -102,20 +92,22 @@ class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Fill the run's row in the table of runs, once, however it ended."""
-        if self._in_table:
-            self._in_table = False
+        if self._row_end is not None:
             for name, source in FINAL.items():
                 if source in self._last:
                     self.experiment.add_scalar(name, self._last[source], self._last_step)
             if status == "success":  # the row of any other run stays open in the table
                 self.experiment.file_writer.add_summary(self._row_end)
+            self._row_end = None
         super().finalize(status)
 
 
-def _scalars(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in params.items()
-    }
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Return a nested configuration as one level of dotted names."""
+    if not isinstance(tree, dict):
+        return {prefix: tree if isinstance(tree, int | float | str | bool) else json.dumps(tree)}
+    parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items())
+    return {name: value for part in parts for name, value in part.items()}
 
 
 class JsonLinesLogger(lightning_loggers.Logger):
@@ -138,9 +130,8 @@ class JsonLinesLogger(lightning_loggers.Logger):
             raise ConfigError(f"resume_step must not be negative, got {resume_step}")
         self.path = Path(path)
         self.resume_step = resume_step
-        self._opened = False
-        self._descriptor: int | None = None
-        self._row: dict[str, float | int | None] = {}
+        self._row: dict[str, float | int | None] | None = None
+        """The line that was written last; None before the first."""
         self._offset = 0
 
     @property
@@ -158,38 +149,27 @@ class JsonLinesLogger(lightning_loggers.Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         if step is None:
             raise ValueError(f"a line of {self.path} needs the step that it belongs to, got none for {list(metrics)}")
+        if self._row is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            cut_lines(self.path, self.resume_step)
+            self._row = {}
         values = {name: _number(value) for name, value in metrics.items() if name != "epoch"}
         if self._row.get("step") == step:
             values = self._row | values
-        else:
-            self._offset = os.lseek(self._file(), 0, os.SEEK_END)
+        elif self.path.exists():
+            self._offset = self.path.stat().st_size
         self._row = {"step": step} | values
-        line = json.dumps(self._row, allow_nan=False).encode() + b"\n"
-        # One write: a process that is killed leaves the old line or the new one.
-        os.pwrite(self._file(), line, self._offset)
-        os.ftruncate(self._file(), self._offset + len(line))
+        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644), "wb", buffering=0) as file:
+            file.seek(self._offset)
+            file.write(
+                json.dumps(self._row, allow_nan=False).encode() + b"\n"
+            )  # one write: the old line or the new one
+            file.truncate()
 
     @override
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the resolved configuration lies beside the file."""
-
-    @override
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-            self._row = {}
-
-    def _file(self) -> int:
-        if self._descriptor is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if not self._opened:
-                cut_lines(self.path, self.resume_step)
-            self._opened = True
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        return self._descriptor
 
 
 def _number(value: float) -> float | None:

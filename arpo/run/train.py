@@ -12,7 +12,7 @@ from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
 from arpo.host.session import Session
-from arpo.run.build import build, flatten
+from arpo.run.build import build
 from arpo.run.folder import hold
 from arpo.run.warmstart import ensure_model
 
@@ -62,9 +62,8 @@ def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
     resumed = 0 if checkpoint is None else iteration_of(checkpoint)
     callbacks = [build(node) for node in cfg.callbacks.values() if node and node.get("_target_")]
     loggers = [build(node, resume_step=resumed) for node in (cfg.get("logger") or {}).values() if node]
-    hyperparameters = flatten(OmegaConf.to_container(cfg, resolve=True))
     for logger in loggers:
-        logger.log_hyperparams(hyperparameters)
+        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
     trainer: L.Trainer = build(
         cfg.trainer,
         callbacks=callbacks,

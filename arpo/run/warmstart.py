@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from arpo.errors import ConfigError
@@ -31,9 +32,11 @@ def check_warmstart(model_path: str, warmstart: str | None, output: str) -> None
     """
     if warmstart is None or (Path(model_path) / "config.json").exists():
         return
-    if not (EXPERIMENTS / f"{warmstart}.yaml").exists():
-        known = ", ".join(sorted(path.stem for path in EXPERIMENTS.glob("warmstart_*.yaml")))
-        raise ConfigError(f"there is no experiment of the name in warmstart={warmstart}; choose one of {known}")
+    known = sorted(path.stem for path in EXPERIMENTS.glob("warmstart_*.yaml"))
+    if warmstart not in known:
+        raise ConfigError(
+            f"warmstart={warmstart} is no experiment that writes a policy; choose one of {', '.join(known)}"
+        )
     written = policy_of(warmstart, output)
     if Path(model_path) != Path(written):
         raise ConfigError(
@@ -60,7 +63,7 @@ def ensure_model(path: Path, warmstart: str, output: str) -> None:
     except BaseException as error:  # the warm start must end what it started before we leave
         if not isinstance(error, KeyboardInterrupt):  # Ctrl-C has reached it already
             process.terminate()
-        _wait_or_kill(process)
+        wait_or_kill(process, WARMSTART_GRACE_S)
         raise
     if code != 0:
         raise ConfigError(f"the warm start failed: see its output above; it was experiment={warmstart}")
@@ -71,8 +74,11 @@ def ensure_model(path: Path, warmstart: str, output: str) -> None:
         )
 
 
-def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
-    try:
-        process.wait(timeout=WARMSTART_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+def wait_or_kill(process: "subprocess.Popen[bytes]", grace_s: float) -> None:
+    """Wait for a process, and kill it after a while, or at once when somebody interrupts the waiting."""
+    with suppress(subprocess.TimeoutExpired):
+        try:
+            process.wait(timeout=grace_s)
+        finally:
+            process.kill()
+            process.wait()

@@ -360,10 +360,10 @@ def test_averages_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"low": -0.1}, r"the low clip must lie in \[0, 1\], got -0.1"),
-        ({"low": 1.2}, r"the low clip must lie in \[0, 1\], got 1.2"),
-        ({"high": -0.1}, "the high clip must be at least 0, got -0.1"),
-        ({"dual": 1.2}, r"the dual clip must lie above 1 \+ high = 1.3, got 1.2"),
+        ({"low": -0.1}, r"clip_low must lie in \[0, 1\], got -0.1"),
+        ({"low": 1.2}, r"clip_low must lie in \[0, 1\], got 1.2"),
+        ({"high": -0.1}, "clip_high must be at least 0, got -0.1"),
+        ({"dual": 1.2}, r"dual_clip must lie above 1 \+ clip_high = 1.3, got 1.2"),
     ],
 )
 def test_clips_that_cannot_be_are_refused(arguments: dict[str, float], message: str) -> None:

@@ -18,6 +18,10 @@ def test_a_key_is_free_where_nothing_is_built_or_anything_is_taken():
     check_arguments(OmegaConf.create({"name": "x", "nested": {"free": 1}, "task": node}))
 
 
+def test_a_value_that_nobody_has_given_is_no_node():
+    check_arguments(OmegaConf.create({"path": "???", "off": None, "none": {"_target_": None, "inner": "???"}}))
+
+
 def test_a_target_that_does_not_exist_is_left_to_whoever_builds_it():
     node = {"_target_": "arpo.envs.not_yet.Env", "speed": 1}
     check_arguments(OmegaConf.create({"env": node, "off": {"_target_": None, "a": 1}}))

@@ -5,7 +5,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arpo.errors import ConfigError
-from arpo.run.build import build, flatten, register_resolvers, required_model
+from arpo.run.build import build, register_resolvers, required_model
 from arpo.types import Task
 from tests.test_configs import compose
 
@@ -52,17 +52,6 @@ def test_the_resolver_of_run_names_can_be_registered_again():
     register_resolvers()
     cfg = OmegaConf.create({"overrides": ["seed=1", "resume=auto"], "name": "${run_name:${overrides}}"})
     assert cfg.name == "seed=1"
-
-
-def test_a_configuration_becomes_a_flat_table():
-    tree = {"seed": 1, "module": {"lr": 1e-6, "clip": {"low": 0.2}}, "tasks": ["a", "b"], "resume": None}
-    assert flatten(tree) == {
-        "seed": 1,
-        "module.lr": 1e-6,
-        "module.clip.low": 0.2,
-        "tasks": '["a", "b"]',
-        "resume": "null",
-    }
 
 
 @pytest.mark.parametrize(

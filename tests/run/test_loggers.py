@@ -10,7 +10,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from arpo.errors import ConfigError
-from arpo.run.loggers import LAYOUT, JsonLinesLogger, TensorBoardLogger, cut_lines
+from arpo.run.loggers import LAYOUT, JsonLinesLogger, TensorBoardLogger, cut_lines, flatten
 
 
 def read(directory: Path) -> EventAccumulator:
@@ -80,7 +80,7 @@ def test_a_resumed_run_hides_what_the_interrupted_one_wrote_beyond_its_checkpoin
 @pytest.mark.parametrize("status", ["success", "failed"])
 def test_a_run_has_a_row_in_the_table_of_runs_however_it_ends(tmp_path: Path, status: str) -> None:
     logger = TensorBoardLogger(tmp_path)
-    logger.log_hyperparams({"seed": 3, "replay": None, "module.objective.clip_low": 0.2})
+    logger.log_hyperparams({"seed": 3, "replay": None, "module": {"objective": {"clip_low": 0.2}}})
     for step, success in enumerate((0.25, 0.75, 0.5), start=1):
         logger.log_metrics({"rollout/success_rate": success, "val/in_domain/success_rate": success / 2}, step=step)
     logger.finalize(status)
@@ -89,7 +89,8 @@ def test_a_run_has_a_row_in_the_table_of_runs_however_it_ends(tmp_path: Path, st
     assert curve(tmp_path, "final/val_success_rate") == [(3, 0.25)]
     start = hparams_data(tmp_path, "_hparams_/session_start_info").session_start_info
     assert start.hparams["seed"].number_value == 3
-    assert start.hparams["replay"].string_value == "None"
+    assert start.hparams["replay"].string_value == "null"
+    assert start.hparams["module.objective.clip_low"].number_value == 0.2
     assert ("_hparams_/session_end_info" in read(tmp_path).summary_metadata) == (status == "success")
     metrics = hparams_data(tmp_path, "_hparams_/experiment").experiment.metric_infos
     assert [metric.name.tag for metric in metrics] == ["final/success_rate", "final/val_success_rate"]
@@ -100,6 +101,17 @@ def test_a_run_that_fails_before_its_first_value_still_ends(tmp_path: Path) -> N
     logger.log_hyperparams({"seed": 3})
     logger.finalize("failed")
     assert read(tmp_path).Tags()["scalars"] == []
+
+
+def test_a_configuration_becomes_a_flat_table():
+    tree = {"seed": 1, "module": {"lr": 1e-6, "clip": {"low": 0.2}}, "tasks": ["a", "b"], "resume": None}
+    assert flatten(tree) == {
+        "seed": 1,
+        "module.lr": 1e-6,
+        "module.clip.low": 0.2,
+        "tasks": '["a", "b"]',
+        "resume": "null",
+    }
 
 
 # --- JSON lines -----

@@ -1,10 +1,18 @@
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from arpo.errors import ConfigError
-from arpo.run.warmstart import check_warmstart, ensure_model, policy_of
+from arpo.run.warmstart import check_warmstart, ensure_model, policy_of, wait_or_kill
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_checkpoint_that_no_warm_start_would_write_is_refused_before_it_runs(tmp_path):
@@ -18,7 +26,7 @@ def test_a_checkpoint_that_no_warm_start_would_write_is_refused_before_it_runs(t
 
 def test_an_experiment_that_does_not_exist_is_no_warm_start(tmp_path):
     path = policy_of("warmstart_fkae", "out")
-    with pytest.raises(ConfigError, match="warmstart=warmstart_fkae; choose one of warmstart_desktop, war"):
+    with pytest.raises(ConfigError, match=r"warmstart=warmstart_fkae is no .*; choose one of warmstart_desktop, war"):
         check_warmstart(path, "warmstart_fkae", "out")
     (tmp_path / "config.json").touch()
     check_warmstart(str(tmp_path), "warmstart_fkae", "out")  # it will not run
@@ -63,3 +71,57 @@ def test_a_policy_that_no_warm_start_writes_is_named(entry_point):
     root = entry_point("")
     with pytest.raises(ConfigError, match=r"still nothing at model\.path=.*elsewhere.*writes elsewhere"):
         ensure_model(root / "elsewhere", "warmstart_fake", "outputs")
+
+
+INTERRUPTED = """
+import logging, os, sys, time
+from pathlib import Path
+from omegaconf import OmegaConf
+from arpo.run.entry import explained
+from arpo.run.warmstart import ensure_model
+root = Path(sys.argv[0]).parent
+with explained(OmegaConf.create({"paths": {"run_dir": str(root / "run"), "output": str(root)}})):
+    if len(sys.argv) == 1:
+        ensure_model(root / "policy", "warmstart_fake", "outputs")
+    (root / "child.new").write_text(str(os.getpid()))
+    (root / "child.new").rename(root / "child")
+    time.sleep(60)
+"""
+
+
+def test_ctrl_c_in_a_warm_start_ends_in_a_sentence_and_leaves_no_child(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(INTERRUPTED)
+    process = subprocess.Popen(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # as a terminal does: Ctrl-C reaches this process and its child, and nobody else
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "child").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert "stopped by Ctrl-C" in said
+    assert "Traceback" not in said
+    assert process.returncode == 130
+    assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
+
+
+def test_a_process_that_does_not_end_in_time_is_killed_and_waited_for():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    wait_or_kill(process, 0.1)
+    assert process.returncode == -signal.SIGKILL  # known only to somebody who has waited
+
+
+def test_a_second_ctrl_c_kills_what_is_waited_for():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        wait_or_kill(process, 30)
+    assert process.returncode == -signal.SIGKILL

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 TORCH_FREE_S = 4.0
 """Seconds of computing for what is said without torch; 1 on an idle machine."""
+HANGS_S = 120.0
 WITH_IMPORTS_S = 16.0
 """Seconds of computing for what only the last constructor knows; 5 on an idle machine, nearly all of it imports."""
 
@@ -31,6 +32,11 @@ EARLY = [
     (
         "train.py experiment=arpo_desktop32 env=osworld",
         "are tasks of desktop, which the environment osworld cannot run",
+    ),
+    (
+        "train.py experiment=smoke tasks.train._target_=arpo.evaluation.selection.listed_only "
+        "+tasks.train.tasks={_target_:arpo.envs.osworld.tasks.osworld_tasks}",
+        "tasks.train are tasks of osworld, which the environment fake cannot run",
     ),
     ("train.py", "it needs a checkpoint, and nobody said where: set model.path"),
     ("train.py model.path=/nope", "/nope has no config.json: set model.path"),
@@ -53,6 +59,19 @@ EARLY = [
         "success_rate must be in (0, 1]",
     ),
     ("train.py experiment=smoke engine=vllm trainer=ddp", "choose engine=vllm_remote"),
+    (
+        "train.py experiment=smoke trainer.max_epochs=0",
+        "trainer.max_epochs must be a whole number of at least 1, got 0",
+    ),
+    (
+        "train.py experiment=smoke warmstart=smoke",
+        "warmstart=smoke is no experiment that writes a policy; choose one of",
+    ),
+    (
+        "train.py experiment=smoke env=null",
+        "env=null: this must be the name of a choice; choose one of desktop, fake,",
+    ),
+    ("train.py module=null", "module=null: this must be the name of a choice; choose one of grpo, sft"),
     # keys
     ("train.py experiment=smoke +env.make_env.speed=2", "env.make_env.speed: arpo.envs.fake.FakeDesktop has"),
     # files
@@ -73,6 +92,11 @@ EARLY = [
 LATE = [
     ("train.py experiment=smoke replay.buffer.capacity_per_task=0", "capacity_per_task must be at least 1, got 0"),
     ("train.py experiment=smoke module.minibatches=0", "minibatches must be at least 1, got 0"),
+    (
+        "train.py experiment=smoke module.optimizer.betas=[0.9]",
+        "module.optimizer.betas=[0.9] should be a list that fits tuple[float, float]",
+    ),
+    ("train.py experiment=smoke module.objective.clip_high=-1", "clip_high must be at least 0, got -1"),
     ("train.py experiment=smoke module.objective.std=both", "should be 'sample' or 'population'"),
     ("train.py experiment=smoke engine.max_num_seqs=0", "must be at least 1"),
     (
@@ -101,7 +125,9 @@ def run(line: str, tmp_path: Path) -> tuple[int, str, float]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "RAY_ADDRESS"))}
     command = [sys.executable, *shlex.split(line), f"paths.output={tmp_path / 'outputs'}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=HANGS_S
+    )
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     return done.returncode, done.stdout + done.stderr, seconds
 
