@@ -38,7 +38,9 @@ def evaluate_tasks(
     job = runtime.begin(name, specs, finished={})
     trajectories = [trajectory for row in runtime.wait(job) for trajectory in row if trajectory is not None]
     if not trajectories:
-        raise RolloutError(f"evaluation {name} lost all {job.meter.total} episodes; last causes: {job.causes}")
+        raise RolloutError(
+            f"evaluation {name} lost all {job.meter.total} episodes; last causes: {job.meter.last_causes}"
+        )
     threshold = runtime.settings.success_threshold
     return evaluate(trajectories, tasks, name=name, success_threshold=threshold, lost=job.meter.dropped)
 

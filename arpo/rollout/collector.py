@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from arpo.errors import ArpoError, RolloutError
 from arpo.rollout.episode import EpisodeSpec
 from arpo.rollout.groups import difference, rollout_metrics, select_groups
-from arpo.rollout.runner import Job, SpecRows
-from arpo.rollout.runtime import RolloutRuntime
+from arpo.rollout.runner import SpecRows
+from arpo.rollout.runtime import Job, RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskStatistics
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.settings import RolloutSettings
@@ -70,10 +70,10 @@ class RolloutCollector:
             raise RolloutError(
                 f"iteration {iteration} has no group left to learn from: {collected.too_small} too small because "
                 f"{job.meter.dropped} of {job.meter.total} episodes were lost, {collected.stale} too old for policy "
-                f"version {policy_version}; last causes: {job.causes}"
+                f"version {policy_version}; last causes: {job.meter.last_causes}"
             )
         counters = self.runtime.counters()
-        metrics = rollout_metrics(collected, job.meter, job.elapsed_s, environments=self.runtime.pool.size)
+        metrics = rollout_metrics(collected, job.meter, environments=self.runtime.pool.size)
         metrics |= difference(counters, self._env_counters)
         self._env_counters = counters
         return RolloutBatch(iteration, policy_version, collected.groups, metrics, collected.leftovers)

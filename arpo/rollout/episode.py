@@ -101,7 +101,6 @@ async def run_episode(spec: EpisodeSpec, env: EpisodeEnv, responder: Responder, 
     outcome = None
     while outcome is None:
         response = await meter.of_engine(responder.engine.generate(conversation.request()))
-        meter.saw(response)
         outcome = await _follow(response, conversation, env, meter) or conversation.next_turn()
     reward = await meter.of_env(env.evaluate())
     parsed = outcome is not Outcome.PARSE_ERROR
