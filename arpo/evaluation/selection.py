@@ -1,7 +1,7 @@
 """Selection of tasks worth training on: those that a policy solves sometimes, as the paper chose 128 of 369."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, get_args
@@ -109,13 +109,13 @@ class Selection:
         """Return rows of text: a header, and one row a task."""
         rows = [
             (
-                each.task.domain or "-",
-                each.task.id,
-                f"{each.successes} of {each.episodes}",
-                str(each.lost),
-                self.rule.judge(each).value,
+                row["domain"] or "-",
+                row["task"],
+                f"{row['successes']} of {row['episodes']}",
+                str(row["lost"]),
+                row["verdict"],
             )
-            for each in self.attempts
+            for row in self.to_json()
         ]
         return [("domain", "task", "successes", "lost", "verdict"), *rows]
 
@@ -204,11 +204,9 @@ def chosen_config(groups: Mapping[str, Any], name: str, kept: Sequence[Task]) ->
     """
     loader = groups[name]
     if "ids" in loader and isinstance(loader["ids"], Mapping):
-        return {**groups, name: {**loader, "ids": dict(_ids_by_domain(kept))}}
+        by_domain = {
+            domain: [task.id for task in kept if task.domain == domain] for domain in (t.domain for t in kept)
+        }
+        return {**groups, name: {**loader, "ids": by_domain}}
     ids = [task.id for task in kept]
     return {**groups, name: {"_target_": f"{listed_only.__module__}.listed_only", "tasks": loader, "ids": ids}}
-
-
-def _ids_by_domain(tasks: Sequence[Task]) -> Iterator[tuple[str, list[str]]]:
-    for domain in dict.fromkeys(task.domain for task in tasks):
-        yield domain, [task.id for task in tasks if task.domain == domain]
