@@ -4,9 +4,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success
+from arpo.checks import check_one_of
 from arpo.errors import ConfigError
 from arpo.evaluation.evaluate import roll_out
 from arpo.evaluation.settings import EvaluationSettings
@@ -64,8 +65,7 @@ class SelectionRule:
             raise ConfigError(
                 f"max_successes={self.max_successes} is below min_successes={self.min_successes}, so no task fits"
             )
-        if self.infeasible not in get_args(InfeasibleRule):
-            raise ConfigError(f"infeasible must be one of {get_args(InfeasibleRule)}, got {self.infeasible!r}")
+        check_one_of(InfeasibleRule, infeasible=self.infeasible)
         if not 0 <= self.max_lost_share < 1:
             raise ConfigError(f"max_lost_share must be at least 0 and below 1, got {self.max_lost_share}")
 

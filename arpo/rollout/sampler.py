@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from arpo.algorithms.rewards import is_success
+from arpo.checks import check_at_least
 from arpo.errors import ConfigError
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Task, Trajectory
@@ -52,8 +53,7 @@ class ShuffledTasks:
     def __init__(self, tasks: Sequence[Task], tasks_per_iteration: int, seed: int) -> None:
         if not tasks:
             raise ConfigError("there is no task to train on: the task list is empty; name at least one task")
-        if tasks_per_iteration < 1:
-            raise ConfigError(f"tasks_per_iteration must be at least 1, got {tasks_per_iteration}")
+        check_at_least(1, tasks_per_iteration=tasks_per_iteration)
         self.tasks: Mapping[str, Task] = {task.id: task for task in tasks}
         if len(self.tasks) < len(tasks):
             seen = [task.id for task in tasks]
@@ -123,8 +123,7 @@ class TaskStatistics:
     _records: dict[str, TaskRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ConfigError(f"window must be at least 1 episode, got {self.window}")
+        check_at_least(1, window=self.window)
 
     def __getitem__(self, task_id: str) -> TaskRecord:
         """Return the record of a task; an empty one for a task never seen."""
