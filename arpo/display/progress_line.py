@@ -53,7 +53,7 @@ class Line:
 class State:
     """The state of a training beside that of its rollout; one thread writes it, another one reads it."""
 
-    iteration: int = 0
+    iteration: int = 1
     """The running one, from 1."""
     iterations: int | None = None
     phase: Phase = "starting"
