@@ -111,7 +111,18 @@ class EvaluationResult:
     def table(self) -> list[tuple[str, ...]]:
         """Return rows of text: a header, one row a domain, and the row of all."""
         header = ("domain", "episodes", "success", "95 % interval", "task reward", "steps")
-        return [header, *(_row(score) for score in (*self.domains, self.overall))]
+        rows = [
+            (
+                score.name or "-",
+                str(score.episodes),
+                f"{100 * score.success_rate:.1f} %",
+                "{:.1f} – {:.1f} %".format(*(100 * bound for bound in score.interval)),
+                f"{score.task_reward:.3f}",
+                f"{score.steps:.1f}",
+            )
+            for score in (*self.domains, self.overall)
+        ]
+        return [header, *rows]
 
 
 def evaluate(
@@ -161,16 +172,4 @@ def _score(name: str, trajectories: Sequence[Trajectory], success_threshold: flo
         task_reward=fmean(trajectory.task_reward for trajectory in trajectories),
         steps=fmean(len(trajectory.steps) for trajectory in trajectories),
         outcomes=dict(sorted(Counter(trajectory.outcome.value for trajectory in trajectories).items())),
-    )
-
-
-def _row(score: Score) -> tuple[str, ...]:
-    low, high = score.interval
-    return (
-        score.name or "-",
-        str(score.episodes),
-        f"{100 * score.success_rate:.1f} %",
-        f"{100 * low:.1f} – {100 * high:.1f} %",
-        f"{score.task_reward:.3f}",
-        f"{score.steps:.1f}",
     )

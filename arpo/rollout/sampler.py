@@ -1,6 +1,7 @@
 """The choice of what to roll out next: a sampler of tasks, and the statistics that an adaptive one reads."""
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -55,9 +56,7 @@ class ShuffledTasks:
             raise ConfigError("there is no task to train on: the task list is empty; name at least one task")
         check_at_least(1, tasks_per_iteration=tasks_per_iteration)
         self.tasks: Mapping[str, Task] = {task.id: task for task in tasks}
-        if len(self.tasks) < len(tasks):
-            seen = [task.id for task in tasks]
-            twice = sorted({task_id for task_id in seen if seen.count(task_id) > 1})
+        if twice := sorted(task_id for task_id, times in Counter(task.id for task in tasks).items() if times > 1):
             raise ConfigError(f"task ids must be unique, but these stand twice in the list: {', '.join(twice)}")
         self._tasks_per_iteration = tasks_per_iteration
         self._seed = seed
