@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from arpo.errors import ArpoError, RolloutError
 from arpo.rollout.episode import EpisodeSpec
 from arpo.rollout.groups import difference, rollout_metrics, select_groups
-from arpo.rollout.runner import SpecRows
 from arpo.rollout.runtime import Job, RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskStatistics
 from arpo.rollout.seeds import derive_seed
-from arpo.rollout.settings import RolloutSettings
 from arpo.types import RolloutBatch, Task
 
 
@@ -32,14 +30,26 @@ class RolloutCollector:
         """Begin the episodes of an iteration; a bare task is asked for with the run's own settings.
 
         Episodes of this iteration that the store holds from before a crash, made by the weights that the engine has
-        now, are taken from there.
+        now, are taken from there. The seed of an episode depends on run, iteration, task, group and member alone.
         """
         if iteration in self._submitted:
             raise ArpoError(f"iteration {iteration} was submitted already and is not collected yet")
         requests = tuple(task if isinstance(task, TaskRequest) else TaskRequest(task) for task in tasks)
+        specs = tuple(
+            tuple(
+                EpisodeSpec.of(
+                    request.task,
+                    self.settings,
+                    id=f"{iteration}/{group}/{member}",
+                    seed=derive_seed(self.settings.seed, iteration, request.task.id, group, member),
+                    max_steps=request.max_steps,
+                )
+                for member in range(request.group_size or self.settings.group_size)
+            )
+            for group, request in enumerate(requests)
+        )
         finished = self.runtime.store.finished(iteration, self.runtime.policy_version)
-        job = self.runtime.begin("train", training_specs(requests, self.settings, iteration), finished)
-        self._submitted[iteration] = requests, job
+        self._submitted[iteration] = requests, self.runtime.begin("train", specs, finished)
 
     def wait(self, iteration: int, policy_version: int) -> RolloutBatch:
         """Return the groups of a submitted iteration; blocks until its last episode has ended.
@@ -87,20 +97,3 @@ class RolloutCollector:
         """Forget what was submitted and close the runtime. Idempotent."""
         self._submitted.clear()
         self.runtime.close()
-
-
-def training_specs(requests: Sequence[TaskRequest], settings: RolloutSettings, iteration: int) -> SpecRows:
-    """Return the episodes of an iteration; their seeds depend on run, iteration, task, group and member alone."""
-    return tuple(
-        tuple(
-            EpisodeSpec.of(
-                request.task,
-                settings,
-                id=f"{iteration}/{group}/{member}",
-                seed=derive_seed(settings.seed, iteration, request.task.id, group, member),
-                max_steps=request.max_steps,
-            )
-            for member in range(request.group_size or settings.group_size)
-        )
-        for group, request in enumerate(requests)
-    )
