@@ -5,9 +5,10 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success, is_worth_replaying
+from arpo.checks import check_one_of
 from arpo.errors import CheckpointError
 from arpo.types import Group, Trajectory
 
@@ -63,10 +64,8 @@ class ReplayBuffer:
             )
         if format_weight < 0:
             raise ValueError(f"format_weight must be at least 0, got {format_weight}; use that of the objective")
-        if trigger not in get_args(Trigger):
-            raise ValueError(f"trigger must be one of {', '.join(get_args(Trigger))}, got {trigger!r}")
-        if replaced not in get_args(Replaced):
-            raise ValueError(f"replaced must be one of {', '.join(get_args(Replaced))}, got {replaced!r}")
+        check_one_of(Trigger, trigger=trigger)
+        check_one_of(Replaced, replaced=replaced)
         self.capacity_per_task = capacity_per_task
         self.success_threshold = success_threshold
         self.format_weight = format_weight

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from arpo.agent.actions import Click
@@ -21,24 +23,8 @@ from arpo.envs.miniwob.chromium import find_chromium
 from arpo.envs.miniwob.env import MiniWobEnv
 from arpo.envs.miniwob.tasks import miniwob_task
 
-PAGES = (
-    "click-test-2",
-    "click-dialog-2",
-    "click-color",
-    "focus-text-2",
-    "click-tab",
-    "click-widget",
-    "grid-coordinate",
-    "click-button-sequence",
-    "click-option",
-    "click-collapsible",
-    "click-checkboxes",
-    "enter-text",
-    "simple-arithmetic",
-    "use-spinner",
-    "login-user",
-    "enter-password",
-)
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = tuple(OmegaConf.load(ROOT / "conf/tasks/miniwob_16.yaml").pages)
 STEPS = 3
 
 

@@ -1,5 +1,7 @@
 """What the studies share: reading runs, intervals of a mean, and writing measured blocks into Markdown."""
 
+import argparse
+import csv
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -178,3 +180,23 @@ def write_block(path: Path, content: str, *, name: str = "measured") -> None:
     if len(pattern.findall(text)) != 1:
         raise ValueError(f"{path} must hold <!-- {name} --> … <!-- /{name} --> exactly once")
     path.write_text(pattern.sub(lambda match: f"{match[1]}{content.strip()}\n{match[2]}", text))
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def collect_options(description: str | None, runs: str, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line of a `collect.py` whose runs lie in `outputs/<runs>` by default."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("runs", nargs="?", type=Path, default=ROOT / "outputs" / runs)
+    parser.add_argument("--write", action="store_true", help="also rewrite the measured blocks of the READMEs")
+    return parser.parse_args(arguments)
+
+
+def write_study(folder: Path, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """Write the results of a study: `results.csv`, a row a run and iteration, and `summary.json`."""
+    with (folder / "results.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")

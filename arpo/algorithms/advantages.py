@@ -1,10 +1,12 @@
 """Advantages of the trajectories of one group, from nothing but their rewards."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from arpo.checks import check_at_least, check_one_of
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "pass_at_k"]
 Deviation = Literal["sample", "population"]
@@ -64,9 +66,6 @@ def _validate(rewards: Tensor, estimator: str, std: str, epsilon: float) -> None
         raise ValueError(
             f"rewards must be finite, got {rewards.tolist()}; an episode without a reward is dropped, not scored"
         )
-    if estimator not in get_args(Estimator):
-        raise ValueError(f"estimator must be one of {', '.join(get_args(Estimator))}, got {estimator!r}")
-    if std not in get_args(Deviation):
-        raise ValueError(f"std must be one of {', '.join(get_args(Deviation))}, got {std!r}")
-    if epsilon < 0:
-        raise ValueError(f"epsilon must be at least 0, got {epsilon}")
+    check_one_of(Estimator, estimator=estimator)
+    check_one_of(Deviation, std=std)
+    check_at_least(0, epsilon=epsilon)

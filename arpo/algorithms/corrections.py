@@ -4,13 +4,14 @@ The weights go into `policy_loss(weights=…)`, outside of the min, without a gr
 corrections and selections combine by multiplication. On padding every weight is 0.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from arpo.algorithms.losses import MAX_LOG_RATIO
+from arpo.checks import check_one_of
 
 CorrectionLevel = Literal["token", "sequence"]
 
@@ -36,8 +37,7 @@ def truncated_importance_weights(
     Raises:
         ValueError: When `level` is unknown or `cap` is not positive.
     """
-    if level not in get_args(CorrectionLevel):
-        raise ValueError(f"level must be one of {', '.join(get_args(CorrectionLevel))}, got {level!r}")
+    check_one_of(CorrectionLevel, level=level)
     if cap <= 0:
         raise ValueError(f"cap must be positive, got {cap}; a weight of 1 means no mismatch")
     log_ratio = _log_ratio(old_logprobs, sampler_logprobs, mask)

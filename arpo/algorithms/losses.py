@@ -7,11 +7,13 @@ minibatch, and so do the `LossMetrics`.
 """
 
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from arpo.checks import check_one_of
 
 MAX_LOG_RATIO = 20.0
 """Bound of a log-ratio before `exp`. e^20 ≈ 5e8 is far outside of any clip range, so no useful value changes, but
@@ -47,10 +49,7 @@ class MinibatchAverage:
     """The constant that `dr_grpo` divides by, usually the most tokens that a sequence can have."""
 
     def __post_init__(self) -> None:
-        if self.aggregation not in get_args(Aggregation):
-            raise ValueError(
-                f"aggregation must be one of {', '.join(get_args(Aggregation))}, got {self.aggregation!r}"
-            )
+        check_one_of(Aggregation, aggregation=self.aggregation)
         if self.sequences <= 0 or self.tokens <= 0:
             raise ValueError(
                 f"a minibatch needs sequences and action tokens, got {self.sequences} sequences with {self.tokens} "
@@ -190,8 +189,7 @@ def policy_loss(
 
 
 def _ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, level: str) -> tuple[Tensor, Tensor]:
-    if level not in get_args(RatioLevel):
-        raise ValueError(f"level must be one of {', '.join(get_args(RatioLevel))}, got {level!r}")
+    check_one_of(RatioLevel, level=level)
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
     largest = MAX_LOG_RATIO
     if level == "sequence":

@@ -12,7 +12,8 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
-from arpo.errors import CheckpointError, ConfigError
+from arpo.checks import check_at_least
+from arpo.errors import CheckpointError
 from arpo.host.files import PARTIAL, atomically
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,7 @@ class IterationCheckpoint(Checkpoint):
     """
 
     def __init__(self, directory: str | Path, *, every_n_iterations: int, keep: int) -> None:
-        if every_n_iterations < 1 or keep < 1:
-            raise ConfigError(f"every_n_iterations and keep must be at least 1, got {every_n_iterations} and {keep}")
+        check_at_least(1, every_n_iterations=every_n_iterations, keep=keep)
         self.directory = Path(directory)
         self.every_n_iterations = every_n_iterations
         self.keep = keep

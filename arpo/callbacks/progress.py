@@ -2,12 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 import lightning as L
 from rich.console import Console
 from rich.panel import Panel
+from rich.table import Table
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
@@ -60,25 +61,21 @@ class Progress(LineCallback, RolloutCallback):
     It stands after evaluation in the list of callbacks, so that an iteration's line comes when all of it is known.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        """See `LineCallback`."""
-        super().__init__(console)
-        self._state = State()
-        self._summary: RunSummary | None = None
-        self._evaluations: list[Evaluation] = []
+    _state: State
+    _summary: RunSummary | None = None
+    _evaluations: Sequence[Evaluation] = ()
 
     @override
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        endless = trainer.max_epochs in (None, -1)
+        state = self._state = State(iterations=None if endless else trainer.max_epochs)
         if not trainer.is_global_zero or stage != "fit":
             return
-        endless = trainer.max_epochs in (None, -1)
-        state = self._state = State(iteration=1, iterations=None if endless else trainer.max_epochs)
         self._summary = RunSummary(trainer.default_root_dir, started=self._started)
         self._evaluations = [each for each in trainer.callbacks if isinstance(each, Evaluation)]  # type: ignore[attr-defined]
         runtime = runtime_of(trainer)
-        self._show(
-            lambda: training_line(state, runtime.status())
-        )  # before weights go to the engine for the first time
+        # before weights go to the engine for the first time
+        self._show(lambda: training_line(state, runtime.status()))
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -138,10 +135,13 @@ class Progress(LineCallback, RolloutCallback):
             return
         self._summary.add_evaluations(sum(sum(each.durations) for each in self._evaluations))
         if self.console.is_terminal:
-            self.console.print(Panel(self._summary.table(), title="ARPO", expand=False))
+            card = Table.grid(padding=(0, 2))
+            for row in self._summary.rows():
+                card.add_row(*row)
+            self.console.print(Panel(card, title="ARPO", expand=False))
         else:
-            for line in self._summary.lines():
-                log.info("%s", line)
+            for name, value in self._summary.rows():
+                log.info("%s: %s", name, value)
 
     def _count_evaluations(self, *, done: int) -> None:
         """Note how many evaluations come after `done` iterations, and how long the last ones took."""
@@ -157,12 +157,9 @@ class Progress(LineCallback, RolloutCallback):
 class StepProgress(LineCallback):
     """The progress line of a training on data that exists already, such as a warm start: step, loss and time to go."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        """See `LineCallback`."""
-        super().__init__(console)
-        self._step = 0
-        self._steps: int | None = None
-        self._loss: float | None = None
+    _step = 0
+    _steps: int | None = None
+    _loss: float | None = None
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -171,7 +168,7 @@ class StepProgress(LineCallback):
         batches = trainer.estimated_stepping_batches
         self._steps = int(batches) if batches != float("inf") else None
         self._started = time.monotonic()
-        self._show(self._line)
+        self._show(lambda: step_line(self._step, self._steps, self._loss, time.monotonic() - self._started))
 
     @override
     def on_train_batch_end(
@@ -187,6 +184,3 @@ class StepProgress(LineCallback):
             self._stop()
             loss = "" if self._loss is None else f", loss {self._loss:.3f}"
             log.info("learned %d steps in %s%s", self._step, clock(time.monotonic() - self._started), loss)
-
-    def _line(self) -> Line:
-        return step_line(self._step, self._steps, self._loss, time.monotonic() - self._started)

@@ -10,7 +10,7 @@ from typing_extensions import override
 from arpo.replay import ReplayBuffer
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Group, RolloutBatch, Trajectory
+from arpo.types import Group, RolloutBatch
 
 log = logging.getLogger(__name__)
 
@@ -51,15 +51,11 @@ class ReplayInjection(RolloutCallback):
         injected = self.buffer.inject(group)
         if injected is group:
             return group
+        assert self._store is not None, "rollouts end on rank 0"
         trajectories = list(injected.trajectories)
         for position in injected.injected:
-            trajectories[position] = self._with_screenshots(trajectories[position])
+            trajectories[position] = self._store.load_screenshots(trajectories[position])
         return replace(injected, trajectories=tuple(trajectories))
-
-    def _with_screenshots(self, trajectory: Trajectory) -> Trajectory:
-        if trajectory.screenshots or self._store is None:
-            return trajectory
-        return self._store.load_screenshots(trajectory)
 
     def _metrics(self, batch: RolloutBatch) -> dict[str, float]:
         replayed = [group.trajectories[position] for group in batch.groups for position in group.injected]

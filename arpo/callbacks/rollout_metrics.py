@@ -10,7 +10,7 @@ from typing_extensions import override
 from arpo.algorithms.rewards import group_rewards, is_success
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
-from arpo.types import Group, Outcome, RolloutBatch, Trajectory
+from arpo.types import Group, Outcome, RolloutBatch
 
 TRUNCATED = (Outcome.MAX_STEPS, Outcome.CONTEXT_FULL)
 
@@ -40,17 +40,13 @@ def batch_metrics(groups: Sequence[Group], *, success_threshold: float, format_w
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     if not trajectories:
         raise ValueError("a rollout without a trajectory has no metrics; the collector never gives one")
-    return _trajectory_metrics(trajectories, success_threshold) | _group_metrics(
-        groups, success_threshold, format_weight
-    )
-
-
-def _trajectory_metrics(trajectories: Sequence[Trajectory], success_threshold: float) -> dict[str, float]:
     outcomes = Counter(trajectory.outcome for trajectory in trajectories)
     kinds = Counter(step.parse_error for trajectory in trajectories for step in trajectory.steps if step.parse_error)
+    successes = [[is_success(t, threshold=success_threshold) for t in group.trajectories] for group in groups]
+    deviations = [pstdev(group_rewards(group, format_weight=format_weight).tolist()) for group in groups]
     count = len(trajectories)
     metrics = {
-        "rollout/success_rate": fmean(is_success(t, threshold=success_threshold) for t in trajectories),
+        "rollout/success_rate": sum(map(sum, successes)) / count,
         "rollout/task_reward": fmean(t.task_reward for t in trajectories),
         "rollout/format_reward": fmean(t.format_reward for t in trajectories),
         "rollout/steps": fmean(len(t.steps) for t in trajectories),
@@ -58,20 +54,13 @@ def _trajectory_metrics(trajectories: Sequence[Trajectory], success_threshold: f
         / sum(len(t.steps) for t in trajectories),
         "rollout/truncated": sum(outcomes[outcome] for outcome in TRUNCATED) / count,
         "rollout/parse_error": fmean(any(step.parse_error for step in t.steps) for t in trajectories),
-    }
-    metrics |= {f"rollout/outcome/{outcome.value}": outcomes[outcome] / count for outcome in Outcome}
-    metrics |= {f"rollout/parse_error/{kind}": number / count for kind, number in sorted(kinds.items())}
-    return metrics
-
-
-def _group_metrics(groups: Sequence[Group], success_threshold: float, format_weight: float) -> dict[str, float]:
-    successes = [[is_success(t, threshold=success_threshold) for t in group.trajectories] for group in groups]
-    deviations = [pstdev(group_rewards(group, format_weight=format_weight).tolist()) for group in groups]
-    return {
         "group/count": float(len(groups)),
-        "group/size": fmean(len(group.trajectories) for group in groups),
+        "group/size": count / len(groups),
         "group/all_failed": fmean(not any(row) for row in successes),
         "group/all_succeeded": fmean(all(row) for row in successes),
         "group/degenerate": fmean(deviation == 0 for deviation in deviations),
         "group/reward_std": fmean(deviations),
     }
+    metrics |= {f"rollout/outcome/{outcome.value}": outcomes[outcome] / count for outcome in Outcome}
+    metrics |= {f"rollout/parse_error/{kind}": number / count for kind, number in sorted(kinds.items())}
+    return metrics

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import lightning as L
 from typing_extensions import override
 
+from arpo.checks import check_at_least, check_positive
 from arpo.inference.probe import Answer, Freshness, ask, freshness, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import runtime_of
@@ -26,15 +27,13 @@ class WeightSync(L.Callback):
         probe_every: Probe at every n-th policy version; 0 never.
 
     Raises:
-        ValueError: If a number is impossible.
+        ConfigError: If a number is impossible.
     """
 
     def __init__(self, *, tolerance: float = 1e-4, probe_tokens: int = 16, probe_every: int = 1) -> None:
-        if tolerance <= 0 or probe_tokens < 1 or probe_every < 0:
-            raise ValueError(
-                "tolerance must be positive, probe_tokens at least 1 and probe_every not negative, got "
-                f"{tolerance}, {probe_tokens}, {probe_every}"
-            )
+        check_positive(tolerance=tolerance)
+        check_at_least(1, probe_tokens=probe_tokens)
+        check_at_least(0, probe_every=probe_every)
         self.tolerance = tolerance
         self.probe_tokens = probe_tokens
         self.probe_every = probe_every

@@ -29,11 +29,7 @@ class RolloutDataModule(L.LightningDataModule):
     rollouts of the next k iterations go on while the trainer updates (DART).
     """
 
-    def __init__(
-        self,
-        collector: RolloutCollector,
-        sampler: TaskSampler,
-    ) -> None:
+    def __init__(self, collector: RolloutCollector, sampler: TaskSampler) -> None:
         super().__init__()
         self.collector = collector
         self.sampler = sampler

@@ -202,9 +202,7 @@ class _Pen:
     def ring(self, at: Point, size: float) -> None:
         """Draw a circle."""
         for color, width in self._strokes():
-            radius = size * self._radius + width / 2
-            box = (at[0] - radius, at[1] - radius, at[0] + radius, at[1] + radius)
-            self._draw.ellipse(box, outline=color, width=round(width))
+            self._draw.circle(at, size * self._radius + width / 2, outline=color, width=round(width))
 
     def arrow(self, start: Point, end: Point) -> None:
         """Draw an arrow from one point to another."""

@@ -3,27 +3,27 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from typing_extensions import override
 
 from arpo.display.progress_line import Line
 from arpo.host.heartbeat import Heartbeat
 
 
-class Painter:
+class Painter(Live):
     """One line at the bottom of a terminal that is painted again and again; log lines scroll above it."""
 
     def __init__(self, console: Console, paint: Callable[[], RenderableType]) -> None:
-        self._live = Live(console=console, get_renderable=paint, refresh_per_second=4, transient=True)
+        super().__init__(console=console, get_renderable=paint, refresh_per_second=4, transient=True)
         self._streams: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
 
-    def start(self) -> None:
-        """Paint until `stop`."""
+    @override
+    def start(self, refresh: bool = False) -> None:
         handlers = list(_terminal_handlers())
-        self._live.start()  # from here on, what is written to sys.stderr scrolls above the line
+        super().start(refresh)  # from here on, what is written to sys.stderr scrolls above the line
         for handler in handlers:
             self._streams.append((handler, handler.stream))
             handler.setStream(sys.stderr)
@@ -31,16 +31,16 @@ class Painter:
     def say(self, line: str) -> None:
         """Do nothing: the painted line says it already."""
 
+    @override
     def stop(self) -> None:
-        """Leave the terminal as it was."""
-        self._live.stop()
+        super().stop()
         for handler, stream in self._streams:
             handler.setStream(stream)
         self._streams.clear()
 
 
 LiveLine = Painter | Heartbeat
-"""A line that is shown from `start` to `stop`."""
+"""A line that is shown from `start` to `stop`, or while a `with` block runs."""
 
 
 def live_line(console: Console, line: Callable[[], Line]) -> LiveLine:
@@ -48,15 +48,9 @@ def live_line(console: Console, line: Callable[[], Line]) -> LiveLine:
     return Painter(console, lambda: line().table()) if console.is_terminal else Heartbeat(lambda: line().text)
 
 
-@contextmanager
-def showing(line: Callable[[], Line]) -> Iterator[None]:
-    """Show a line on standard error while the block runs."""
-    shown = live_line(Console(stderr=True), line)
-    shown.start()
-    try:
-        yield
-    finally:
-        shown.stop()
+def showing(line: Callable[[], Line]) -> LiveLine:
+    """Return a display of a line on standard error."""
+    return live_line(Console(stderr=True), line)
 
 
 def _terminal_handlers() -> Iterator[logging.StreamHandler[TextIO]]:

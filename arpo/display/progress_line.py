@@ -10,7 +10,7 @@ from typing import Literal
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from arpo.rollout.meter import RolloutStatus
+from arpo.rollout.meter import Meter
 
 WINDOW = 10
 """The number of iterations of the moving mean and of the estimate of what is left."""
@@ -53,7 +53,7 @@ class Line:
 class State:
     """The state of a training beside that of its rollout; one thread writes it, another one reads it."""
 
-    iteration: int = 0
+    iteration: int = 1
     """The running one, from 1."""
     iterations: int | None = None
     phase: Phase = "starting"
@@ -85,7 +85,7 @@ class State:
         return f"{clock(left)}{unknown} to go" if left >= 0.5 else None
 
 
-def training_line(state: State, rollout: RolloutStatus) -> Line:
+def training_line(state: State, rollout: Meter) -> Line:
     """Return the line of a running iteration."""
     running = _is_running(state, rollout)
     said = [f"iteration {state.iteration}/{state.iterations or '?'}"]
@@ -117,15 +117,15 @@ def iteration_line(state: State, duration_s: float) -> str:
     return " · ".join(said)
 
 
-def evaluation_line(rollout: RolloutStatus) -> Line:
+def evaluation_line(rollout: Meter) -> Line:
     """Return the line of episodes that run outside of a training."""
-    if not rollout.meter.total:
+    if not rollout.total:
         return Line(["starting"])
     said = _episodes(f"evaluation {rollout.name}", rollout)
     if rollout.episodes_ended:
-        left = rollout.meter.total - rollout.episodes_ended
+        left = rollout.total - rollout.episodes_ended
         said.append(f"{clock(rollout.elapsed_s / rollout.episodes_ended * left)} to go")
-    return Line([*said, *_speed(rollout)], rollout.episodes_ended / rollout.meter.total)
+    return Line([*said, *_speed(rollout)], rollout.episodes_ended / rollout.total)
 
 
 def step_line(step: int, steps: int | None, loss: float | None, elapsed_s: float) -> Line:
@@ -138,19 +138,19 @@ def step_line(step: int, steps: int | None, loss: float | None, elapsed_s: float
     return Line(said, step / steps if steps else None)
 
 
-def _episodes(name: str, rollout: RolloutStatus) -> list[str]:
-    said = [f"{name} {rollout.episodes_ended}/{rollout.meter.total}"]
+def _episodes(name: str, rollout: Meter) -> list[str]:
+    said = [f"{name} {rollout.episodes_ended}/{rollout.total}"]
     if rollout.episodes_ended:
-        said.append(f"success {100 * rollout.meter.successes / rollout.episodes_ended:.0f} %")
+        said.append(f"success {100 * rollout.successes / rollout.episodes_ended:.0f} %")
     return said
 
 
-def _speed(rollout: RolloutStatus) -> list[str]:
+def _speed(rollout: Meter) -> list[str]:
     said = []
     if rollout.elapsed_s > 0:
-        said.append(f"{rollout.meter.steps / rollout.elapsed_s:.1f} steps/s")
-    if rollout.meter.dropped:
-        said.append(f"{rollout.meter.dropped} episode{'s' * (rollout.meter.dropped != 1)} lost")
+        said.append(f"{rollout.steps / rollout.elapsed_s:.1f} steps/s")
+    if rollout.dropped:
+        said.append(f"{rollout.dropped} episode{'s' * (rollout.dropped != 1)} lost")
     return said
 
 
@@ -163,15 +163,15 @@ def _recent(state: State) -> str:
     return f"last {len(state.successes)}: {100 * fmean(state.successes):.0f} %"
 
 
-def _is_running(state: State, rollout: RolloutStatus) -> bool:
+def _is_running(state: State, rollout: Meter) -> bool:
     """Return whether the trainer waits for episodes; during an update, those of a later iteration may run too."""
     waits = state.phase != "update and weight sync"
-    return waits and rollout.meter.total > 0 and rollout.episodes_ended < rollout.meter.total
+    return waits and rollout.total > 0 and rollout.episodes_ended < rollout.total
 
 
-def _share(state: State, rollout: RolloutStatus) -> float:
+def _share(state: State, rollout: Meter) -> float:
     """Return the part of the running iteration that is done, counting its rollout alone."""
     if state.phase != "starting":
         return 1.0
     running = rollout.name == "train" and _is_running(state, rollout)
-    return rollout.episodes_ended / rollout.meter.total if running else 0.0
+    return rollout.episodes_ended / rollout.total if running else 0.0

@@ -5,8 +5,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.table import Table
-
 from arpo.display.progress_line import clock
 
 MEASURED = ("rollout", "update", "sync", "env", "generate")
@@ -71,14 +69,3 @@ class RunSummary:
         }
         split["rest"] = max(0.0, wall - sum(split.values()))
         return ", ".join(f"{name} {100 * seconds / max(wall, 1e-9):.0f} %" for name, seconds in split.items())
-
-    def table(self) -> Table:
-        """Return the card for a terminal."""
-        table = Table.grid(padding=(0, 2))
-        for name, value in self.rows():
-            table.add_row(name, value)
-        return table
-
-    def lines(self) -> list[str]:
-        """Return the card for a plain log."""
-        return [f"{name}: {value}" for name, value in self.rows()]

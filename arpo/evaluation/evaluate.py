@@ -1,16 +1,14 @@
 """Episodes for judging a policy: begun on the runtime of the rollouts, apart from training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from arpo.errors import RolloutError
 from arpo.evaluation.scores import EvaluationResult, evaluate
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.rollout.episode import EpisodeSpec
-from arpo.rollout.runner import SpecRows
-from arpo.rollout.runtime import RolloutRuntime
+from arpo.rollout.runtime import Job, RolloutRuntime
 from arpo.rollout.seeds import derive_seed
-from arpo.rollout.settings import RolloutSettings
 from arpo.types import Task, Trajectory
 
 
@@ -34,11 +32,12 @@ def evaluate_tasks(
     Raises:
         RolloutError: If every episode was lost.
     """
-    specs = evaluation_specs(tasks, runtime.settings, settings, prefix=f"eval-{iteration}/{name}")
-    job = runtime.begin(name, specs, finished={})
+    job = _begin(runtime, tasks, settings, iteration=iteration, name=name, finished={})
     trajectories = [trajectory for row in runtime.wait(job) for trajectory in row if trajectory is not None]
     if not trajectories:
-        raise RolloutError(f"evaluation {name} lost all {job.meter.total} episodes; last causes: {job.causes}")
+        raise RolloutError(
+            f"evaluation {name} lost all {job.meter.total} episodes; last causes: {job.meter.last_causes}"
+        )
     threshold = runtime.settings.success_threshold
     return evaluate(trajectories, tasks, name=name, success_threshold=threshold, lost=job.meter.dropped)
 
@@ -51,21 +50,26 @@ def roll_out(
     Episodes that an interrupted call with the same arguments has left in the store are taken from there.
     """
     finished = {trajectory.id: trajectory for trajectory in runtime.store.read("eval", 0)}
-    specs = evaluation_specs(tasks, runtime.settings, settings, prefix=f"eval-0/{name}")
-    return runtime.wait(runtime.begin(name, specs, finished))
+    return runtime.wait(_begin(runtime, tasks, settings, iteration=0, name=name, finished=finished))
 
 
-def evaluation_specs(
-    tasks: Sequence[Task], limits: RolloutSettings, settings: EvaluationSettings, *, prefix: str
-) -> SpecRows:
-    """Return the episodes of an evaluation; their seeds depend on the settings' seed, task and member alone."""
-    return tuple(
+def _begin(
+    runtime: RolloutRuntime,
+    tasks: Sequence[Task],
+    settings: EvaluationSettings,
+    *,
+    iteration: int,
+    name: str,
+    finished: Mapping[str, Trajectory],
+) -> Job:
+    """Begin the episodes of an evaluation; their seeds depend on the settings' seed, task and member alone."""
+    specs = tuple(
         tuple(
             replace(
                 EpisodeSpec.of(
                     task,
-                    limits,
-                    id=f"{prefix}/{group}/{member}",
+                    runtime.settings,
+                    id=f"eval-{iteration}/{name}/{group}/{member}",
                     seed=derive_seed(settings.seed, "evaluation", task.id, member),
                 ),
                 temperature=settings.temperature,
@@ -75,3 +79,4 @@ def evaluation_specs(
         )
         for group, task in enumerate(tasks)
     )
+    return runtime.begin(name, specs, finished)

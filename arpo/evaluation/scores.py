@@ -7,28 +7,10 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from scipy.stats import binomtest
+
 from arpo.algorithms.rewards import is_success
 from arpo.types import Task, Trajectory
-
-
-def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Return the Wilson score interval of a success rate: (p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n).
-
-    Unlike the normal interval it stays inside [0, 1] and has a width at 0 and at n successes. Without a trial it
-    is (0, 1).
-
-    Raises:
-        ValueError: If there are fewer trials than successes, or a number is negative.
-    """
-    if not 0 <= successes <= n:
-        raise ValueError(f"successes must be between 0 and n, got {successes} of {n}")
-    if n == 0:
-        return 0.0, 1.0
-    rate = successes / n
-    centre = rate + z * z / (2 * n)
-    margin = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    return max(0.0, (centre - margin) / scale), min(1.0, (centre + margin) / scale)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -65,8 +47,12 @@ class Score:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the success rate, episodes taken as independent."""
-        return wilson_interval(self.successes, self.episodes)
+        """95 % Wilson interval of the success rate, episodes taken as independent.
+
+        Unlike the normal interval it stays inside [0, 1] and has a width where all succeed or fail.
+        """
+        found = binomtest(self.successes, self.episodes).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as built-ins."""
@@ -125,7 +111,18 @@ class EvaluationResult:
     def table(self) -> list[tuple[str, ...]]:
         """Return rows of text: a header, one row a domain, and the row of all."""
         header = ("domain", "episodes", "success", "95 % interval", "task reward", "steps")
-        return [header, *(_row(score) for score in (*self.domains, self.overall))]
+        rows = [
+            (
+                score.name or "-",
+                str(score.episodes),
+                f"{100 * score.success_rate:.1f} %",
+                "{:.1f} – {:.1f} %".format(*(100 * bound for bound in score.interval)),
+                f"{score.task_reward:.3f}",
+                f"{score.steps:.1f}",
+            )
+            for score in (*self.domains, self.overall)
+        ]
+        return [header, *rows]
 
 
 def evaluate(
@@ -175,16 +172,4 @@ def _score(name: str, trajectories: Sequence[Trajectory], success_threshold: flo
         task_reward=fmean(trajectory.task_reward for trajectory in trajectories),
         steps=fmean(len(trajectory.steps) for trajectory in trajectories),
         outcomes=dict(sorted(Counter(trajectory.outcome.value for trajectory in trajectories).items())),
-    )
-
-
-def _row(score: Score) -> tuple[str, ...]:
-    low, high = score.interval
-    return (
-        score.name or "-",
-        str(score.episodes),
-        f"{100 * score.success_rate:.1f} %",
-        f"{100 * low:.1f} – {100 * high:.1f} %",
-        f"{score.task_reward:.3f}",
-        f"{score.steps:.1f}",
     )

@@ -1,12 +1,13 @@
 """Selection of tasks worth training on: those that a policy solves sometimes, as the paper chose 128 of 369."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success
+from arpo.checks import check_one_of
 from arpo.errors import ConfigError
 from arpo.evaluation.evaluate import roll_out
 from arpo.evaluation.settings import EvaluationSettings
@@ -64,8 +65,7 @@ class SelectionRule:
             raise ConfigError(
                 f"max_successes={self.max_successes} is below min_successes={self.min_successes}, so no task fits"
             )
-        if self.infeasible not in get_args(InfeasibleRule):
-            raise ConfigError(f"infeasible must be one of {get_args(InfeasibleRule)}, got {self.infeasible!r}")
+        check_one_of(InfeasibleRule, infeasible=self.infeasible)
         if not 0 <= self.max_lost_share < 1:
             raise ConfigError(f"max_lost_share must be at least 0 and below 1, got {self.max_lost_share}")
 
@@ -109,13 +109,13 @@ class Selection:
         """Return rows of text: a header, and one row a task."""
         rows = [
             (
-                each.task.domain or "-",
-                each.task.id,
-                f"{each.successes} of {each.episodes}",
-                str(each.lost),
-                self.rule.judge(each).value,
+                row["domain"] or "-",
+                row["task"],
+                f"{row['successes']} of {row['episodes']}",
+                str(row["lost"]),
+                row["verdict"],
             )
-            for each in self.attempts
+            for row in self.to_json()
         ]
         return [("domain", "task", "successes", "lost", "verdict"), *rows]
 
@@ -204,11 +204,9 @@ def chosen_config(groups: Mapping[str, Any], name: str, kept: Sequence[Task]) ->
     """
     loader = groups[name]
     if "ids" in loader and isinstance(loader["ids"], Mapping):
-        return {**groups, name: {**loader, "ids": dict(_ids_by_domain(kept))}}
+        by_domain = {
+            domain: [task.id for task in kept if task.domain == domain] for domain in (t.domain for t in kept)
+        }
+        return {**groups, name: {**loader, "ids": by_domain}}
     ids = [task.id for task in kept]
     return {**groups, name: {"_target_": f"{listed_only.__module__}.listed_only", "tasks": loader, "ids": ids}}
-
-
-def _ids_by_domain(tasks: Sequence[Task]) -> Iterator[tuple[str, list[str]]]:
-    for domain in dict.fromkeys(task.domain for task in tasks):
-        yield domain, [task.id for task in tasks if task.domain == domain]

@@ -1,8 +1,8 @@
 """The settings of an evaluation: one record for training, `evaluate.py` and task selection."""
 
 from dataclasses import dataclass
-from typing import get_args
 
+from arpo.checks import check_at_least, check_one_of
 from arpo.errors import ConfigError
 from arpo.rollout.episode import EpisodeProtocol
 
@@ -25,9 +25,7 @@ class EvaluationSettings:
     """Seeds the episodes, whatever the iteration: evaluations with one seed differ by the policy alone."""
 
     def __post_init__(self) -> None:
-        if self.rollouts_per_task < 1:
-            raise ConfigError(f"rollouts_per_task must be at least 1, got {self.rollouts_per_task}")
+        check_at_least(1, rollouts_per_task=self.rollouts_per_task)
         if self.temperature < 0:
             raise ConfigError(f"temperature must not be negative, got {self.temperature}; 0 is greedy")
-        if self.protocol not in get_args(EpisodeProtocol):
-            raise ConfigError(f"protocol must be one of {', '.join(get_args(EpisodeProtocol))}, got {self.protocol!r}")
+        check_one_of(EpisodeProtocol, protocol=self.protocol)

@@ -8,11 +8,11 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from typing_extensions import override
 
+from arpo.checks import check_at_least, check_positive
 from arpo.errors import ConfigError
 from arpo.models.collate import collate, micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import TokenizedTrajectory, tokenize
-from arpo.modules.checks import check_at_least, check_positive
 from arpo.modules.optimizer import GradientGuard
 from arpo.types import Trajectory
 

@@ -11,12 +11,12 @@ from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from arpo.algorithms.losses import MinibatchAverage
+from arpo.checks import check_at_least, check_positive
 from arpo.errors import ConfigError
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import tokenize
 from arpo.modules.base import PolicyModule
-from arpo.modules.checks import check_at_least, check_positive
 from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Minibatch, Sample, pick, scatter, split, without_zero_advantage
 from arpo.modules.objective import Objective

@@ -1,7 +1,6 @@
 """The objective of an update: every choice between published variants in one place."""
 
 from dataclasses import dataclass, field
-from typing import get_args
 
 import torch
 from torch import Tensor
@@ -11,9 +10,9 @@ from arpo.algorithms.corrections import truncated_importance_weights
 from arpo.algorithms.kl import KLEstimator, kl_divergence
 from arpo.algorithms.losses import Aggregation, ClipRange, LossOutput, MinibatchAverage, RatioLevel, policy_loss
 from arpo.algorithms.rewards import group_rewards
+from arpo.checks import check_at_least, check_one_of, check_positive
 from arpo.errors import ConfigError
 from arpo.models.policy import ActionLogprobs
-from arpo.modules.checks import check_at_least, check_positive
 from arpo.modules.minibatch import Minibatch
 from arpo.types import Group
 
@@ -56,15 +55,11 @@ class Objective:
     clip: ClipRange = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("estimator", self.estimator, get_args(Estimator)),
-            ("std", self.std, get_args(Deviation)),
-            ("level", self.level, get_args(RatioLevel)),
-            ("aggregation", self.aggregation, get_args(Aggregation)),
-            ("kl", self.kl, get_args(KLEstimator)),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        check_one_of(Estimator, estimator=self.estimator)
+        check_one_of(Deviation, std=self.std)
+        check_one_of(RatioLevel, level=self.level)
+        check_one_of(Aggregation, aggregation=self.aggregation)
+        check_one_of(KLEstimator, kl=self.kl)
         if (self.aggregation == "dr_grpo") != (self.dr_grpo_length is not None):
             raise ConfigError(
                 f"dr_grpo_length={self.dr_grpo_length} with aggregation={self.aggregation}: the length belongs to "

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from arpo.errors import ArpoError, RolloutError
 from arpo.rollout.episode import EpisodeSpec
 from arpo.rollout.groups import difference, rollout_metrics, select_groups
-from arpo.rollout.runner import Job, SpecRows
-from arpo.rollout.runtime import RolloutRuntime
+from arpo.rollout.runtime import Job, RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskStatistics
 from arpo.rollout.seeds import derive_seed
-from arpo.rollout.settings import RolloutSettings
 from arpo.types import RolloutBatch, Task
 
 
@@ -32,14 +30,26 @@ class RolloutCollector:
         """Begin the episodes of an iteration; a bare task is asked for with the run's own settings.
 
         Episodes of this iteration that the store holds from before a crash, made by the weights that the engine has
-        now, are taken from there.
+        now, are taken from there. The seed of an episode depends on run, iteration, task, group and member alone.
         """
         if iteration in self._submitted:
             raise ArpoError(f"iteration {iteration} was submitted already and is not collected yet")
         requests = tuple(task if isinstance(task, TaskRequest) else TaskRequest(task) for task in tasks)
+        specs = tuple(
+            tuple(
+                EpisodeSpec.of(
+                    request.task,
+                    self.settings,
+                    id=f"{iteration}/{group}/{member}",
+                    seed=derive_seed(self.settings.seed, iteration, request.task.id, group, member),
+                    max_steps=request.max_steps,
+                )
+                for member in range(request.group_size or self.settings.group_size)
+            )
+            for group, request in enumerate(requests)
+        )
         finished = self.runtime.store.finished(iteration, self.runtime.policy_version)
-        job = self.runtime.begin("train", training_specs(requests, self.settings, iteration), finished)
-        self._submitted[iteration] = requests, job
+        self._submitted[iteration] = requests, self.runtime.begin("train", specs, finished)
 
     def wait(self, iteration: int, policy_version: int) -> RolloutBatch:
         """Return the groups of a submitted iteration; blocks until its last episode has ended.
@@ -70,10 +80,10 @@ class RolloutCollector:
             raise RolloutError(
                 f"iteration {iteration} has no group left to learn from: {collected.too_small} too small because "
                 f"{job.meter.dropped} of {job.meter.total} episodes were lost, {collected.stale} too old for policy "
-                f"version {policy_version}; last causes: {job.causes}"
+                f"version {policy_version}; last causes: {job.meter.last_causes}"
             )
         counters = self.runtime.counters()
-        metrics = rollout_metrics(collected, job.meter, job.elapsed_s, environments=self.runtime.pool.size)
+        metrics = rollout_metrics(collected, job.meter, environments=self.runtime.pool.size)
         metrics |= difference(counters, self._env_counters)
         self._env_counters = counters
         return RolloutBatch(iteration, policy_version, collected.groups, metrics, collected.leftovers)
@@ -87,20 +97,3 @@ class RolloutCollector:
         """Forget what was submitted and close the runtime. Idempotent."""
         self._submitted.clear()
         self.runtime.close()
-
-
-def training_specs(requests: Sequence[TaskRequest], settings: RolloutSettings, iteration: int) -> SpecRows:
-    """Return the episodes of an iteration; their seeds depend on run, iteration, task, group and member alone."""
-    return tuple(
-        tuple(
-            EpisodeSpec.of(
-                request.task,
-                settings,
-                id=f"{iteration}/{group}/{member}",
-                seed=derive_seed(settings.seed, iteration, request.task.id, group, member),
-                max_steps=request.max_steps,
-            )
-            for member in range(request.group_size or settings.group_size)
-        )
-        for group, request in enumerate(requests)
-    )

@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from arpo.agent.actions import Action, Fail, Finished, Terminal
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.parser import parse_response
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render
+from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.protocol import StepResult
 from arpo.errors import ActionParseError, ConfigError, EngineError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
@@ -57,22 +58,6 @@ class EpisodeSpec:
         )
 
 
-class EpisodeEnv(Protocol):
-    """The part of a leased environment that an episode needs."""
-
-    async def reset(self, task: Task) -> Observation:
-        """Prepare the task and return the first observation."""
-        ...
-
-    async def step(self, action: Action) -> StepResult:
-        """Perform one action in screen pixels."""
-        ...
-
-    async def evaluate(self) -> float:
-        """Return the task reward."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Responder:
     """An engine, with the tokenizer and the prompt by which a task is put to it."""
@@ -82,7 +67,7 @@ class Responder:
     prompt: Prompt
 
 
-async def run_episode(spec: EpisodeSpec, env: EpisodeEnv, responder: Responder, meter: Meter) -> Trajectory:
+async def run_episode(spec: EpisodeSpec, env: LeasedEnv, responder: Responder, meter: Meter) -> Trajectory:
     """Return the trajectory of one episode; the same spec, weights and desktop give the same trajectory.
 
     Raises:
@@ -101,7 +86,6 @@ async def run_episode(spec: EpisodeSpec, env: EpisodeEnv, responder: Responder, 
     outcome = None
     while outcome is None:
         response = await meter.of_engine(responder.engine.generate(conversation.request()))
-        meter.saw(response)
         outcome = await _follow(response, conversation, env, meter) or conversation.next_turn()
     reward = await meter.of_env(env.evaluate())
     parsed = outcome is not Outcome.PARSE_ERROR
@@ -121,7 +105,7 @@ async def run_episode(spec: EpisodeSpec, env: EpisodeEnv, responder: Responder, 
     )
 
 
-async def _follow(response: Response, conversation: "_Conversation", env: EpisodeEnv, meter: Meter) -> Outcome | None:
+async def _follow(response: Response, conversation: "_Conversation", env: LeasedEnv, meter: Meter) -> Outcome | None:
     """Do what a response says and close its step; return how that ended the episode, None when it goes on."""
     text = conversation.chat.decode(response.token_ids)
     try:

@@ -58,15 +58,13 @@ def select_groups(
     return CollectedGroups(groups, leftovers, too_small, stale, stale_episodes)
 
 
-def rollout_metrics(
-    collected: CollectedGroups, meter: Meter, elapsed_s: float, *, environments: int
-) -> dict[str, float]:
+def rollout_metrics(collected: CollectedGroups, meter: Meter, *, environments: int) -> dict[str, float]:
     """Return what an iteration cost.
 
     `rollout/` counts what is in the batch or fell out of it; times and rates are of everything that ran, lost
     attempts among it. `env/utilization` is the share of their time that the environments worked.
     """
-    elapsed_s = max(elapsed_s, 1e-9)  # a clock that stood still, where every episode was resumed
+    elapsed_s = max(meter.elapsed_s, 1e-9)  # a clock that stood still, where every episode was resumed
     trajectories = [trajectory for group in collected.groups for trajectory in group.trajectories]
     return {
         "rollout/episodes": float(len(trajectories)),

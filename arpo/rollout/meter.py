@@ -1,4 +1,4 @@
-"""Costs of a rollout, counted while it runs."""
+"""Costs and progress of a rollout, counted while it runs."""
 
 import time
 from collections import deque
@@ -6,7 +6,6 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from arpo.errors import RolloutError
 from arpo.inference.engine import Response
 
 _T = TypeVar("_T")
@@ -16,6 +15,8 @@ _T = TypeVar("_T")
 class Meter:
     """Running counts of one job. Only the event loop's thread writes; any thread may read a number."""
 
+    name: str = ""
+    """`train` or the name of the evaluation; empty when nothing ran yet."""
     total: int = 0
     """Episodes asked for."""
     done: int = 0
@@ -36,6 +37,24 @@ class Meter:
     """Seconds of environment calls, summed over environments."""
     causes: deque[str] = field(default_factory=lambda: deque(maxlen=5))
     """The last infrastructure failures."""
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    """The end of the last episode; None while one runs."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the beginning to the end of the last episode, or to now."""
+        return (self.ended if self.ended is not None else time.monotonic()) - self.started
+
+    @property
+    def episodes_ended(self) -> int:
+        """Episodes that ended either way: with a trajectory or dropped."""
+        return self.done + self.dropped
+
+    @property
+    def last_causes(self) -> str:
+        """The last infrastructure failures, for a message."""
+        return "; ".join(self.causes) or "none"
 
     async def of_env(self, call: Awaitable[_T]) -> _T:
         """Return what an environment call gives, and count its time."""
@@ -45,35 +64,13 @@ class Meter:
         finally:
             self.env_s += time.perf_counter() - started
 
-    async def of_engine(self, call: Awaitable[_T]) -> _T:
-        """Return what an engine call gives, and count its time."""
+    async def of_engine(self, call: Awaitable[Response]) -> Response:
+        """Return the response that an engine call gives, and count its time, and it as a step."""
         started = time.perf_counter()
         try:
-            return await call
+            response = await call
         finally:
             self.generate_s += time.perf_counter() - started
-
-    def saw(self, response: Response) -> None:
-        """Count a response."""
         self.steps += 1
         self.tokens += len(response.token_ids)
-
-    def lost(self, error: RolloutError) -> None:
-        """Remember why an attempt was lost."""
-        self.causes.append(f"{type(error).__name__}: {error}")
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutStatus:
-    """Progress of a rollout, for a line that a person reads."""
-
-    name: str = ""
-    """`train` or the name of the evaluation; empty when nothing ran yet."""
-    meter: Meter = field(default_factory=Meter)
-    """The counts of the moment."""
-    elapsed_s: float = 0.0
-
-    @property
-    def episodes_ended(self) -> int:
-        """Episodes that ended either way: with a trajectory or dropped."""
-        return self.meter.done + self.meter.dropped
+        return response

@@ -1,18 +1,17 @@
 """Many episodes at once: retries, drops, and what ends on disk."""
 
 import asyncio
-import concurrent.futures
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineError, EnvError
 from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
 from arpo.rollout.fingerprint import model_fingerprint, sampling_fingerprint
-from arpo.rollout.meter import Meter, RolloutStatus
+from arpo.rollout.meter import Meter
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
@@ -21,43 +20,6 @@ log = logging.getLogger(__name__)
 
 SpecRows = tuple[tuple[EpisodeSpec, ...], ...]
 """One row a group, one spec a member."""
-
-
-@dataclass(slots=True)
-class Job:
-    """Episodes that were begun together, in rows."""
-
-    name: str
-    specs: SpecRows
-    meter: Meter
-    future: concurrent.futures.Future[list[Trajectory | None]]
-    started: float = field(default_factory=time.monotonic)
-    ended: float | None = None
-
-    def __post_init__(self) -> None:
-        self.future.add_done_callback(self._end)
-
-    def _end(self, _: object) -> None:
-        self.ended = time.monotonic()
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds from the beginning to the end of the last episode, or to now."""
-        return (self.ended if self.ended is not None else time.monotonic()) - self.started
-
-    @property
-    def causes(self) -> str:
-        """The last infrastructure failures, for a message."""
-        return "; ".join(self.meter.causes) or "none"
-
-    def rows(self) -> list[list[Trajectory | None]]:
-        """Return what came of each spec, None where the episode was lost; blocks until all have ended."""
-        found = iter(self.future.result())
-        return [[next(found) for _ in row] for row in self.specs]
-
-    def status(self) -> RolloutStatus:
-        """Return where the job stands."""
-        return RolloutStatus(self.name, replace(self.meter), self.elapsed_s)
 
 
 class EpisodeRunner:
@@ -76,9 +38,9 @@ class EpisodeRunner:
         self._episodes: set[asyncio.Task[Trajectory | None]] = set()
 
     async def run(
-        self, specs: Sequence[EpisodeSpec], meter: Meter, finished: Mapping[str, Trajectory]
-    ) -> list[Trajectory | None]:
-        """Return one trajectory a spec, in their order; None where an episode was given up.
+        self, specs: SpecRows, meter: Meter, finished: Mapping[str, Trajectory]
+    ) -> list[list[Trajectory | None]]:
+        """Return one trajectory a spec, in their rows; None where an episode was given up.
 
         Episodes are begun in the order of the specs: a pool serves in the order in which it is asked.
 
@@ -88,7 +50,8 @@ class EpisodeRunner:
             finished: Stored trajectories by id. One that has the task, the seed and the sampling settings of its spec
                 need not be run again; any other one is, and so is one from before settings were stored.
         """
-        others = sum(spec.id in finished and not self._stands_for(spec, finished[spec.id]) for spec in specs)
+        flat = [spec for row in specs for spec in row]
+        others = sum(spec.id in finished and not self._stands_for(spec, finished[spec.id]) for spec in flat)
         if others:
             log.warning(
                 "%d of %d stored episodes were sampled with other settings (seed, limits, temperature, protocol, "
@@ -96,12 +59,14 @@ class EpisodeRunner:
                 others,
                 len(finished),
             )
-        episodes = [asyncio.create_task(self._episode(spec, meter, finished.get(spec.id))) for spec in specs]
+        episodes = [asyncio.create_task(self._episode(spec, meter, finished.get(spec.id))) for spec in flat]
         self._episodes.update(episodes)
         try:
-            return list(await asyncio.gather(*episodes))
+            ended = iter(await asyncio.gather(*episodes))
         finally:
             await self._cancel(episodes)  # after an error or a cancellation others still run
+            meter.ended = time.monotonic()
+        return [[next(ended) for _ in row] for row in specs]
 
     async def close(self) -> None:
         """Cancel every running episode and wait until it has given its environment back."""
@@ -141,7 +106,7 @@ class EpisodeRunner:
                 async with self._pool.lease(spec.task) as env:
                     return await run_episode(spec, env, self._responder, meter)
             except (EnvError, EngineError) as error:
-                meter.lost(error)
+                meter.causes.append(f"{type(error).__name__}: {error}")
                 log.warning("episode %s, attempt %d of %d: %s", spec.id, attempt, most, error)
                 meter.retried += attempt < most
         meter.dropped += 1

@@ -5,6 +5,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -16,8 +17,8 @@ from arpo.host.heartbeat import still
 from arpo.inference.engine import InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
-from arpo.rollout.meter import Meter, RolloutStatus
-from arpo.rollout.runner import EpisodeRunner, Job, SpecRows
+from arpo.rollout.meter import Meter
+from arpo.rollout.runner import EpisodeRunner, SpecRows
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
@@ -46,7 +47,7 @@ class BackgroundLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             # A daemon: a second Ctrl-C must end the process even where an engine hangs in its last call.
-            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
             self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
@@ -68,19 +69,23 @@ class BackgroundLoop:
         """Cancel whatever still runs and end the thread; idempotent."""
         if self._loop is None or self._thread is None:
             return
-        self.run(_cancel_all())
         loop, self._loop = self._loop, None
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-        loop.close()
 
 
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_default_executor()
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped; then the runner cancels its tasks and waits for them and for its threads."""
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Episodes that were begun together: what is counted of them, and what will come of them, in rows."""
+
+    meter: Meter
+    future: concurrent.futures.Future[list[list[Trajectory | None]]]
 
 
 class RolloutRuntime:
@@ -122,7 +127,7 @@ class RolloutRuntime:
         self._engine: InferenceEngine | None = None
         self._runner: EpisodeRunner | None = None
         self._loop = BackgroundLoop("rollout")
-        self._current: Job | None = None
+        self._meter = Meter()
 
     def start(self) -> None:
         """Start engine and environments side by side; blocks until both are ready. Idempotent."""
@@ -154,16 +159,13 @@ class RolloutRuntime:
         """
         if self._runner is None:
             raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
-        flat = [spec for row in specs for spec in row]
-        meter = Meter(total=len(flat))
-        future = self._loop.submit(self._runner.run(flat, meter, finished))
-        self._current = Job(name, specs, meter, future)
-        return self._current
+        self._meter = Meter(name, total=sum(len(row) for row in specs))
+        return Job(self._meter, self._loop.submit(self._runner.run(specs, self._meter, finished)))
 
     def wait(self, job: Job) -> list[list[Trajectory | None]]:
         """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended."""
-        self._current = job  # the one that is waited for, though a later one may have begun
-        return job.rows()
+        self._meter = job.meter  # the one that is waited for, though a later one may have begun
+        return job.future.result()
 
     def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Send the engine new weights; blocks until it serves them."""
@@ -188,9 +190,9 @@ class RolloutRuntime:
     async def _counters(self) -> dict[str, float]:
         return self.pool.counters()
 
-    def status(self) -> RolloutStatus:
-        """Return where the rollout stands; cheap, and allowed from any thread."""
-        return self._current.status() if self._current is not None else RolloutStatus()
+    def status(self) -> Meter:
+        """Return where the rollout stands, as a copy; cheap, and allowed from any thread."""
+        return replace(self._meter)
 
     def close(self) -> None:
         """Cancel running episodes, stop environments and engine. Idempotent, and `start` may follow."""
@@ -199,7 +201,7 @@ class RolloutRuntime:
                 self._loop.run(self._close())
             finally:
                 self._loop.close()
-        self._current = None
+        self._meter = Meter()
 
     async def _close(self) -> None:
         engine, runner = self._engine, self._runner

@@ -1,12 +1,14 @@
 """The choice of what to roll out next: a sampler of tasks, and the statistics that an adaptive one reads."""
 
 import random
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from arpo.algorithms.rewards import is_success
+from arpo.checks import check_at_least
 from arpo.errors import ConfigError
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Task, Trajectory
@@ -52,12 +54,9 @@ class ShuffledTasks:
     def __init__(self, tasks: Sequence[Task], tasks_per_iteration: int, seed: int) -> None:
         if not tasks:
             raise ConfigError("there is no task to train on: the task list is empty; name at least one task")
-        if tasks_per_iteration < 1:
-            raise ConfigError(f"tasks_per_iteration must be at least 1, got {tasks_per_iteration}")
+        check_at_least(1, tasks_per_iteration=tasks_per_iteration)
         self.tasks: Mapping[str, Task] = {task.id: task for task in tasks}
-        if len(self.tasks) < len(tasks):
-            seen = [task.id for task in tasks]
-            twice = sorted({task_id for task_id in seen if seen.count(task_id) > 1})
+        if twice := sorted(task_id for task_id, times in Counter(task.id for task in tasks).items() if times > 1):
             raise ConfigError(f"task ids must be unique, but these stand twice in the list: {', '.join(twice)}")
         self._tasks_per_iteration = tasks_per_iteration
         self._seed = seed
@@ -99,9 +98,9 @@ class ShuffledTasks:
 class TaskRecord:
     """The record of one task."""
 
-    successes: deque[bool]
+    successes: list[bool] = field(default_factory=list)
     """Of the last episodes, oldest first."""
-    lengths: deque[int]
+    lengths: list[int] = field(default_factory=list)
     """Steps of the last episodes, oldest first."""
     visits: int = 0
     """Finished episodes, ever."""
@@ -123,14 +122,11 @@ class TaskStatistics:
     _records: dict[str, TaskRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ConfigError(f"window must be at least 1 episode, got {self.window}")
+        check_at_least(1, window=self.window)
 
     def __getitem__(self, task_id: str) -> TaskRecord:
         """Return the record of a task; an empty one for a task never seen."""
-        if task_id not in self._records:
-            self._records[task_id] = TaskRecord(deque(maxlen=self.window), deque(maxlen=self.window))
-        return self._records[task_id]
+        return self._records.setdefault(task_id, TaskRecord())
 
     def record(self, task_id: str, episodes: Iterable[Trajectory | None]) -> None:
         """Take episodes of a task into account, in their order; None is one that the infrastructure lost."""
@@ -142,25 +138,17 @@ class TaskStatistics:
             record.successes.append(is_success(trajectory, threshold=self.success_threshold))
             record.lengths.append(len(trajectory.steps))
             record.visits += 1
+        self._slide(record)
 
     def state_dict(self) -> dict[str, Any]:
         """Return every record as built-ins."""
-        return {
-            task_id: {
-                "successes": list(record.successes),
-                "lengths": list(record.lengths),
-                "visits": record.visits,
-                "failures": record.failures,
-            }
-            for task_id, record in self._records.items()
-        }
+        return {task_id: asdict(record) for task_id, record in self._records.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace every record; a shorter window than the one that was saved keeps the newest episodes."""
-        self._records.clear()
-        for task_id, saved in state.items():
-            record = self[task_id]
-            record.successes.extend(saved["successes"])
-            record.lengths.extend(saved["lengths"])
-            record.visits = saved["visits"]
-            record.failures = saved["failures"]
+        self._records = {task_id: TaskRecord(**deepcopy(saved)) for task_id, saved in state.items()}
+        for record in self._records.values():
+            self._slide(record)
+
+    def _slide(self, record: TaskRecord) -> None:
+        del record.successes[: -self.window], record.lengths[: -self.window]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from arpo.checks import check_at_least
 from arpo.errors import ConfigError
 
 
@@ -27,16 +28,8 @@ class RolloutSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = {
-            "group_size": self.group_size,
-            "max_steps": self.max_steps,
-            "max_tokens": self.max_tokens,
-            "min_group_size": self.min_group_size,
-            "max_attempts": self.max_attempts,
-        }
-        for name, value in counts.items():
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
+        check_at_least(1, group_size=self.group_size, max_steps=self.max_steps, max_tokens=self.max_tokens)
+        check_at_least(1, min_group_size=self.min_group_size, max_attempts=self.max_attempts)
         if self.min_group_size > self.group_size:
             raise ConfigError(
                 f"min_group_size={self.min_group_size} is above group_size={self.group_size}: every "

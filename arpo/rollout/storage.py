@@ -42,6 +42,7 @@ class TrajectoryStore:
             fsync: Wait for the disk at every record, so that not even a power cut loses a finished episode.
         """
         self.root = Path(root)
+        self._scratch = self.root / "screens" / ".partial"
         self._fsync = fsync
         self._lock = threading.Lock()
         self._writing = False
@@ -57,7 +58,9 @@ class TrajectoryStore:
             try:
                 self._begin_writing()
                 for key, png in trajectory.screenshots.items():
-                    self._write_screenshot(key, png)
+                    if not (screen := self._screen(key)).exists():
+                        with atomically(screen, sync=self._fsync, scratch=self._scratch) as partial:
+                            partial.write_bytes(png)
                 self._append(path, _encode(trajectory))
             except OSError as error:
                 raise ArpoError(
@@ -126,23 +129,12 @@ class TrajectoryStore:
     def _screen(self, key: str) -> Path:
         return self.root / "screens" / key[:2] / f"{key}.png"
 
-    @property
-    def _scratch(self) -> Path:
-        return self.root / "screens" / ".partial"
-
     def _begin_writing(self) -> None:
         """Clear away what a killed writer left; not earlier, because a reader must not touch a live writer's files."""
         if not self._writing:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch.mkdir(parents=True)
             self._writing = True
-
-    def _write_screenshot(self, key: str, png: bytes) -> None:
-        path = self._screen(key)
-        if path.exists():
-            return
-        with atomically(path, sync=self._fsync, scratch=self._scratch) as partial:
-            partial.write_bytes(png)
 
     def _append(self, path: Path, line: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

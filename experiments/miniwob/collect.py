@@ -1,8 +1,5 @@
 """The main job in numbers: `python experiments/miniwob/collect.py [outputs/arpo_miniwob] --write`."""
 
-import argparse
-import csv
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,6 +14,7 @@ from experiments.study import (  # noqa: E402
     ROOT,
     Interval,
     Run,
+    collect_options,
     origin,
     percent,
     points,
@@ -26,11 +24,11 @@ from experiments.study import (  # noqa: E402
     t_interval,
     table,
     write_block,
+    write_study,
 )
 
 LISTS = {"in_domain": "training tasks", "held_out": "held-out seeds"}
 PHASES = ("rollout", "update", "sync")
-COLUMNS = ("seed", "iteration", "success", "all_failed", "injected", "rollout_s", "update_s", "sync_s")
 
 
 def choose(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
@@ -202,17 +200,10 @@ def warmstart_seconds(runs: Path) -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="?", type=Path, default=ROOT / "outputs" / "arpo_miniwob")
-    parser.add_argument("--write", action="store_true", help="also rewrite the measured blocks of the READMEs")
-    options = parser.parse_args(arguments)
+    options = collect_options(__doc__, "arpo_miniwob", arguments)
     runs, left_out = choose(read_runs(options.runs))
-    with (HERE / "results.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows(runs))
     summary = summarize(runs, left_out, warmstart_seconds(options.runs))
-    (HERE / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_study(HERE, rows(runs), summary)
     print(report(summary))
     if options.write:
         write_block(HERE / "README.md", report(summary))

@@ -1,8 +1,5 @@
 """ARPO against GRPO in numbers: `python experiments/replay_ablation/collect.py [outputs/replay_ablation] --write`."""
 
-import argparse
-import csv
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,6 +15,7 @@ from experiments.study import (  # noqa: E402
     Interval,
     Run,
     bootstrap_interval,
+    collect_options,
     origin,
     percent,
     points,
@@ -26,12 +24,12 @@ from experiments.study import (  # noqa: E402
     t_interval,
     table,
     write_block,
+    write_study,
 )
 
 ARMS = {"on": "ARPO", "off": "GRPO"}
 FINAL = 5
 """Iterations at the end of a run whose mean is its final success: one iteration has only 64 episodes."""
-COLUMNS = ("arm", "seed", "iteration", "success", "all_failed", "injected")
 
 
 def choose(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
@@ -217,17 +215,10 @@ def headline(summary: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="?", type=Path, default=ROOT / "outputs" / "replay_ablation")
-    parser.add_argument("--write", action="store_true", help="also rewrite the measured blocks of the READMEs")
-    options = parser.parse_args(arguments)
+    options = collect_options(__doc__, "replay_ablation", arguments)
     runs, left_out = choose(read_runs(options.runs))
-    with (HERE / "results.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows(runs))
     summary = summarize(runs, left_out)
-    (HERE / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_study(HERE, rows(runs), summary)
     print(report(summary))
     if options.write:
         write_block(HERE / "README.md", report(summary))

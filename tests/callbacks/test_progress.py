@@ -111,6 +111,8 @@ def test_whoever_waits_for_the_first_weights_or_for_a_checkpoint_sees_that_it_go
     fit(tmp_path, make_collector(start=False), [Slow(), Progress(plain()), Slow()], iterations=1)
     lines = said(caplog)
     assert "iteration 1/1 · starting" in lines
+    # the first line comes from before the training's start, when nobody has said yet which iteration runs
+    assert {line.split(" · ")[0] for line in lines if line.startswith("iteration")} == {"iteration 1/1"}
     assert any(line.startswith("iteration 1/1 · saving") for line in lines)
 
 

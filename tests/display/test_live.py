@@ -78,10 +78,10 @@ def test_a_line_is_shown_while_a_block_runs(monkeypatch) -> None:
             assert console.stderr
             said.append(line().text)
 
-        def start(self) -> None:
+        def __enter__(self) -> None:
             said.append("start")
 
-        def stop(self) -> None:
+        def __exit__(self, *_) -> None:
             said.append("stop")
 
     monkeypatch.setattr("arpo.display.live.live_line", Fake)

@@ -16,13 +16,13 @@ from arpo.display.progress_line import (
     step_line,
     training_line,
 )
-from arpo.rollout.meter import Meter, RolloutStatus
+from arpo.rollout.meter import Meter
 
 
-def status(name="", episodes_done=0, episodes_total=0, elapsed_s=0.0, dropped=0, **counts) -> RolloutStatus:
+def status(name="", episodes_done=0, episodes_total=0, elapsed_s=0.0, dropped=0, **counts) -> Meter:
     """`episodes_done` ended, of which `dropped` gave no trajectory."""
-    meter = Meter(total=episodes_total, done=episodes_done - dropped, dropped=dropped, **counts)
-    return RolloutStatus(name, meter, elapsed_s)
+    done = episodes_done - dropped
+    return Meter(name, episodes_total, done, dropped=dropped, started=0.0, ended=elapsed_s, **counts)
 
 
 ROLLING = status(name="train", episodes_done=16, episodes_total=64, successes=4, steps=40, elapsed_s=8.0)

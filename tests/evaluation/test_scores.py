@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from arpo.evaluation.scores import evaluate, pass_at_k, wilson_interval
+from arpo.evaluation.scores import Score, evaluate, pass_at_k
 from arpo.types import Outcome, Task
 from tests.rollout.trajectories import make_trajectory
 
@@ -12,26 +12,20 @@ def score(trajectories, tasks, name="evaluation", success_threshold=0.5, lost=0)
     return evaluate(trajectories, tasks, name=name, success_threshold=success_threshold, lost=lost)
 
 
+def interval(successes: int, n: int) -> tuple[float, float]:
+    return Score("any", n, successes, task_reward=0.0, steps=1.0, outcomes={}).interval
+
+
 def test_the_wilson_interval_of_half():
-    # n=10, z=1.96, z²=3.8416: centre (0.5 + 0.19208) / 1.38416 = 0.5
-    # margin 1.96·√(0.025 + 3.8416/400) / 1.38416 = 1.96·√0.034604 / 1.38416 = 0.364602 / 1.38416 = 0.263410
-    assert wilson_interval(5, 10) == pytest.approx((0.236590, 0.763410), abs=1e-6)
+    # n=10, z=1.959964, z²=3.841459: centre (0.5 + 3.841459/20) / 1.3841459 = 0.5
+    # margin z·√(0.025 + z²/400) / 1.3841459 = z·√0.03460365 / 1.3841459 = 0.364594 / 1.3841459 = 0.263407
+    assert interval(5, 10) == pytest.approx((0.236593, 0.763407), abs=1e-6)
 
 
 def test_the_wilson_interval_has_a_width_where_all_succeed_or_fail():
-    # p=0, n=4: (z²/8 ± z·√(z²/64)) / (1 + z²/4) = (0.4802 ± 0.4802) / 1.9604
-    assert wilson_interval(0, 4) == pytest.approx((0.0, 0.489900), abs=1e-6)
-    assert wilson_interval(4, 4) == pytest.approx((1 - 0.489900, 1.0), abs=1e-6)
-
-
-def test_the_wilson_interval_of_nothing_says_nothing():
-    assert wilson_interval(0, 0) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize(("successes", "n"), [(2, 1), (-1, 3)])
-def test_impossible_counts_have_no_interval(successes: int, n: int):
-    with pytest.raises(ValueError, match="between 0 and n"):
-        wilson_interval(successes, n)
+    # p=0, n=4: (z²/8 ± z·√(z²/64)) / (1 + z²/4) = (0.480182 ± 0.480182) / 1.960365
+    assert interval(0, 4) == pytest.approx((0.0, 0.489891), abs=1e-6)
+    assert interval(4, 4) == pytest.approx((1 - 0.489891, 1.0), abs=1e-6)
 
 
 def test_pass_at_k_by_hand():
@@ -74,7 +68,7 @@ def example():
 def test_an_evaluation_counts_by_task_by_domain_and_over_all():
     result = example()
     assert result.success_rate == 2 / 6
-    assert result.overall.interval == wilson_interval(2, 6)
+    assert result.overall.interval == interval(2, 6)
     assert result.overall.task_reward == pytest.approx(2.4 / 6)  # partial credit counts here and not above
     assert result.overall.steps == pytest.approx(16 / 6)
     assert result.overall.outcomes == {"finished": 3, "max_steps": 2, "parse_error": 1}

@@ -125,7 +125,7 @@ def test_a_group_that_cannot_be_judged_is_dropped_and_counted_and_never_scored(c
     assert (collector.statistics[TASKS[1].id].failures, collector.statistics[TASKS[1].id].visits) == (4, 0)
     assert collector.statistics[TASKS[0].id].success_rate == 1.0
     progress = collector.runtime.status()
-    assert (progress.episodes_ended, progress.meter.dropped) == (12, 4)
+    assert (progress.episodes_ended, progress.dropped) == (12, 4)
 
 
 def test_a_group_survives_the_loss_of_some_members(chat, make_collector, tmp_path):
@@ -195,7 +195,7 @@ def test_a_context_too_short_for_one_prompt_ends_the_run(make_collector):
 
 
 def until_all_have_ended(collector):
-    while collector.runtime.status().episodes_ended < collector.runtime.status().meter.total:
+    while collector.runtime.status().episodes_ended < collector.runtime.status().total:
         time.sleep(0.01)
 
 

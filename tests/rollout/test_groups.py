@@ -55,9 +55,11 @@ def test_a_group_that_lost_every_episode_leaves_nothing_over():
 
 
 def test_metrics_by_hand():
-    meter = Meter(steps=10, tokens=40, env_s=6.0, generate_s=3.0, retried=2, dropped=1, resumed=4)
+    meter = Meter(
+        steps=10, tokens=40, env_s=6.0, generate_s=3.0, retried=2, dropped=1, resumed=4, started=5.0, ended=7.0
+    )
     selection = select_groups(REQUESTS, [row(5, 5), row(4, 5), row(None, None)], min_group_size=2, oldest=5)
-    metrics = rollout_metrics(selection, meter, elapsed_s=2.0, environments=4)
+    metrics = rollout_metrics(selection, meter, environments=4)
     assert metrics == pytest.approx(
         {
             "rollout/episodes": 2,

@@ -124,9 +124,9 @@ def test_the_status_can_be_read_from_another_thread(chat, make_collector):
     watcher.join()
     last = collector.runtime.status()
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
-    assert (last.name, last.episodes_ended, last.meter.total) == ("train", 16, 16)
-    assert last.meter.successes == sum(trajectory.task_reward for trajectory in trajectories)
-    assert last.meter.steps == sum(len(trajectory.steps) for trajectory in trajectories)
+    assert (last.name, last.episodes_ended, last.total) == ("train", 16, 16)
+    assert last.successes == sum(trajectory.task_reward for trajectory in trajectories)
+    assert last.steps == sum(len(trajectory.steps) for trajectory in trajectories)
     assert collector.runtime.pool.states()["idle"] == 3
     done = [progress.episodes_ended for progress in seen if progress.name]
     assert done == sorted(done)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from PIL import Image
 
 from arpo.agent.actions import (
@@ -36,24 +37,8 @@ from arpo.envs.miniwob.tasks import known_pages, miniwob_task, miniwob_tasks, pa
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 
-DEMO_PAGES = (
-    "click-test-2",
-    "click-dialog-2",
-    "click-color",
-    "focus-text-2",
-    "click-tab",
-    "click-widget",
-    "grid-coordinate",
-    "click-button-sequence",
-    "click-option",
-    "click-collapsible",
-    "click-checkboxes",
-    "enter-text",
-    "simple-arithmetic",
-    "use-spinner",
-    "login-user",
-    "enter-password",
-)
+ROOT = Path(__file__).parents[3]
+DEMO_PAGES = tuple(OmegaConf.load(ROOT / "conf/tasks/miniwob_16.yaml").pages)
 
 SOLUTIONS = Path(env_module.__file__).with_name("solutions.js").read_text()
 SOLVABLE_PAGES = tuple(sorted(re.findall(r"^    '([\w-]+)':", SOLUTIONS, re.MULTILINE)))
