@@ -11,6 +11,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, get_args
 
 
 class ArpoError(Exception):
@@ -82,3 +83,36 @@ def env_boundary(kind: str, what: str) -> Iterator[None]:
         raise
     except Exception as error:  # the one broad except: whatever a desktop raises is an environment failure
         raise EnvError(kind, f"{what}: {type(error).__name__}: {error}") from error
+
+
+def check_at_least(bound: float, **values: float) -> None:
+    """Refuse a value below `bound`.
+
+    Raises:
+        ConfigError: Names the argument, its value and the bound.
+    """
+    for name, value in values.items():
+        if not value >= bound:
+            raise ConfigError(f"{name} must be at least {bound}, got {value}")
+
+
+def check_positive(**values: float) -> None:
+    """Refuse a value that is not above 0.
+
+    Raises:
+        ConfigError: Names the argument and its value.
+    """
+    for name, value in values.items():
+        if not value > 0:
+            raise ConfigError(f"{name} must be above 0, got {value}")
+
+
+def check_one_of(choices: Any, **values: str) -> None:
+    """Refuse a value that is not one of the strings of a `Literal`.
+
+    Raises:
+        ConfigError: Names the argument, its value and what is allowed.
+    """
+    for name, value in values.items():
+        if value not in get_args(choices):
+            raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")

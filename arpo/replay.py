@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success, is_worth_replaying
-from arpo.checks import check_one_of
-from arpo.errors import CheckpointError
+from arpo.errors import CheckpointError, check_one_of
 from arpo.types import Group, Trajectory
 
 Trigger = Literal["all_failed", "official"]

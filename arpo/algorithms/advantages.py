@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from arpo.checks import check_at_least, check_one_of
+from arpo.errors import check_at_least, check_one_of
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "pass_at_k"]
 Deviation = Literal["sample", "population"]

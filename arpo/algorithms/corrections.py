@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from arpo.algorithms.losses import MAX_LOG_RATIO
-from arpo.checks import check_one_of
+from arpo.errors import check_one_of
 
 CorrectionLevel = Literal["token", "sequence"]
 

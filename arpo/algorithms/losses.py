@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from arpo.checks import check_one_of
+from arpo.errors import check_one_of
 
 MAX_LOG_RATIO = 20.0
 """Bound of a log-ratio before `exp`. e^20 ≈ 5e8 is far outside of any clip range, so no useful value changes, but

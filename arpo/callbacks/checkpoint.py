@@ -12,8 +12,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 from typing_extensions import override
 
-from arpo.checks import check_at_least
-from arpo.errors import CheckpointError
+from arpo.errors import CheckpointError, check_at_least
 from arpo.host.files import PARTIAL, atomically
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import lightning as L
 from typing_extensions import override
 
-from arpo.checks import check_at_least, check_positive
+from arpo.errors import check_at_least, check_positive
 from arpo.inference.probe import Answer, Freshness, ask, freshness, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import runtime_of

@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success
-from arpo.checks import check_one_of
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_one_of
 from arpo.evaluation.evaluate import roll_out
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.rollout.runtime import RolloutRuntime

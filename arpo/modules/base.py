@@ -8,8 +8,7 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from typing_extensions import override
 
-from arpo.checks import check_at_least, check_positive
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.collate import collate, micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import TokenizedTrajectory, tokenize

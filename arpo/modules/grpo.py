@@ -11,8 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from arpo.algorithms.losses import MinibatchAverage
-from arpo.checks import check_at_least, check_positive
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import tokenize

@@ -10,8 +10,7 @@ from arpo.algorithms.corrections import truncated_importance_weights
 from arpo.algorithms.kl import KLEstimator, kl_divergence
 from arpo.algorithms.losses import Aggregation, ClipRange, LossOutput, MinibatchAverage, RatioLevel, policy_loss
 from arpo.algorithms.rewards import group_rewards
-from arpo.checks import check_at_least, check_one_of, check_positive
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least, check_one_of, check_positive
 from arpo.models.policy import ActionLogprobs
 from arpo.modules.minibatch import Minibatch
 from arpo.types import Group

@@ -7,8 +7,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from typing_extensions import override
 
-from arpo.checks import check_at_least
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least
 from arpo.models.collate import micro_batches
 from arpo.models.policy import Policy
 from arpo.models.tokenization import tokenize

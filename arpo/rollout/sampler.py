@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from arpo.algorithms.rewards import is_success
-from arpo.checks import check_at_least
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Task, Trajectory
 

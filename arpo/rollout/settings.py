@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from arpo.checks import check_at_least
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least
 
 
 @dataclass(frozen=True, slots=True)
