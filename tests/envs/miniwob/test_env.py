@@ -30,12 +30,12 @@ from arpo.agent.actions import (
 )
 from arpo.envs.contract import check_env, check_episode
 from arpo.envs.miniwob import env as env_module
-from arpo.envs.miniwob.chromium import find_chromium
 from arpo.envs.miniwob.env import FIRST_SCREENS, MiniWobEnv
 from arpo.envs.miniwob.tab import BROWSERS, DESKTOP_COLOUR, Geometry
 from arpo.envs.miniwob.tasks import known_pages, miniwob_task, miniwob_tasks, pages_directory
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
+from tests.browser import chromium_is_missing, needs_chromium
 
 ROOT = Path(__file__).parents[3]
 DEMO_PAGES = tuple(OmegaConf.load(ROOT / "conf/tasks/miniwob_16.yaml").pages)
@@ -44,19 +44,8 @@ SOLUTIONS = Path(env_module.__file__).with_name("solutions.js").read_text()
 SOLVABLE_PAGES = tuple(sorted(re.findall(r"^    '([\w-]+)':", SOLUTIONS, re.MULTILINE)))
 
 
-def chromium_is_missing() -> bool:
-    try:
-        find_chromium()
-    except ConfigError:
-        return True
-    return False
-
-
-needs_browser = pytest.mark.skipif(chromium_is_missing(), reason="no Chromium in PATH and no ARPO_CHROMIUM")
-
-
 def browser(test):
-    return pytest.mark.browser(needs_browser(test))
+    return pytest.mark.browser(needs_chromium(test))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -122,7 +111,7 @@ def test_a_page_that_does_not_exist_is_refused():
 
 
 @pytest.mark.parametrize("config", [{}, {"page": "nowhere", "seed": 1}, {"page": "click-test", "seed": "1"}])
-@needs_browser
+@needs_chromium
 def test_a_task_without_page_or_seed_is_refused_before_a_browser_starts(config):
     with pytest.raises(TaskFormatError, match="config"):
         MiniWobEnv().reset(Task("x", "", "", config))

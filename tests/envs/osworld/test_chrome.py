@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from arpo.envs.miniwob.chromium import find_chromium
 from arpo.envs.osworld.chrome import ChromeTabs
+from tests.browser import needs_chromium
 from tests.envs.osworld.guest import running_guest
-from tools.setup import find_chromium
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(find_chromium() is None, reason="no Chromium: install it or set ARPO_CHROMIUM"),
+    needs_chromium,
 ]
 
 
