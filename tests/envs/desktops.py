@@ -1,5 +1,6 @@
 """What the tests of real desktops share: one reason to skip, tasks, and desktops that are surely removed."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from arpo.host.containers import OWN_ENGINE
 from arpo.types import Task
 
 IMAGE = "arpo/desktop:plain"
@@ -16,12 +18,18 @@ QUICK = {"quiet_s": 0.05, "settle_limit_s": 2.0, "wait_s": 0.05, "screen": (640,
 """Desktops for tests: small, and looked at soon."""
 
 
+def _answers() -> bool:
+    return subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False).returncode == 0
+
+
 @cache
 def missing(image: str = IMAGE) -> str:
     """Why tests with this image cannot run here; empty where they can."""
     if shutil.which("docker") is None:
         return "no Docker engine: there is no `docker` command; docker/start_engine.sh installs and starts one"
-    if subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False).returncode != 0:
+    if not _answers() and OWN_ENGINE.is_socket():
+        os.environ.setdefault("DOCKER_HOST", f"unix://{OWN_ENGINE}")  # the one of `make desktop`, as ARPO itself looks
+    if not _answers():
         return "no Docker engine answers `docker info`; docker/start_engine.sh starts one"
     found = subprocess.run(["docker", "image", "inspect", image], capture_output=True, timeout=20, check=False)
     variant = image.partition(":")[2]
