@@ -49,7 +49,7 @@ EARLY = [
         "rollout.settings.group_size=four should be a valid",
     ),
     ("train.py experiment=smoke rollout.settings.max_tokens=2048", "max_context=1024 must be above"),
-    ("train.py experiment=arpo_miniwob env.size=0", "size must be greater than 0, got 0"),
+    ("train.py experiment=arpo_miniwob env.size=0", "size must be above 0, got 0"),
     ("train.py experiment=arpo_miniwob env.make_env.tabs=0", "tabs must be at least 1"),
     ("train.py experiment=smoke env.backend=spark", "spark"),
     ("train.py experiment=smoke tasks.train.count=-1", "count must not be negative, got -1"),

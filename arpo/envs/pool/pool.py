@@ -13,7 +13,7 @@ from arpo.envs.pool.ray import RayBackend
 from arpo.envs.pool.slots import Host, Roster, Slot, SlotState, make_slots
 from arpo.envs.pool.worker import Backend, Method, ThreadBackend, Worker
 from arpo.envs.protocol import DesktopEnv
-from arpo.errors import ArpoError, ConfigError, EnvError
+from arpo.errors import ArpoError, ConfigError, EnvError, check_positive
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
@@ -56,10 +56,10 @@ class EnvPool:
         recycle_after: int | None = None,
         backend: Literal["ray", "thread"] | Backend = "ray",
     ) -> None:
-        _check_positive(size=size, envs_per_worker=envs_per_worker, reset_timeout_s=reset_timeout_s)
-        _check_positive(step_timeout_s=step_timeout_s, evaluate_timeout_s=evaluate_timeout_s)
+        check_positive(size=size, envs_per_worker=envs_per_worker, reset_timeout_s=reset_timeout_s)
+        check_positive(step_timeout_s=step_timeout_s, evaluate_timeout_s=evaluate_timeout_s)
         if recycle_after is not None:
-            _check_positive(recycle_after=recycle_after)
+            check_positive(recycle_after=recycle_after)
         self.size = size
         self._make_env = make_env
         self._envs_per_worker = envs_per_worker
@@ -267,9 +267,3 @@ def _backend(backend: Literal["ray", "thread"] | Backend) -> Backend:
             raise ConfigError(f"backend must be 'ray', 'thread' or an object that starts workers, got {backend!r}")
         case _:
             return backend
-
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ConfigError(f"{name} must be greater than 0, got {value}")
