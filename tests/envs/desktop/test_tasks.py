@@ -104,3 +104,14 @@ def test_a_command_of_a_check_does_not_take_as_long_as_a_pool_waits():
     }
     assert run_checks(read_task(task(evaluator=evaluator)), guest) == 1.0
     assert guest.limits_s == [15.0]
+
+
+@pytest.mark.parametrize(("conj", "reward"), [("and", 0.0), ("or", 1.0)])
+def test_of_two_checks_one_holds(conj, reward):
+    evaluator = {
+        "func": ["exact_match", "exact_match"],
+        "result": [{"type": "vm_command_line", "command": "cat list"}] * 2,
+        "expected": [RULE, {"type": "rule", "rules": {"expected": "y"}}],  # the guest says x
+        "conj": conj,
+    }
+    assert run_checks(read_task(task(evaluator=evaluator)), SlowGuest()) == reward
