@@ -61,7 +61,9 @@ class Policy(nn.Module):
 
     Args:
         path: Directory or hub name.
-        dtype: Of the weights and of the computation.
+        dtype: Of the computation and of frozen weights. Weights that are trained are float32, whatever it is: in
+            bfloat16 half a unit in the last place is far above an update at a rate of 1e-6, and sums of gradients lose
+            what they add up.
         gradient_checkpointing: Keep only the input of each block for the backward pass.
         train_vision: Train the vision tower; otherwise it is frozen and computed without gradients.
         lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
@@ -91,8 +93,9 @@ class Policy(nn.Module):
         self.path = path
         self.chat = ChatTokenizer(path)
         self.images = ImageProcessor(path)
+        # A frozen base, which is nearly everything with LoRA, never exists in float32.
         self.model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            path, dtype=torch_dtype, attn_implementation=attention
+            path, dtype=torch.float32 if lora is None else torch_dtype, attn_implementation=attention
         )
         vision = self.model.model.visual
         vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
@@ -100,6 +103,9 @@ class Policy(nn.Module):
         if lora is not None:
             _add_lora(self.model, lora)
         vision.requires_grad_(train_vision)
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else torch_dtype)
+        self._dtype = torch_dtype
         self._train_vision = train_vision
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -132,7 +138,8 @@ class Policy(nn.Module):
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
         batch = batch.to(self.device)
-        hidden = self._hidden_states(batch)
+        with torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            hidden = self._hidden_states(batch)
         # The state at one token predicts the next.
         predicts = batch.action_mask[:, 1:]
         logprobs, entropy = chosen_logprobs(
@@ -150,10 +157,11 @@ class Policy(nn.Module):
     def checkpoint_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every weight by its name in a Qwen2.5-VL checkpoint file, LoRA merged, a tied output layer left out.
 
-        These are the names that `save_pretrained` writes and that vLLM's `load_weights` takes.
+        These are the names that `save_pretrained` writes and that vLLM's `load_weights` takes. All are in the format
+        of the computation: that is what the forward pass rounds them to.
         """
         for name, tensor in _merged_weights(self.model):
-            yield checkpoint_name(name), tensor
+            yield checkpoint_name(name), tensor.to(self._dtype)
 
     def save(self, directory: str | Path) -> None:
         """Write a checkpoint, LoRA merged, that `from_pretrained` and vLLM load."""
@@ -167,9 +175,10 @@ class Policy(nn.Module):
                 shutil.copy(file, directory)
 
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
-        embeddings = self.model.get_input_embeddings()(batch.input_ids)
+        # From here on every block adds to it in this format, as in the engine.
+        embeddings = self.model.get_input_embeddings()(batch.input_ids).to(self._dtype)
         with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
-            vision = self.model.model.visual(batch.pixel_values.to(self.model.dtype), grid_thw=batch.image_grid)
+            vision = self.model.model.visual(batch.pixel_values.to(self._dtype), grid_thw=batch.image_grid)
         seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
         embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
         hidden: Tensor = self.model.model.language_model(
@@ -206,9 +215,13 @@ class _PatchEmbedding(nn.Module):
 def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
     """Put low-rank updates into the model in place, without a wrapper that would rename everything."""
     from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.lora import LoraLayer
 
     config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=LORA_TARGETS)
     inject_adapter_in_model(config, model)
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            module.cast_input_dtype_enabled = False  # autocast does it, without a float32 copy of every input
 
 
 def _merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
