@@ -24,6 +24,7 @@ from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, Sampling, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.images import ImagePatches, ImageProcessor
+from arpo.models.logprobs import Float32Head
 from arpo.models.names import checkpoint_name
 from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
@@ -83,6 +84,7 @@ class HfEngine(PumpedEngine):
 
     def _start(self) -> None:
         model = Qwen2_5_VLForConditionalGeneration.from_pretrained(self._path, dtype=self._dtype)
+        model.lm_head = Float32Head(model.lm_head, self._dtype)
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
         self._parameters = {checkpoint_name(name): tensor for name, tensor in self._model.named_parameters()}
 

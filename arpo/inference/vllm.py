@@ -104,6 +104,7 @@ class VllmEngine(PumpedEngine):
             "limit_mm_per_prompt": {"image": max_images, "video": 0},
             "enable_prefix_caching": not deterministic,
             "logprobs_mode": "processed_logprobs",
+            "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
             "generation_config": "vllm",  # a checkpoint's top-p or penalties would make the log-probabilities lie
             "disable_log_stats": True,
             "use_tqdm_on_load": False,

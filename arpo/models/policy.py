@@ -17,7 +17,7 @@ from arpo.errors import ConfigError
 from arpo.host.trial import before_start
 from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
-from arpo.models.logprobs import chosen_logprobs, pack_left
+from arpo.models.logprobs import Float32Head, chosen_logprobs, pack_left
 from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
 
@@ -97,6 +97,7 @@ class Policy(nn.Module):
         self.model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
             path, dtype=torch.float32 if lora is None else torch_dtype, attn_implementation=attention
         )
+        self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
         vision = self.model.model.visual
         vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
         self.model.requires_grad_(requires_grad=lora is None)

@@ -178,6 +178,23 @@ def test_many_gradients_in_bfloat16_add_up_without_loss(tiny_model: Path) -> Non
             torch.testing.assert_close(parameter.grad, 64 * once[name], rtol=1e-4, atol=1e-4, msg=name)
 
 
+@pytest.mark.parametrize("lora", [None, LoraSettings(4)], ids=["all", "lora"])
+def test_in_bfloat16_log_probabilities_are_those_of_a_float32_head(tiny_model: Path, lora: LoraSettings | None) -> None:
+    half = Policy(tiny_model, dtype="bfloat16", train_vision=False, lora=lora)
+    norm = half.model.model.language_model.norm
+    norm.weight.data.fill_(20.0)  # logits of the size of a trained model's: their standard deviation is about 4
+    states: list[Tensor] = []
+    norm.register_forward_hook(lambda norm, inputs, output: states.append(output.detach()))
+    batch = mixed_batch(half)
+    output = half.action_logprobs(batch)
+    predicts = batch.action_mask[:, 1:]
+    logits = states[0][:, :-1][predicts].double() @ half.model.lm_head.weight.detach().bfloat16().double().T
+    assert 16 < logits.abs().max() < 64
+    logits[:, list(half.chat.forbidden_ids)] = -torch.inf
+    expected = logits.log_softmax(-1).gather(1, batch.input_ids[:, 1:][predicts][:, None])[:, 0]
+    torch.testing.assert_close(output.logprobs[output.mask].double(), expected, atol=1e-4, rtol=0)
+
+
 def test_bfloat16_is_close(tiny_model: Path, policy: Policy) -> None:
     half = Policy(tiny_model, dtype="bfloat16")
     output = half.action_logprobs(mixed_batch(half))
