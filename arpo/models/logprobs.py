@@ -26,6 +26,7 @@ class Float32Head(nn.Module):
         self._dtype = dtype
 
     def forward(self, hidden: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows vocabulary"]:
+        """Return the logits, in float32."""
         with torch.autocast(hidden.device.type, enabled=False):
             return nn.functional.linear(hidden.float(), self.weight.to(self._dtype).float())
 

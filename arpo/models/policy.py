@@ -18,15 +18,13 @@ from arpo.host.trial import before_start
 from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import Float32Head, chosen_logprobs, pack_left
+from arpo.models.lora import adapter_tensors, add_lora, merged_weights, update_error
 from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
 
 log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-LORA_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
-"""Every linear layer of the language model's blocks, none of the vision tower's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +85,8 @@ class Policy(nn.Module):
     ) -> None:
         super().__init__()
         torch_dtype = dtype_of(dtype)
+        if lora is not None and train_vision:
+            raise ConfigError("lora trains the language model's blocks and nothing else: set train_vision=false")
         if logits_chunk < 1:
             raise ConfigError(f"logits_chunk must be at least 1, got {logits_chunk}")
         before_start()
@@ -102,12 +102,13 @@ class Policy(nn.Module):
         vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
         self.model.requires_grad_(requires_grad=lora is None)
         if lora is not None:
-            _add_lora(self.model, lora)
+            add_lora(self.model, lora.rank, lora.alpha)
         vision.requires_grad_(train_vision)
         for parameter in self.model.parameters():
             parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else torch_dtype)
         self._dtype = torch_dtype
         self._train_vision = train_vision
+        self._lora = lora
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self._logits_chunk = logits_chunk
@@ -156,17 +157,36 @@ class Policy(nn.Module):
         return ActionLogprobs(packed, mask, None if entropy is None else pack_left(entropy, predicts)[0])
 
     def checkpoint_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every weight by its name in a Qwen2.5-VL checkpoint file, LoRA merged, a tied output layer left out.
+        """Yield what an engine that loaded the same checkpoint needs: every weight, or with LoRA the adapter alone.
 
-        These are the names that `save_pretrained` writes and that vLLM's `load_weights` takes. All are in the format
-        of the computation: that is what the forward pass rounds them to.
+        Weights have the names that `save_pretrained` writes and that vLLM's `load_weights` takes, a tied output layer
+        left out; adapters those of `arpo.models.lora.adapter_tensors`. All are in the format of the computation: that
+        is what the forward pass rounds them to.
         """
-        for name, tensor in _merged_weights(self.model):
-            yield checkpoint_name(name), tensor.to(self._dtype)
+        if self._lora is not None:
+            tensors = adapter_tensors(self.model)
+        else:
+            tensors = ((checkpoint_name(name), weight.detach()) for name, weight in self.model.named_parameters())
+        for name, tensor in tensors:
+            yield name, tensor.to(self._dtype)
+
+    def update_error(self) -> float | None:
+        """Return how much of LoRA's update is lost on its way to the engine, as a share of it.
+
+        It is ‖ΔW that is sent - ΔW‖ / ‖ΔW‖ over a few layers (`arpo.models.lora.update_error`); None without LoRA, and
+        before the first update.
+        """
+        return None if self._lora is None else update_error(self.model, self._dtype)
 
     def save(self, directory: str | Path) -> None:
-        """Write a checkpoint, LoRA merged, that `from_pretrained` and vLLM load."""
-        self.model.save_pretrained(directory, state_dict=dict(_merged_weights(self.model)))
+        """Write a checkpoint that `from_pretrained` and vLLM load.
+
+        Its weights are in the format of the computation; those that LoRA is merged into are in float32.
+        """
+        merged = {
+            name: weight if self._lora else weight.to(self._dtype) for name, weight in merged_weights(self.model)
+        }
+        self.model.save_pretrained(directory, state_dict=merged)
         mode = (Path(directory) / "config.json").stat().st_mode
         for weights in Path(directory).glob("*.safetensors"):
             weights.chmod(mode)  # safetensors writes for the owner alone, whatever the umask says
@@ -211,29 +231,3 @@ class _PatchEmbedding(nn.Module):
 
     def forward(self, patches: Float[Tensor, "patches features"]) -> Float[Tensor, "patches hidden"]:
         return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
-
-
-def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
-    """Put low-rank updates into the model in place, without a wrapper that would rename everything."""
-    from peft import LoraConfig, inject_adapter_in_model
-    from peft.tuners.lora import LoraLayer
-
-    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=LORA_TARGETS)
-    inject_adapter_in_model(config, model)
-    for module in model.modules():
-        if isinstance(module, LoraLayer):
-            module.cast_input_dtype_enabled = False  # autocast does it, without a float32 copy of every input
-
-
-def _merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights by their names without LoRA; where there is an update, base plus update."""
-    from peft.tuners.lora import LoraLayer
-
-    updated = {f"{name}.": module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    # named_parameters gives a tied output layer once, as the embedding.
-    for name, parameter in model.named_parameters():
-        owner, _, own_name = name.partition("base_layer.")
-        if owner in updated and own_name == "weight":
-            yield owner + own_name, parameter.detach() + updated[owner].get_delta_weight("default").detach()
-        elif ".lora_" not in name:
-            yield owner + own_name, parameter.detach()

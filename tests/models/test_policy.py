@@ -179,7 +179,9 @@ def test_many_gradients_in_bfloat16_add_up_without_loss(tiny_model: Path) -> Non
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(4)], ids=["all", "lora"])
-def test_in_bfloat16_log_probabilities_are_those_of_a_float32_head(tiny_model: Path, lora: LoraSettings | None) -> None:
+def test_in_bfloat16_log_probabilities_are_those_of_a_float32_head(
+    tiny_model: Path, lora: LoraSettings | None
+) -> None:
     half = Policy(tiny_model, dtype="bfloat16", train_vision=False, lora=lora)
     norm = half.model.model.language_model.norm
     norm.weight.data.fill_(20.0)  # logits of the size of a trained model's: their standard deviation is about 4
@@ -212,8 +214,8 @@ def test_lora_starts_as_the_base_and_trains_the_language_blocks_only(tiny_model:
     assert all("language_model.layers." in name and ".lora_" in name for name in trained)
 
 
-def with_random_lora(directory: Path) -> Policy:
-    policy = Policy(directory, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
+def with_random_lora(directory: Path, dtype: Any = "float32") -> Policy:
+    policy = Policy(directory, dtype=dtype, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in policy.model.named_parameters():
@@ -244,11 +246,8 @@ def test_a_saved_policy_loads_as_a_checkpoint_with_the_same_logprobs(
     assert torch.allclose(base, expected, atol=1e-3) != lora
 
 
-@pytest.mark.parametrize("lora", [False, True])
-def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(
-    tiny_model: Path, tmp_path: Path, lora: bool
-) -> None:
-    policy = with_random_lora(tiny_model) if lora else Policy(tiny_model)
+def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(tiny_model: Path, tmp_path: Path) -> None:
+    policy = Policy(tiny_model)
     policy.save(tmp_path)
     tensors = list(policy.checkpoint_tensors())
     assert len(tensors) == len(dict(tensors))
@@ -256,6 +255,40 @@ def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(
     for saved in (load_file(tmp_path / "model.safetensors"), load_file(tiny_model / "model.safetensors")):
         assert dict(tensors).keys() == saved.keys()
     torch.testing.assert_close(dict(tensors), load_file(tmp_path / "model.safetensors"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_with_lora_the_tensors_for_the_engine_are_the_adapter_s_in_the_format_of_the_computation(
+    tiny_model: Path, dtype: str
+) -> None:
+    policy = with_random_lora(tiny_model, dtype)
+    tensors = dict(policy.checkpoint_tensors())
+    assert len(tensors) == 2 * 7 * 2
+    assert all(".lora_" in name for name in tensors)
+    assert {tensor.dtype for tensor in tensors.values()} == {getattr(torch, dtype)}
+    assert not any(tensor.requires_grad for tensor in tensors.values())
+
+
+def test_what_lora_s_update_loses_on_its_way_is_known(tiny_model: Path) -> None:
+    assert Policy(tiny_model).update_error() is None
+    assert with_random_lora(tiny_model).update_error() == 0
+    assert 0 < with_random_lora(tiny_model, "bfloat16").update_error() < 0.01
+
+
+def test_a_bfloat16_policy_is_saved_in_bfloat16_and_an_update_of_lora_in_float32(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    Policy(tiny_model, dtype="bfloat16").save(tmp_path / "all")
+    assert {tensor.dtype for tensor in load_file(tmp_path / "all" / "model.safetensors").values()} == {torch.bfloat16}
+    with_random_lora(tiny_model, "bfloat16").save(tmp_path / "lora")
+    saved = load_file(tmp_path / "lora" / "model.safetensors")
+    assert saved["model.layers.0.mlp.up_proj.weight"].dtype == torch.float32
+    assert saved["model.embed_tokens.weight"].dtype == torch.bfloat16
+
+
+def test_lora_beside_a_trained_vision_tower_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ConfigError, match="set train_vision=false"):
+        Policy(tiny_model, lora=LoraSettings(4))
 
 
 def test_an_untied_output_layer_is_among_the_tensors(tmp_path: Path) -> None:
