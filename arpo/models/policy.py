@@ -104,9 +104,8 @@ class Policy(nn.Module):
         if lora is not None:
             add_lora(self.model, lora.rank, lora.alpha)
         vision.requires_grad_(train_vision)
-        for parameter in self.model.parameters():
-            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else torch_dtype)
         self._dtype = torch_dtype
+        self._set_formats()
         self._train_vision = train_vision
         self._lora = lora
         if gradient_checkpointing:
@@ -115,6 +114,12 @@ class Policy(nn.Module):
         self._forbidden: Tensor
         forbidden = torch.tensor(self.chat.forbidden_ids, dtype=torch.int64)
         self.register_buffer("_forbidden", forbidden, persistent=False)
+
+    def freeze(self) -> "Policy":
+        """Train nothing from here on, and hold all weights in the format of the computation; returns the policy."""
+        self.eval().requires_grad_(requires_grad=False)
+        self._set_formats()
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -194,6 +199,10 @@ class Policy(nn.Module):
         for pattern in ("*token*", "*processor_config.json", "chat_template*", "vocab.json", "merges.txt"):
             for file in source.glob(pattern):
                 shutil.copy(file, directory)
+
+    def _set_formats(self) -> None:
+        for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too
+            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else self._dtype)
 
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
         # From here on every block adds to it in this format, as in the engine.

@@ -150,6 +150,19 @@ def test_what_is_trained_is_float32_and_what_is_frozen_has_the_format_of_the_com
         assert parameter.dtype == (torch.float32 if parameter.requires_grad else torch.bfloat16), name
 
 
+def test_a_frozen_policy_takes_the_memory_of_its_format_and_says_the_same(tiny_model: Path) -> None:
+    half = Policy(tiny_model, dtype="bfloat16")
+    batch = mixed_batch(half)
+    expected = half.action_logprobs(batch).logprobs
+    frozen = half.freeze()
+    assert not frozen.training
+    assert {(parameter.dtype, parameter.requires_grad) for parameter in frozen.parameters()} == {
+        (torch.bfloat16, False)
+    }
+    assert frozen.model.model.language_model.rotary_emb.inv_freq.dtype == torch.float32
+    torch.testing.assert_close(frozen.action_logprobs(batch).logprobs, expected.detach(), atol=0.02, rtol=0)
+
+
 @pytest.mark.parametrize("lora", [None, LoraSettings(4)], ids=["all", "lora"])
 def test_in_bfloat16_every_block_computes_in_bfloat16(tiny_model: Path, lora: LoraSettings | None) -> None:
     """Also where its weights are float32: the sums between blocks have the engine's format and half the memory."""
