@@ -213,7 +213,7 @@ def test_the_paper_s_runs_have_the_paper_s_numbers(experiment):
     cfg = compose(f"experiment={experiment}")
     settings, module, objective = cfg.rollout.settings, cfg.module, cfg.module.objective
     assert module.optimizer.lr == 1e-6
-    assert module.optimizer._target_.endswith("MasterWeightAdamW")
+    assert module.optimizer._target_ == "torch.optim.AdamW"
     assert (objective.clip_low, objective.clip_high, objective.dual_clip) == (0.2, 0.3, None)
     assert (objective.kl_coefficient, module.reference) == (0.0, None)
     assert (objective.estimator, objective.std, objective.aggregation) == ("grpo", "population", "sequence")
@@ -227,6 +227,15 @@ def test_the_paper_s_runs_have_the_paper_s_numbers(experiment):
     assert cfg.replay.buffer.capacity_per_task == 8
     assert (cfg.replay.buffer.trigger, cfg.replay.buffer.replaced) == ("all_failed", "random")
     assert (cfg.model.policy.dtype, cfg.model.policy.train_vision) == ("bfloat16", True)
+
+
+def test_lora_has_a_rate_of_its_own_and_an_engine_that_takes_adapters():
+    whole = compose("experiment=arpo_subset32")
+    lora = compose("experiment=arpo_subset32", "model=qwen2_5_vl_7b")
+    assert (whole.module.optimizer.lr, lora.module.optimizer.lr) == (1e-6, 1e-5)
+    assert (whole.engine.make_engine.lora_rank, lora.engine.make_engine.lora_rank) == (None, 32)
+    assert compose("engine=vllm", "model=qwen2_5_vl_7b").engine.lora_rank == 32
+    assert compose("experiment=smoke").engine.lora_rank is None
 
 
 def test_the_paper_s_runs_have_their_own_sizes():
@@ -282,7 +291,7 @@ def test_keys_that_were_added_but_that_nothing_reads_are_all_named_with_those_th
     message = str(error.value)
     assert "module.objective.clip_mid" in message
     assert "clip_low" in message
-    assert "module.optimizer.momentum: arpo.modules.optimizer.MasterWeightAdamW has params, lr, betas" in message
+    assert "module.optimizer.momentum: torch.optim.AdamW has params, lr, betas" in message
     assert "env.make_env.speed" in message
 
 

@@ -17,16 +17,14 @@ from arpo.errors import ConfigError
 from arpo.host.trial import before_start
 from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
-from arpo.models.logprobs import chosen_logprobs, pack_left
+from arpo.models.logprobs import Float32Head, chosen_logprobs, pack_left
+from arpo.models.lora import adapter_tensors, add_lora, merged_weights, update_error
 from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
 
 log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-LORA_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
-"""Every linear layer of the language model's blocks, none of the vision tower's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,9 @@ class Policy(nn.Module):
 
     Args:
         path: Directory or hub name.
-        dtype: Of the weights and of the computation.
+        dtype: Of the computation and of frozen weights. Weights that are trained are float32, whatever it is: in
+            bfloat16 half a unit in the last place is far above an update at a rate of 1e-6, and sums of gradients lose
+            what they add up.
         gradient_checkpointing: Keep only the input of each block for the backward pass.
         train_vision: Train the vision tower; otherwise it is frozen and computed without gradients.
         lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
@@ -85,28 +85,41 @@ class Policy(nn.Module):
     ) -> None:
         super().__init__()
         torch_dtype = dtype_of(dtype)
+        if lora is not None and train_vision:
+            raise ConfigError("lora trains the language model's blocks and nothing else: set train_vision=false")
         if logits_chunk < 1:
             raise ConfigError(f"logits_chunk must be at least 1, got {logits_chunk}")
         before_start()
         self.path = path
         self.chat = ChatTokenizer(path)
         self.images = ImageProcessor(path)
+        # A frozen base, which is nearly everything with LoRA, never exists in float32.
         self.model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            path, dtype=torch_dtype, attn_implementation=attention
+            path, dtype=torch.float32 if lora is None else torch_dtype, attn_implementation=attention
         )
+        self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
         vision = self.model.model.visual
         vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
         self.model.requires_grad_(requires_grad=lora is None)
         if lora is not None:
-            _add_lora(self.model, lora)
+            add_lora(self.model, lora.rank, lora.alpha)
         vision.requires_grad_(train_vision)
+        self._dtype = torch_dtype
+        self._set_formats()
         self._train_vision = train_vision
+        self._lora = lora
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self._logits_chunk = logits_chunk
         self._forbidden: Tensor
         forbidden = torch.tensor(self.chat.forbidden_ids, dtype=torch.int64)
         self.register_buffer("_forbidden", forbidden, persistent=False)
+
+    def freeze(self) -> "Policy":
+        """Train nothing from here on, and hold all weights in the format of the computation; returns the policy."""
+        self.eval().requires_grad_(requires_grad=False)
+        self._set_formats()
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -132,7 +145,8 @@ class Policy(nn.Module):
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
         batch = batch.to(self.device)
-        hidden = self._hidden_states(batch)
+        with torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            hidden = self._hidden_states(batch)
         # The state at one token predicts the next.
         predicts = batch.action_mask[:, 1:]
         logprobs, entropy = chosen_logprobs(
@@ -148,16 +162,36 @@ class Policy(nn.Module):
         return ActionLogprobs(packed, mask, None if entropy is None else pack_left(entropy, predicts)[0])
 
     def checkpoint_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every weight by its name in a Qwen2.5-VL checkpoint file, LoRA merged, a tied output layer left out.
+        """Yield what an engine that loaded the same checkpoint needs: every weight, or with LoRA the adapter alone.
 
-        These are the names that `save_pretrained` writes and that vLLM's `load_weights` takes.
+        Weights have the names that `save_pretrained` writes and that vLLM's `load_weights` takes, a tied output layer
+        left out; adapters those of `arpo.models.lora.adapter_tensors`. All are in the format of the computation: that
+        is what the forward pass rounds them to.
         """
-        for name, tensor in _merged_weights(self.model):
-            yield checkpoint_name(name), tensor
+        if self._lora is not None:
+            tensors = adapter_tensors(self.model)
+        else:
+            tensors = ((checkpoint_name(name), weight.detach()) for name, weight in self.model.named_parameters())
+        for name, tensor in tensors:
+            yield name, tensor.to(self._dtype)
+
+    def update_error(self) -> float | None:
+        """Return how much of LoRA's update is lost on its way to the engine, as a share of it.
+
+        It is ‖ΔW that is sent - ΔW‖ / ‖ΔW‖ over a few layers (`arpo.models.lora.update_error`); None without LoRA, and
+        before the first update.
+        """
+        return None if self._lora is None else update_error(self.model, self._dtype)
 
     def save(self, directory: str | Path) -> None:
-        """Write a checkpoint, LoRA merged, that `from_pretrained` and vLLM load."""
-        self.model.save_pretrained(directory, state_dict=dict(_merged_weights(self.model)))
+        """Write a checkpoint that `from_pretrained` and vLLM load.
+
+        Its weights are in the format of the computation; those that LoRA is merged into are in float32.
+        """
+        merged = {
+            name: weight if self._lora else weight.to(self._dtype) for name, weight in merged_weights(self.model)
+        }
+        self.model.save_pretrained(directory, state_dict=merged)
         mode = (Path(directory) / "config.json").stat().st_mode
         for weights in Path(directory).glob("*.safetensors"):
             weights.chmod(mode)  # safetensors writes for the owner alone, whatever the umask says
@@ -166,10 +200,15 @@ class Policy(nn.Module):
             for file in source.glob(pattern):
                 shutil.copy(file, directory)
 
+    def _set_formats(self) -> None:
+        for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too
+            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else self._dtype)
+
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
-        embeddings = self.model.get_input_embeddings()(batch.input_ids)
+        # From here on every block adds to it in this format, as in the engine.
+        embeddings = self.model.get_input_embeddings()(batch.input_ids).to(self._dtype)
         with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
-            vision = self.model.model.visual(batch.pixel_values.to(self.model.dtype), grid_thw=batch.image_grid)
+            vision = self.model.model.visual(batch.pixel_values.to(self._dtype), grid_thw=batch.image_grid)
         seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
         embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
         hidden: Tensor = self.model.model.language_model(
@@ -201,25 +240,3 @@ class _PatchEmbedding(nn.Module):
 
     def forward(self, patches: Float[Tensor, "patches features"]) -> Float[Tensor, "patches hidden"]:
         return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
-
-
-def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
-    """Put low-rank updates into the model in place, without a wrapper that would rename everything."""
-    from peft import LoraConfig, inject_adapter_in_model
-
-    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=LORA_TARGETS)
-    inject_adapter_in_model(config, model)
-
-
-def _merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights by their names without LoRA; where there is an update, base plus update."""
-    from peft.tuners.lora import LoraLayer
-
-    updated = {f"{name}.": module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    # named_parameters gives a tied output layer once, as the embedding.
-    for name, parameter in model.named_parameters():
-        owner, _, own_name = name.partition("base_layer.")
-        if owner in updated and own_name == "weight":
-            yield owner + own_name, parameter.detach() + updated[owner].get_delta_weight("default").detach()
-        elif ".lora_" not in name:
-            yield owner + own_name, parameter.detach()

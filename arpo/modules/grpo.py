@@ -225,7 +225,7 @@ class GRPOModule(PolicyModule):
     def configure_model(self) -> None:
         super().configure_model()
         if self.make_reference is not None and self.objective.kl_coefficient > 0 and not self._reference:
-            self._reference = [self.make_reference().eval().requires_grad_(False)]
+            self._reference = [self.make_reference().freeze()]
 
     @override
     def on_fit_start(self) -> None:
