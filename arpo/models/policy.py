@@ -3,14 +3,17 @@
 import logging
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+from zlib import crc32
 
 import torch
 from huggingface_hub import snapshot_download
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.errors import ConfigError
@@ -19,7 +22,11 @@ from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import chosen_logprobs, pack_left
 from arpo.models.names import checkpoint_name
+from arpo.models.sharding import CheckpointWeights, full, model_without_weights, shard
 from arpo.models.tokenization import ChatTokenizer
+
+if TYPE_CHECKING:
+    from peft.tuners.lora import LoraLayer
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +74,7 @@ class Policy(nn.Module):
         lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
         attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
         logits_chunk: Tokens whose logits exist at the same time.
+        mesh: Ranks over which the weights are cut (`arpo.models.sharding`); None keeps them whole.
 
     Raises:
         ConfigError: If there is no such checkpoint or an argument is impossible.
@@ -82,6 +90,7 @@ class Policy(nn.Module):
         lora: LoraSettings | None = None,
         attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa",
         logits_chunk: int = 1024,
+        mesh: DeviceMesh | None = None,
     ) -> None:
         super().__init__()
         torch_dtype = dtype_of(dtype)
@@ -91,8 +100,13 @@ class Policy(nn.Module):
         self.path = path
         self.chat = ChatTokenizer(path)
         self.images = ImageProcessor(path)
-        self.model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            path, dtype=torch_dtype, attn_implementation=attention
+        # A frozen base, which is nearly everything with LoRA, never exists in float32.
+        self.model = (
+            Qwen2_5_VLForConditionalGeneration.from_pretrained(
+                path, dtype=torch.float32 if lora is None else torch_dtype, attn_implementation=attention
+            )
+            if mesh is None
+            else model_without_weights(path, attention)
         )
         vision = self.model.model.visual
         vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
@@ -100,6 +114,9 @@ class Policy(nn.Module):
         if lora is not None:
             _add_lora(self.model, lora)
         vision.requires_grad_(train_vision)
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else torch_dtype)
+        self._dtype = torch_dtype
         self._train_vision = train_vision
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -107,6 +124,12 @@ class Policy(nn.Module):
         self._forbidden: Tensor
         forbidden = torch.tensor(self.chat.forbidden_ids, dtype=torch.int64)
         self.register_buffer("_forbidden", forbidden, persistent=False)
+        if mesh is None:
+            _start_adapters(self.model)
+        else:
+            weights = CheckpointWeights(path)
+            blocks = [*vision.blocks, *self.model.model.language_model.layers]
+            shard(self, blocks, mesh, torch_dtype, lambda name, shape: _initial(name, shape, weights))
 
     @property
     def device(self) -> torch.device:
@@ -132,7 +155,8 @@ class Policy(nn.Module):
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
         batch = batch.to(self.device)
-        hidden = self._hidden_states(batch)
+        with torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            hidden = self._hidden_states(batch)
         # The state at one token predicts the next.
         predicts = batch.action_mask[:, 1:]
         logprobs, entropy = chosen_logprobs(
@@ -147,12 +171,36 @@ class Policy(nn.Module):
         packed, mask = pack_left(logprobs, predicts)
         return ActionLogprobs(packed, mask, None if entropy is None else pack_left(entropy, predicts)[0])
 
+    @property
+    def has_adapters(self) -> bool:
+        """Whether low-rank updates are trained, and not the weights themselves."""
+        return bool(self._adapted_layers())
+
+    @contextmanager
+    def without_adapters(self) -> Iterator[None]:
+        """Compute as the policy did before its low-rank updates were trained, for a while."""
+        layers = self._adapted_layers()
+        for layer in layers:
+            layer.enable_adapters(False)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.enable_adapters(True)
+
+    def _adapted_layers(self) -> "list[LoraLayer]":
+        from peft.tuners.lora import LoraLayer
+
+        return [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+
     def checkpoint_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every weight by its name in a Qwen2.5-VL checkpoint file, LoRA merged, a tied output layer left out.
 
-        These are the names that `save_pretrained` writes and that vLLM's `load_weights` takes.
+        These are the names that `save_pretrained` writes and that vLLM's `load_weights` takes. All are in the format
+        of the computation: that is what the forward pass rounds them to. One tensor exists at a time; where weights
+        are sharded, each is gathered, so every rank must go through all of them.
         """
-        for name, tensor in _merged_weights(self.model):
+        for name, tensor in _merged_weights(self.model, self._dtype):
             yield checkpoint_name(name), tensor
 
     def save(self, directory: str | Path) -> None:
@@ -167,7 +215,8 @@ class Policy(nn.Module):
                 shutil.copy(file, directory)
 
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
-        embeddings = self.model.get_input_embeddings()(batch.input_ids)
+        # From here on every block adds to it in this format, as in the engine.
+        embeddings = self.model.get_input_embeddings()(batch.input_ids).to(self._dtype)
         with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
             vision = self.model.model.visual(batch.pixel_values.to(self.model.dtype), grid_thw=batch.image_grid)
         seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
@@ -211,8 +260,34 @@ def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
     inject_adapter_in_model(config, model)
 
 
-def _merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights by their names without LoRA; where there is an update, base plus update."""
+def _initial_adapter(name: str, shape: torch.Size) -> Tensor:
+    """Return what an adapter starts with: A random as in a linear layer, B zero (arXiv 2106.09685, section 4.1).
+
+    It is a function of the run's seed and the parameter's name, so any number of ranks starts alike.
+    """
+    if ".lora_B." in name:
+        return torch.zeros(shape)
+    generator = torch.Generator().manual_seed(torch.initial_seed() ^ crc32(name.encode()))
+    return nn.init.kaiming_uniform_(torch.empty(shape), a=5**0.5, generator=generator)
+
+
+@torch.no_grad()
+def _start_adapters(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            parameter.copy_(_initial_adapter(name, parameter.shape))
+
+
+def _initial(name: str, shape: torch.Size, weights: CheckpointWeights) -> Tensor:
+    """Return what a parameter of a policy starts with: of its checkpoint, or of an adapter."""
+    name = name.removeprefix("model.")  # the policy's name of transformers' model
+    if ".lora_" in name:
+        return _initial_adapter(name, shape)
+    return weights[checkpoint_name(name.replace(".base_layer.", "."))]
+
+
+def _merged_weights(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights by their names without LoRA; where there is an update, base plus update, added in float32."""
     from peft.tuners.lora import LoraLayer
 
     updated = {f"{name}.": module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
@@ -220,6 +295,13 @@ def _merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
         owner, _, own_name = name.partition("base_layer.")
         if owner in updated and own_name == "weight":
-            yield owner + own_name, parameter.detach() + updated[owner].get_delta_weight("default").detach()
+            yield owner + own_name, (full(parameter.detach()).float() + _update(updated[owner])).to(dtype)
         elif ".lora_" not in name:
-            yield owner + own_name, parameter.detach()
+            yield owner + own_name, full(parameter.detach().to(dtype))  # rounded before it travels: half the bytes
+
+
+def _update(layer: "LoraLayer") -> Tensor:
+    """Return what an adapter adds to the weight of its layer."""
+    first, second = (full(part["default"].weight.detach()) for part in (layer.lora_A, layer.lora_B))
+    product: Tensor = second @ first * layer.scaling["default"]
+    return product
