@@ -213,7 +213,7 @@ def test_the_paper_s_runs_have_the_paper_s_numbers(experiment):
     cfg = compose(f"experiment={experiment}")
     settings, module, objective = cfg.rollout.settings, cfg.module, cfg.module.objective
     assert module.optimizer.lr == 1e-6
-    assert module.optimizer._target_.endswith("MasterWeightAdamW")
+    assert module.optimizer._target_ == "torch.optim.AdamW"
     assert (objective.clip_low, objective.clip_high, objective.dual_clip) == (0.2, 0.3, None)
     assert (objective.kl_coefficient, module.reference) == (0.0, None)
     assert (objective.estimator, objective.std, objective.aggregation) == ("grpo", "population", "sequence")
@@ -282,7 +282,7 @@ def test_keys_that_were_added_but_that_nothing_reads_are_all_named_with_those_th
     message = str(error.value)
     assert "module.objective.clip_mid" in message
     assert "clip_low" in message
-    assert "module.optimizer.momentum: arpo.modules.optimizer.MasterWeightAdamW has params, lr, betas" in message
+    assert "module.optimizer.momentum: torch.optim.AdamW has params, lr, betas" in message
     assert "env.make_env.speed" in message
 
 

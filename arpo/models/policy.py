@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 from zlib import crc32
 
 import torch
-from huggingface_hub import snapshot_download
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -22,7 +21,8 @@ from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import chosen_logprobs, pack_left
 from arpo.models.names import checkpoint_name
-from arpo.models.sharding import CheckpointWeights, full, model_without_weights, shard
+from arpo.models.saving import write_weights
+from arpo.models.sharding import CheckpointWeights, checkpoint_directory, full, model_without_weights, shard
 from arpo.models.tokenization import ChatTokenizer
 
 if TYPE_CHECKING:
@@ -34,6 +34,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 LORA_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 """Every linear layer of the language model's blocks, none of the vision tower's."""
+
+COMPANIONS = (
+    "*token*",
+    "*processor_config.json",
+    "chat_template*",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+)
+"""Files of a checkpoint that training leaves as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,9 @@ class Policy(nn.Module):
 
     Args:
         path: Directory or hub name.
-        dtype: Of the weights and of the computation.
+        dtype: Of the computation and of frozen weights. Weights that are trained are float32, whatever it is: in
+            bfloat16 half a unit in the last place is far above an update at a rate of 1e-6, and sums of gradients lose
+            what they add up.
         gradient_checkpointing: Keep only the input of each block for the backward pass.
         train_vision: Train the vision tower; otherwise it is frozen and computed without gradients.
         lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
@@ -204,21 +216,25 @@ class Policy(nn.Module):
             yield checkpoint_name(name), tensor
 
     def save(self, directory: str | Path) -> None:
-        """Write a checkpoint, LoRA merged, that `from_pretrained` and vLLM load."""
-        self.model.save_pretrained(directory, state_dict=dict(_merged_weights(self.model)))
-        mode = (Path(directory) / "config.json").stat().st_mode
-        for weights in Path(directory).glob("*.safetensors"):
+        """Write a checkpoint, LoRA merged, that `from_pretrained` and vLLM load.
+
+        Where weights are sharded, the other ranks must go through `checkpoint_tensors` meanwhile.
+        """
+        directory = Path(directory)
+        self.model.config.save_pretrained(directory)
+        write_weights(self.checkpoint_tensors(), directory)
+        mode = (directory / "config.json").stat().st_mode
+        for weights in directory.glob("*.safetensors"):
             weights.chmod(mode)  # safetensors writes for the owner alone, whatever the umask says
-        source = Path(self.path) if Path(self.path).is_dir() else Path(snapshot_download(str(self.path)))
-        for pattern in ("*token*", "*processor_config.json", "chat_template*", "vocab.json", "merges.txt"):
-            for file in source.glob(pattern):
+        for pattern in COMPANIONS:
+            for file in checkpoint_directory(self.path).glob(pattern):
                 shutil.copy(file, directory)
 
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
         # From here on every block adds to it in this format, as in the engine.
         embeddings = self.model.get_input_embeddings()(batch.input_ids).to(self._dtype)
         with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
-            vision = self.model.model.visual(batch.pixel_values.to(self.model.dtype), grid_thw=batch.image_grid)
+            vision = self.model.model.visual(batch.pixel_values.to(self._dtype), grid_thw=batch.image_grid)
         seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
         embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
         hidden: Tensor = self.model.model.language_model(
@@ -255,9 +271,13 @@ class _PatchEmbedding(nn.Module):
 def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
     """Put low-rank updates into the model in place, without a wrapper that would rename everything."""
     from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.lora import LoraLayer
 
     config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=LORA_TARGETS)
     inject_adapter_in_model(config, model)
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            module.cast_input_dtype_enabled = False  # autocast does it, without a float32 copy of every input
 
 
 def _initial_adapter(name: str, shape: torch.Size) -> Tensor:

@@ -29,9 +29,9 @@ LIGHT = (
 """Beginnings of targets that are imported without torch."""
 NEEDS_TORCH = (
     "arpo.algorithms.",
-    "arpo.modules.optimizer.",
     "arpo.replay.",
     "arpo.rollout.sampler.",
+    "torch.optim.",
 )
 """Beginnings of targets that are imported with torch, but without Lightning and transformers, which take longer."""
 STAGES = (LIGHT, LIGHT + NEEDS_TORCH, ("",))

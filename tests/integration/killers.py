@@ -11,11 +11,11 @@ from typing import Any, Literal
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
+from torch.optim import AdamW
 
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.probe import INSTRUCTIONS
 from arpo.inference.vllm import VllmEngine
-from arpo.modules.optimizer import MasterWeightAdamW
 
 REQUESTS = len(INSTRUCTIONS) + 25
 """Of a policy version before it is killed: the probe comes first, then 25 requests of the rollout. Some episodes have
@@ -55,7 +55,7 @@ def _some_of(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tenso
     die()
 
 
-class OptimizerThatDies(MasterWeightAdamW):
+class OptimizerThatDies(AdamW):
     """AdamW, until it has taken some steps in this process."""
 
     def __init__(self, params: Any, *, steps: int, **options: Any) -> None:

@@ -21,7 +21,6 @@ from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.objective import Objective
-from arpo.modules.optimizer import MasterWeightAdamW
 from arpo.replay import ReplayBuffer
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.runtime import RolloutRuntime
@@ -114,7 +113,7 @@ def train(
         enable_checkpointing=False,
         num_sanity_val_steps=0,
     )
-    module = GRPOModule(partial(Policy, model), partial(MasterWeightAdamW, lr=learning_rate), Objective())
+    module = GRPOModule(partial(Policy, model), partial(torch.optim.AdamW, lr=learning_rate), Objective())
     data = RolloutDataModule(collector, ShuffledTasks(tasks, tasks_per_iteration=len(tasks), seed=0))
     try:
         trainer.fit(module, data)

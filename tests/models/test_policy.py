@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -139,9 +140,46 @@ def test_a_frozen_vision_tower_has_no_gradient_and_the_rest_has(tiny_model: Path
         assert parameter.requires_grad != name.startswith("model.visual."), name
 
 
+@pytest.mark.parametrize("arguments", [{}, {"train_vision": False}, {"train_vision": False, "lora": LoraSettings(4)}])
+def test_what_is_trained_is_float32_and_what_is_frozen_has_the_format_of_the_computation(
+    tiny_model: Path, arguments: dict[str, Any]
+) -> None:
+    half = Policy(tiny_model, dtype="bfloat16", **arguments)
+    assert any(parameter.requires_grad for parameter in half.parameters())
+    for name, parameter in half.named_parameters():
+        assert parameter.dtype == (torch.float32 if parameter.requires_grad else torch.bfloat16), name
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(4)], ids=["all", "lora"])
+def test_in_bfloat16_every_block_computes_in_bfloat16(tiny_model: Path, lora: LoraSettings | None) -> None:
+    """Also where its weights are float32: the sums between blocks have the engine's format and half the memory."""
+    half = Policy(tiny_model, dtype="bfloat16", train_vision=lora is None, lora=lora)
+    between: list[torch.dtype] = []
+    for block in (*half.model.model.visual.blocks, *half.model.model.language_model.layers):
+        block.register_forward_hook(lambda block, inputs, output: between.append(output.dtype))
+        for linear in (each for each in block.modules() if isinstance(each, torch.nn.Linear)):
+            linear.register_forward_hook(lambda linear, inputs, output: between.append(output.dtype))
+    half.action_logprobs(mixed_batch(half)).logprobs.sum().backward()
+    assert len(between) > 4
+    assert set(between) == {torch.bfloat16}
+
+
+def test_many_gradients_in_bfloat16_add_up_without_loss(tiny_model: Path) -> None:
+    # A sum in bfloat16 stands still where an addend is below half a unit in its last place: it has eight bits.
+    half = Policy(tiny_model, dtype="bfloat16", train_vision=False)
+    batch = mixed_batch(half)
+    half.action_logprobs(batch).logprobs.sum().backward()
+    once = {name: parameter.grad.clone() for name, parameter in half.named_parameters() if parameter.requires_grad}
+    for _ in range(63):
+        half.action_logprobs(batch).logprobs.sum().backward()
+    for name, parameter in half.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad.dtype == torch.float32
+            torch.testing.assert_close(parameter.grad, 64 * once[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
 def test_bfloat16_is_close(tiny_model: Path, policy: Policy) -> None:
     half = Policy(tiny_model, dtype="bfloat16")
-    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
     output = half.action_logprobs(mixed_batch(half))
     assert output.logprobs.dtype == torch.float32
     torch.testing.assert_close(output.logprobs, policy.action_logprobs(mixed_batch(policy)).logprobs, atol=0.1, rtol=0)

@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.objective import Objective
-from arpo.modules.optimizer import MasterWeightAdamW
 from arpo.modules.sft import SFTModule
 from arpo.replay import ReplayBuffer
 from arpo.run.build import register_resolvers
@@ -22,7 +21,6 @@ CONF = Path(__file__).parents[2] / "conf"
     [
         (GRPOModule, "module", []),
         (Objective, "module.objective", []),
-        (MasterWeightAdamW, "module.optimizer", []),
         (ReplayBuffer, "replay.buffer", []),
         (SFTModule, "module", ["experiment=warmstart_fake"]),
     ],
@@ -34,7 +32,6 @@ def test_a_default_of_a_constructor_is_that_of_the_configuration(constructor, no
     configured = OmegaConf.to_container(OmegaConf.select(cfg, node), resolve=True)
     parameters = inspect.signature(constructor).parameters.values()
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-    defaults.pop("eps", None)  # of AdamW: PyTorch's, and nobody's to configure
     assert defaults, "a constructor without defaults would prove nothing"
     shown = {name: tuple(value) if isinstance(value, list) else value for name, value in configured.items()}
     assert {name: shown[name] for name in defaults} == defaults

@@ -7,7 +7,6 @@ import torch
 from arpo.errors import ConfigError
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
-from arpo.modules.optimizer import MasterWeightAdamW
 from arpo.modules.sft import SFTModule
 from tests.models import samples
 from tests.modules.conftest import fit, weights
@@ -16,7 +15,7 @@ from tests.modules.conftest import fit, weights
 @pytest.fixture
 def make_sft(make_policy):
     def make(**options):
-        optimizer = options.pop("optimizer", partial(MasterWeightAdamW, lr=3e-3, betas=(0.9, 0.98)))
+        optimizer = options.pop("optimizer", partial(torch.optim.AdamW, lr=3e-3, betas=(0.9, 0.98)))
         return SFTModule(make_policy, optimizer, **({"steps": 10, "micro_batch_tokens": 65536} | options))
 
     return make
