@@ -146,7 +146,15 @@ class PolicyModule(L.LightningModule):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["policy_version"] = self.policy_version
+        for name in self._frozen():  # they are where the policy was loaded from
+            checkpoint["state_dict"].pop(name, None)
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.policy_version = checkpoint["policy_version"]
+        checkpoint["state_dict"] |= self._frozen()
+
+    def _frozen(self) -> dict[str, torch.Tensor]:
+        """Return the parameters that no update changes."""
+        everything = self.named_parameters(remove_duplicate=False)
+        return {name: parameter.data for name, parameter in everything if not parameter.requires_grad}
