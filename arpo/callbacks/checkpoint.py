@@ -3,6 +3,7 @@
 import logging
 import re
 import shutil
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,9 @@ def load_policy(policy: Policy, checkpoint: Path) -> None:
     """
     if checkpoint.is_dir():
         trained = {f"policy.{name}": p.data for name, p in policy.named_parameters() if p.requires_grad}
-        load({"weights": trained}, checkpoint_id=checkpoint, no_dist=True)  # in place
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as it should be
+            load({"weights": trained}, checkpoint_id=checkpoint, no_dist=True)  # in place
         return
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
     frozen = {name: p.data for name, p in policy.named_parameters(remove_duplicate=False) if not p.requires_grad}

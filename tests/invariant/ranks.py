@@ -17,6 +17,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader
@@ -148,7 +149,7 @@ def train(
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        enable_checkpointing=False,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in extra),
         use_distributed_sampler=False,
     )
     trainer.fit(module, OnRankZero(batches), ckpt_path=resume)
