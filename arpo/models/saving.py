@@ -43,7 +43,8 @@ def _files(tensors: Iterable[tuple[str, Tensor]], file_bytes: int) -> Iterator[d
     for name, tensor in tensors:
         if content and size + tensor.nbytes > file_bytes:
             yield content
-            content, size = {}, 0
+            content.clear()  # the one who writes it holds the same dictionary
+            size = 0
         content[name] = tensor.cpu().contiguous()
         size += tensor.nbytes
     yield content

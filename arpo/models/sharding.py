@@ -91,8 +91,8 @@ def shard(
         param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     names = {module: name for name, module in policy.named_modules()}
-    loaded: dict[nn.Parameter, nn.Parameter] = {}
     for unit in (*units, policy):
+        loaded: dict[nn.Parameter, nn.Parameter] = {}  # of this unit alone: its values are let go when it is cut
         for module in unit.modules():
             for key, empty in list(module.named_parameters(recurse=False)):
                 if empty.is_meta:
