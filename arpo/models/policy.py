@@ -3,8 +3,9 @@
 import logging
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from zlib import crc32
@@ -12,6 +13,7 @@ from zlib import crc32
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import Qwen2_5_VLForConditionalGeneration
 
@@ -82,6 +84,7 @@ class Policy(nn.Module):
             bfloat16 half a unit in the last place is far above an update at a rate of 1e-6, and sums of gradients lose
             what they add up.
         gradient_checkpointing: Keep only the input of each block for the backward pass.
+        offload_activations: Keep those inputs in the host's memory.
         train_vision: Train the vision tower; otherwise it is frozen and computed without gradients.
         lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
         attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
@@ -92,12 +95,13 @@ class Policy(nn.Module):
         ConfigError: If there is no such checkpoint or an argument is impossible.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a line of conf/model
         self,
         path: str | Path,
         *,
         dtype: Literal["float32", "bfloat16"] = "float32",
         gradient_checkpointing: bool = False,
+        offload_activations: bool = False,
         train_vision: bool = True,
         lora: LoraSettings | None = None,
         attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa",
@@ -108,18 +112,17 @@ class Policy(nn.Module):
         torch_dtype = dtype_of(dtype)
         if logits_chunk < 1:
             raise ConfigError(f"logits_chunk must be at least 1, got {logits_chunk}")
+        if offload_activations and not gradient_checkpointing:
+            raise ConfigError(
+                "offload_activations=true needs gradient_checkpointing=true: without it, there are too many"
+            )
         before_start()
         self.path = path
         self.chat = ChatTokenizer(path)
         self.images = ImageProcessor(path)
         # A frozen base, which is nearly everything with LoRA, never exists in float32.
-        self.model = (
-            Qwen2_5_VLForConditionalGeneration.from_pretrained(
-                path, dtype=torch.float32 if lora is None else torch_dtype, attn_implementation=attention
-            )
-            if mesh is None
-            else model_without_weights(path, attention)
-        )
+        loaded = torch.float32 if lora is None else torch_dtype
+        self.model = load_model(path, attention, loaded) if mesh is None else model_without_weights(path, attention)
         vision = self.model.model.visual
         vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
         self.model.requires_grad_(requires_grad=lora is None)
@@ -130,6 +133,7 @@ class Policy(nn.Module):
             parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else torch_dtype)
         self._dtype = torch_dtype
         self._train_vision = train_vision
+        self._offload_activations = offload_activations
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self._logits_chunk = logits_chunk
@@ -139,9 +143,8 @@ class Policy(nn.Module):
         if mesh is None:
             _start_adapters(self.model)
         else:
-            weights = CheckpointWeights(path)
             blocks = [*vision.blocks, *self.model.model.language_model.layers]
-            shard(self, blocks, mesh, torch_dtype, lambda name, shape: _initial(name, shape, weights))
+            shard(self, blocks, mesh, torch_dtype, partial(_initial, CheckpointWeights(path)))
 
     @property
     def device(self) -> torch.device:
@@ -237,10 +240,17 @@ class Policy(nn.Module):
             vision = self.model.model.visual(batch.pixel_values.to(self._dtype), grid_thw=batch.image_grid)
         seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
         embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
-        hidden: Tensor = self.model.model.language_model(
-            inputs_embeds=embeddings, position_ids=batch.position_ids, use_cache=False
-        ).last_hidden_state
+        offloads = self._offload_activations and torch.is_grad_enabled()
+        with save_on_cpu(pin_memory=self.device.type == "cuda") if offloads else nullcontext():
+            hidden: Tensor = self.model.model.language_model(
+                inputs_embeds=embeddings, position_ids=batch.position_ids, use_cache=False
+            ).last_hidden_state
         return hidden
+
+
+def load_model(path: str | Path, attention: str, dtype: torch.dtype) -> Qwen2_5_VLForConditionalGeneration:
+    """Return the model of a checkpoint with its weights."""
+    return Qwen2_5_VLForConditionalGeneration.from_pretrained(path, dtype=dtype, attn_implementation=attention)
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -298,7 +308,7 @@ def _start_adapters(model: nn.Module) -> None:
             parameter.copy_(_initial_adapter(name, parameter.shape))
 
 
-def _initial(name: str, shape: torch.Size, weights: CheckpointWeights) -> Tensor:
+def _initial(weights: CheckpointWeights, name: str, shape: torch.Size) -> Tensor:
     """Return what a parameter of a policy starts with: of its checkpoint, or of an adapter."""
     name = name.removeprefix("model.")  # the policy's name of transformers' model
     if ".lora_" in name:

@@ -99,7 +99,7 @@ def shard(
                     if empty not in loaded:
                         value = read(f"{names[module]}.{key}", empty.shape).to(empty.dtype)
                         loaded[empty] = nn.Parameter(value, requires_grad=empty.requires_grad)
-                    setattr(module, key, loaded[empty])
+                    module.register_parameter(key, loaded[empty])
         # The last unit too lets go after its forward: parameters are shards whenever nothing is computed, and a
         # forward without a backward leaves no weights behind that a later step would make old.
         fully_shard(unit, mesh=mesh, mp_policy=precision, reshard_after_forward=True)

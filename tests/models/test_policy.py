@@ -131,6 +131,19 @@ def test_gradient_checkpointing_changes_no_gradient(tiny_model: Path, lora: Lora
         torch.testing.assert_close(ours.grad, plain.grad)
 
 
+def test_offloaded_activations_change_no_gradient(tiny_model: Path) -> None:
+    kept, offloaded = (
+        Policy(tiny_model, gradient_checkpointing=True, offload_activations=offload).train()
+        for offload in (False, True)
+    )
+    for policy in (kept, offloaded):
+        policy.action_logprobs(mixed_batch(policy)).logprobs.sum().backward()
+    for parameter, expected in zip(offloaded.parameters(), kept.parameters(), strict=True):
+        assert torch.equal(parameter.grad, expected.grad)
+    with pytest.raises(ConfigError, match="needs gradient_checkpointing"):
+        Policy(tiny_model, offload_activations=True)
+
+
 def test_a_frozen_vision_tower_has_no_gradient_and_the_rest_has(tiny_model: Path) -> None:
     frozen = Policy(tiny_model, train_vision=False)
     frozen.action_logprobs(mixed_batch(frozen)).logprobs.sum().backward()
