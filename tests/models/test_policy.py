@@ -208,6 +208,31 @@ def test_lora_starts_as_the_base_and_trains_the_language_blocks_only(tiny_model:
     assert all("language_model.layers." in name and ".lora_" in name for name in trained)
 
 
+def test_without_its_adapters_a_policy_is_its_base_for_a_while(tiny_model: Path, policy: Policy) -> None:
+    lora = with_random_lora(tiny_model)
+    batch = mixed_batch(policy)
+    trained, base = lora.action_logprobs(batch).logprobs, policy.action_logprobs(batch).logprobs
+    with lora.without_adapters():
+        torch.testing.assert_close(lora.action_logprobs(batch).logprobs, base)
+    assert not torch.allclose(trained, base, atol=1e-3)
+    assert torch.equal(lora.action_logprobs(batch).logprobs, trained)
+    assert all(parameter.requires_grad for name, parameter in lora.named_parameters() if ".lora_" in name)
+    assert (lora.has_adapters, policy.has_adapters) == (True, False)
+
+
+def test_adapters_start_alike_whatever_random_numbers_were_drawn_before(tiny_model: Path) -> None:
+    torch.manual_seed(3)
+    first = Policy(tiny_model, lora=LoraSettings(rank=4))
+    torch.rand(7)
+    second = Policy(tiny_model, lora=LoraSettings(rank=4))
+    torch.manual_seed(4)
+    other = Policy(tiny_model, lora=LoraSettings(rank=4))
+    name = "model.model.language_model.layers.0.mlp.up_proj.lora_A.default.weight"
+    weights = [dict(each.named_parameters())[name] for each in (first, second, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
 def with_random_lora(directory: Path) -> Policy:
     policy = Policy(directory, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
     generator = torch.Generator().manual_seed(0)
