@@ -229,6 +229,15 @@ def test_the_paper_s_runs_have_the_paper_s_numbers(experiment):
     assert (cfg.model.policy.dtype, cfg.model.policy.train_vision) == ("bfloat16", True)
 
 
+def test_lora_has_a_rate_of_its_own_and_an_engine_that_takes_adapters():
+    whole = compose("experiment=arpo_subset32")
+    lora = compose("experiment=arpo_subset32", "model=qwen2_5_vl_7b")
+    assert (whole.module.optimizer.lr, lora.module.optimizer.lr) == (1e-6, 1e-5)
+    assert (whole.engine.make_engine.lora_rank, lora.engine.make_engine.lora_rank) == (None, 32)
+    assert compose("engine=vllm", "model=qwen2_5_vl_7b").engine.lora_rank == 32
+    assert compose("experiment=smoke").engine.lora_rank is None
+
+
 def test_the_paper_s_runs_have_their_own_sizes():
     subset, full = compose("experiment=arpo_subset32"), compose("experiment=arpo_full")
     assert (subset.env.size, subset.datamodule.sampler.tasks_per_iteration) == (16, 2)

@@ -30,7 +30,7 @@ def export_policy(policy: Policy, directory: Path, *, writes: bool = True) -> No
     Every rank calls it; one writes, and the others help to gather the weights, one tensor at a time.
     """
     if not writes:
-        for _ in policy.checkpoint_tensors():
+        for _ in policy.saved_tensors():
             pass
         return
     with atomically(directory) as partial:

@@ -58,6 +58,9 @@ class WeightSync(L.Callback):
             metrics["engine/probe_gap_max"] = probed.largest_gap
             if probed.compared:
                 metrics["engine/probe_older_share"] = probed.older / probed.compared
+        error = PolicyModule.of(pl_module).policy.update_error()
+        if error is not None:
+            metrics["engine/update_error"] = error
         pl_module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
     def _sync(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Freshness | None:

@@ -24,7 +24,8 @@ from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, Sampling, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.images import ImagePatches, ImageProcessor
-from arpo.models.names import checkpoint_name
+from arpo.models.logprobs import Float32Head
+from arpo.models.lora import add_lora, weights_by_name
 from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
@@ -83,8 +84,9 @@ class HfEngine(PumpedEngine):
 
     def _start(self) -> None:
         model = Qwen2_5_VLForConditionalGeneration.from_pretrained(self._path, dtype=self._dtype)
+        model.lm_head = Float32Head(model.lm_head, self._dtype)
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
-        self._parameters = {checkpoint_name(name): tensor for name, tensor in self._model.named_parameters()}
+        self._parameters = dict(weights_by_name(self._model))
 
     def _add(self, key: str, request: GenerateRequest) -> None:
         patches = [self._patches(png) for png in request.images]
@@ -139,6 +141,9 @@ class HfEngine(PumpedEngine):
 
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         for name, tensor in tensors:
+            if name not in self._parameters:  # an adapter's first tensor is an A, which has as many rows as the rank
+                add_lora(self._model, rank := len(tensor), rank)
+                self._parameters = dict(weights_by_name(self._model.requires_grad_(requires_grad=False)))
             self._parameters[name].copy_(tensor)
 
     def _reset_caches(self) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arpo.errors import ArpoError, EngineError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response
-from arpo.models.names import HEAD
+from arpo.models.names import HEAD, base_name
 
 log = logging.getLogger(__name__)
 
@@ -229,6 +229,8 @@ def checked(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of an update one by one, and make sure in the end that all of the checkpoint were there.
 
+    An update is either the whole checkpoint or an adapter (`arpo.models.lora.adapter_tensors`).
+
     Args:
         tensors: By the names of the checkpoint; a tied output layer may be among them and is left out.
         shapes: Of every tensor of the checkpoint.
@@ -238,15 +240,22 @@ def checked(
             is missing.
     """
     left = set(shapes)
+    adapter = False
     for name, tensor in tensors:
         if name == HEAD and HEAD not in shapes:
             continue
-        if name not in shapes:
+        weight, shape = base_name(name), tuple(tensor.shape)
+        if weight not in shapes:
             raise WeightSyncError(f"the model has no tensor '{name}'; its names are like '{min(shapes)}'")
-        if tuple(tensor.shape) != shapes[name]:
-            raise WeightSyncError(f"tensor '{name}' is {tuple(tensor.shape)}, the model's is {shapes[name]}")
+        if weight != name:  # B has the weight's rows and A its columns
+            adapter = True
+            fits = shape[0] == shapes[weight][0] if ".lora_B." in name else shape[1] == shapes[weight][1]
+        else:
+            fits = shape == shapes[name]
+        if not fits:
+            raise WeightSyncError(f"tensor '{name}' is {shape}, '{weight}' of the model is {shapes[weight]}")
         left.discard(name)
         yield name, tensor.detach()
-    if left:
+    if left and not adapter:
         some = ", ".join(sorted(left)[:3])
         raise WeightSyncError(f"{len(left)} of {len(shapes)} tensors are missing from the update: {some}, ...")

@@ -1,6 +1,7 @@
 """An engine that is vLLM in this process, on CPU and GPU, with continuous batching and in-place weight updates."""
 
 import io
+import json
 import logging
 import os
 import random
@@ -17,12 +18,12 @@ from PIL import Image, UnidentifiedImageError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError
+from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, check_length
 from arpo.inference.pump import PumpedEngine
-from arpo.models.names import EMBEDDING, HEAD
+from arpo.models.names import EMBEDDING, HEAD, base_name
 from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 GREEDY = 1e-5
 """vLLM's own border below which a temperature means greedy."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks for which vLLM reserves memory."""
 CPU_KV_CACHE_GB = 0.25
 CPU_IMAGE_CACHE_GB = 0.25
 
@@ -45,7 +48,7 @@ class VllmEngine(PumpedEngine):
     is not set (a tiny model is several times slower with 2), and the trainer's keeps its own number.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a line of the configuration
         self,
         path: str | Path,
         *,
@@ -55,6 +58,7 @@ class VllmEngine(PumpedEngine):
         max_images: int = 16,
         kv_cache_gb: float | None = None,
         deterministic: bool = False,
+        lora_rank: int | None = None,
         engine_args: Mapping[str, object] | None = None,
     ) -> None:
         """Start the engine with the weights at `path` as policy version 0; this takes seconds on CPU.
@@ -69,6 +73,7 @@ class VllmEngine(PumpedEngine):
                 `gpu_memory_utilization` leaves.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests then run
                 one by one without any cache of activations, so this is for tests and tiny runs.
+            lora_rank: Rank of the adapter that every update brings; None where updates bring all weights.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
                 `gpu_memory_utilization` or `enforce_eager`.
 
@@ -81,6 +86,10 @@ class VllmEngine(PumpedEngine):
                 "max_model_len, max_num_seqs and max_images must be at least 1, "
                 f"got {max_model_len}, {max_num_seqs} and {max_images}"
             )
+        if lora_rank is not None and not 1 <= lora_rank <= max(LORA_RANKS):
+            raise ConfigError(f"lora_rank must be null or from 1 to {max(LORA_RANKS)}, got {lora_rank}")
+        if lora_rank is not None and dtype_of(dtype) == torch.float32 and torch.cuda.is_available():
+            raise ConfigError(f"vLLM's LoRA kernels on a GPU compute in bfloat16: set dtype=bfloat16, got {dtype}")
         dtype_of(dtype)
         check_context(path, max_model_len)
         if torch.distributed.is_initialized():
@@ -95,6 +104,8 @@ class VllmEngine(PumpedEngine):
         self._max_images = max_images
         self._max_model_len = max_model_len
         self._deterministic = deterministic
+        self._lora_rank = lora_rank
+        self._adapter: Any = None
         self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
         self._arguments: dict[str, Any] = {
             "model": str(path),
@@ -104,12 +115,14 @@ class VllmEngine(PumpedEngine):
             "limit_mm_per_prompt": {"image": max_images, "video": 0},
             "enable_prefix_caching": not deterministic,
             "logprobs_mode": "processed_logprobs",
+            "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
             "generation_config": "vllm",  # a checkpoint's top-p or penalties would make the log-probabilities lie
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             "seed": 0,
             "worker_extension_cls": "arpo.inference.vllm_worker.FileLoader",
             **_device_arguments(kv_cache_gb, 1 if deterministic else max_num_seqs, max_model_len),
+            **_lora_arguments(lora_rank),
             **(engine_args or {}),
         }
         self._engine: Any = None
@@ -149,7 +162,7 @@ class VllmEngine(PumpedEngine):
             prompt["multi_modal_uuids"] = {"image": [screenshot_key(png) for png in request.images]}
         try:
             (rendered,) = self._engine.renderer.render_cmpl([prompt])
-            self._engine.add_request(key, rendered, self._sampling(request))
+            self._engine.add_request(key, rendered, self._sampling(request), lora_request=self._adapter)
         except (VLLMValidationError, ValueError, OSError, SyntaxError) as error:  # the last two: Pillow, broken PNG
             raise EngineError(f"vLLM refused the request: {error}") from error
 
@@ -190,6 +203,9 @@ class VllmEngine(PumpedEngine):
         self._engine.abort_request([key])
 
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        if self._lora_rank is not None:
+            self._load_adapter(dict(tensors))
+            return
         tensors = _with_head(tensors, tied=HEAD not in self._shapes)
         if self._engine.vllm_config.parallel_config.world_size == 1:
             self._load_in_place(tensors)
@@ -208,6 +224,25 @@ class VllmEngine(PumpedEngine):
                 {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors}, file
             )
             self._engine.collective_rpc("load_file", args=(file,))
+
+    def _load_adapter(self, tensors: dict[str, Tensor]) -> None:
+        """Serve an adapter in the place of the one before, under a number of its own, which vLLM's caches know."""
+        from vllm.lora.request import LoRARequest
+
+        names = {base_name(name).split(".")[-2] for name in tensors if base_name(name) != name}
+        if not names:
+            raise WeightSyncError(f"an engine with lora_rank={self._lora_rank} takes adapters, got all weights")
+        with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
+            # The files of PEFT, which every worker reads. B has the scale in it already: alpha / r is 1.
+            config = {"r": self._lora_rank, "lora_alpha": self._lora_rank, "target_modules": sorted(names)}
+            (Path(directory) / "adapter_config.json").write_text(json.dumps(config))
+            file = {f"base_model.model.{name}": tensor.cpu().contiguous() for name, tensor in tensors.items()}
+            save_file(file, Path(directory) / "adapter_model.safetensors")
+            number = self._adapter.lora_int_id + 1 if self._adapter else 1
+            adapter = LoRARequest(f"update {number}", number, directory)
+            if not self._engine.add_lora(adapter):
+                raise WeightSyncError(f"vLLM did not take adapter {number}")
+            self._adapter = adapter
 
     def _reset_caches(self) -> None:
         self._engine.reset_prefix_cache()
@@ -235,6 +270,18 @@ def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_le
         # request's generator back, which on CPU raises "CPU Generator does not use offset" and ends the engine.
         "max_num_batched_tokens": max_num_seqs * max_model_len,
         "enforce_eager": True,
+    }
+
+
+def _lora_arguments(rank: int | None) -> dict[str, Any]:
+    """Return vLLM's arguments for one adapter at a time: a new one drives the old one out."""
+    if rank is None:
+        return {}
+    return {
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_cpu_loras": 1,
+        "max_lora_rank": min(size for size in LORA_RANKS if size >= rank),
     }
 
 

@@ -1,11 +1,34 @@
-"""Log-probabilities of chosen tokens without the logits of all tokens at once."""
+"""Log-probabilities of chosen tokens, in float32, without the logits of all tokens at once."""
 
 from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+
+class Float32Head(nn.Module):
+    """An output layer whose logits are float32, whatever the model computes in.
+
+    A bfloat16 logit between 16 and 32 is a multiple of 0.125: what an update changes is lost in that, and ratios and
+    their clipping with it. The weight is rounded as the engine's is, under its old name, and still shared with the
+    embedding where it was.
+
+    Args:
+        head: The layer whose weight it takes.
+        dtype: Format of the computation, to which the weight is rounded.
+    """
+
+    def __init__(self, head: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = head.weight
+        self._dtype = dtype
+
+    def forward(self, hidden: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows vocabulary"]:
+        """Return the logits, in float32."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return nn.functional.linear(hidden.float(), self.weight.to(self._dtype).float())
 
 
 def chosen_logprobs(
@@ -25,7 +48,7 @@ def chosen_logprobs(
     Args:
         hidden: What the head reads; one row for each chosen token.
         chosen: Id of each token.
-        head: The language model's output layer.
+        head: The language model's output layer; its logits are float32.
         forbidden: Ids whose probability is zero.
         temperature: Divides the logits.
         chunk: How many tokens at a time.
@@ -34,7 +57,7 @@ def chosen_logprobs(
 
     def of_chunk(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         # In place, because vocabularies are large and nobody else holds these logits.
-        logits = head(rows).float().index_fill_(1, forbidden, -torch.inf).div_(temperature)
+        logits = head(rows).index_fill_(1, forbidden, -torch.inf).div_(temperature)
         logprobs = -torch.nn.functional.cross_entropy(logits, ids, reduction="none")
         if not with_entropy:
             return logprobs, logprobs.new_empty(0)

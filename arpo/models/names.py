@@ -14,3 +14,9 @@ def checkpoint_name(name: str) -> str:
         if name.startswith(ours):
             return published + name.removeprefix(ours)
     return name
+
+
+def base_name(name: str) -> str:
+    """Return the name of the weight that an adapter's tensor updates, or the name itself if it is a weight's."""
+    layer, _, factor = name.partition(".lora_")
+    return f"{layer}.weight" if factor else name

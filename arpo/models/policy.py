@@ -3,12 +3,11 @@
 import logging
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-from zlib import crc32
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,21 +20,24 @@ from arpo.errors import ConfigError
 from arpo.host.trial import before_start
 from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
-from arpo.models.logprobs import chosen_logprobs, pack_left
+from arpo.models.logprobs import Float32Head, chosen_logprobs, pack_left
+from arpo.models.lora import (
+    adapter_tensors,
+    add_lora,
+    initial_adapter,
+    merged_weights,
+    start_adapters,
+    update_error,
+    without_adapters,
+)
 from arpo.models.names import checkpoint_name
 from arpo.models.saving import write_weights
 from arpo.models.sharding import CheckpointWeights, checkpoint_directory, full, model_without_weights, shard
 from arpo.models.tokenization import ChatTokenizer
 
-if TYPE_CHECKING:
-    from peft.tuners.lora import LoraLayer
-
 log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-LORA_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
-"""Every linear layer of the language model's blocks, none of the vision tower's."""
 
 COMPANIONS = (
     "*token*",
@@ -110,6 +112,8 @@ class Policy(nn.Module):
     ) -> None:
         super().__init__()
         torch_dtype = dtype_of(dtype)
+        if lora is not None and train_vision:
+            raise ConfigError("lora trains the language model's blocks and nothing else: set train_vision=false")
         if logits_chunk < 1:
             raise ConfigError(f"logits_chunk must be at least 1, got {logits_chunk}")
         if offload_activations and not gradient_checkpointing:
@@ -123,28 +127,39 @@ class Policy(nn.Module):
         # A frozen base, which is nearly everything with LoRA, never exists in float32.
         loaded = torch.float32 if lora is None else torch_dtype
         self.model = load_model(path, attention, loaded) if mesh is None else model_without_weights(path, attention)
+        self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
         vision = self.model.model.visual
         vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
         self.model.requires_grad_(requires_grad=lora is None)
         if lora is not None:
-            _add_lora(self.model, lora)
+            add_lora(self.model, lora.rank, lora.alpha)
         vision.requires_grad_(train_vision)
-        for parameter in self.model.parameters():
-            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else torch_dtype)
         self._dtype = torch_dtype
+        self._set_formats()
+        self._sharded = mesh is not None
         self._train_vision = train_vision
         self._offload_activations = offload_activations
+        self._lora = lora
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self._logits_chunk = logits_chunk
         self._forbidden: Tensor
-        forbidden = torch.tensor(self.chat.forbidden_ids, dtype=torch.int64)
-        self.register_buffer("_forbidden", forbidden, persistent=False)
+        self.register_buffer("_forbidden", torch.tensor(self.chat.forbidden_ids, dtype=torch.int64), persistent=False)
         if mesh is None:
-            _start_adapters(self.model)
+            start_adapters(self.model)
         else:
             blocks = [*vision.blocks, *self.model.model.language_model.layers]
             shard(self, blocks, mesh, torch_dtype, partial(_initial, CheckpointWeights(path)))
+
+    def freeze(self) -> "Policy":
+        """Train nothing from here on, and hold all weights in the format of the computation; returns the policy.
+
+        Shards stay as they are: they are gathered in that format.
+        """
+        self.eval().requires_grad_(requires_grad=False)
+        if not self._sharded:
+            self._set_formats()
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -189,49 +204,61 @@ class Policy(nn.Module):
     @property
     def has_adapters(self) -> bool:
         """Whether low-rank updates are trained, and not the weights themselves."""
-        return bool(self._adapted_layers())
+        return self._lora is not None
 
-    @contextmanager
-    def without_adapters(self) -> Iterator[None]:
+    def without_adapters(self) -> AbstractContextManager[None]:
         """Compute as the policy did before its low-rank updates were trained, for a while."""
-        layers = self._adapted_layers()
-        for layer in layers:
-            layer.enable_adapters(False)
-        try:
-            yield
-        finally:
-            for layer in layers:
-                layer.enable_adapters(True)
-
-    def _adapted_layers(self) -> "list[LoraLayer]":
-        from peft.tuners.lora import LoraLayer
-
-        return [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+        return without_adapters(self.model)
 
     def checkpoint_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every weight by its name in a Qwen2.5-VL checkpoint file, LoRA merged, a tied output layer left out.
+        """Yield what an engine that loaded the same checkpoint needs: every weight, or with LoRA the adapter alone.
 
-        These are the names that `save_pretrained` writes and that vLLM's `load_weights` takes. All are in the format
-        of the computation: that is what the forward pass rounds them to. One tensor exists at a time; where weights
-        are sharded, each is gathered, so every rank must go through all of them.
+        Weights have the names that `save_pretrained` writes and that vLLM's `load_weights` takes, a tied output layer
+        left out; adapters those of `arpo.models.lora.adapter_tensors`. All are in the format of the computation: that
+        is what the forward pass rounds them to. One tensor exists at a time; where weights are sharded, each is
+        gathered, so every rank must go through all of them.
         """
-        for name, tensor in _merged_weights(self.model, self._dtype):
-            yield checkpoint_name(name), tensor
+        if self._lora is not None:
+            tensors = adapter_tensors(self.model)
+        else:
+            tensors = ((checkpoint_name(name), weight.detach()) for name, weight in self.model.named_parameters())
+        for name, tensor in tensors:
+            yield name, full(tensor.to(self._dtype))  # rounded before it is gathered: half the bytes
+
+    def update_error(self) -> float | None:
+        """Return how much of LoRA's update is lost on its way to the engine, as a share of it.
+
+        It is ‖ΔW that is sent - ΔW‖ / ‖ΔW‖ over a few layers (`arpo.models.lora.update_error`); None without LoRA, and
+        before the first update.
+        """
+        return None if self._lora is None else update_error(self.model, self._dtype)
+
+    def saved_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what `save` writes, one tensor at a time; on every rank where weights are sharded.
+
+        Weights are in the format of the computation; those that LoRA is merged into are in float32.
+        """
+        for name, tensor in merged_weights(self.model):
+            yield checkpoint_name(name), full(tensor if self._lora is not None else tensor.to(self._dtype))
 
     def save(self, directory: str | Path) -> None:
-        """Write a checkpoint, LoRA merged, that `from_pretrained` and vLLM load.
+        """Write a checkpoint that `from_pretrained` and vLLM load.
 
-        Where weights are sharded, the other ranks must go through `checkpoint_tensors` meanwhile.
+        Where weights are sharded, the other ranks must go through `saved_tensors` meanwhile.
         """
         directory = Path(directory)
         self.model.config.save_pretrained(directory)
-        write_weights(self.checkpoint_tensors(), directory)
+        write_weights(self.saved_tensors(), directory)
         mode = (directory / "config.json").stat().st_mode
         for weights in directory.glob("*.safetensors"):
             weights.chmod(mode)  # safetensors writes for the owner alone, whatever the umask says
         for pattern in COMPANIONS:
             for file in checkpoint_directory(self.path).glob(pattern):
                 shutil.copy(file, directory)
+
+    def _set_formats(self) -> None:
+        for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too
+            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else self._dtype)
 
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
         # From here on every block adds to it in this format, as in the engine.
@@ -278,60 +305,9 @@ class _PatchEmbedding(nn.Module):
         return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
-def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
-    """Put low-rank updates into the model in place, without a wrapper that would rename everything."""
-    from peft import LoraConfig, inject_adapter_in_model
-    from peft.tuners.lora import LoraLayer
-
-    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=LORA_TARGETS)
-    inject_adapter_in_model(config, model)
-    for module in model.modules():
-        if isinstance(module, LoraLayer):
-            module.cast_input_dtype_enabled = False  # autocast does it, without a float32 copy of every input
-
-
-def _initial_adapter(name: str, shape: torch.Size) -> Tensor:
-    """Return what an adapter starts with: A random as in a linear layer, B zero (arXiv 2106.09685, section 4.1).
-
-    It is a function of the run's seed and the parameter's name, so any number of ranks starts alike.
-    """
-    if ".lora_B." in name:
-        return torch.zeros(shape)
-    generator = torch.Generator().manual_seed(torch.initial_seed() ^ crc32(name.encode()))
-    return nn.init.kaiming_uniform_(torch.empty(shape), a=5**0.5, generator=generator)
-
-
-@torch.no_grad()
-def _start_adapters(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if ".lora_" in name:
-            parameter.copy_(_initial_adapter(name, parameter.shape))
-
-
 def _initial(weights: CheckpointWeights, name: str, shape: torch.Size) -> Tensor:
     """Return what a parameter of a policy starts with: of its checkpoint, or of an adapter."""
     name = name.removeprefix("model.")  # the policy's name of transformers' model
     if ".lora_" in name:
-        return _initial_adapter(name, shape)
+        return initial_adapter(name, shape)
     return weights[checkpoint_name(name.replace(".base_layer.", "."))]
-
-
-def _merged_weights(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights by their names without LoRA; where there is an update, base plus update, added in float32."""
-    from peft.tuners.lora import LoraLayer
-
-    updated = {f"{name}.": module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    # named_parameters gives a tied output layer once, as the embedding.
-    for name, parameter in model.named_parameters():
-        owner, _, own_name = name.partition("base_layer.")
-        if owner in updated and own_name == "weight":
-            yield owner + own_name, (full(parameter.detach()).float() + _update(updated[owner])).to(dtype)
-        elif ".lora_" not in name:
-            yield owner + own_name, full(parameter.detach().to(dtype))  # rounded before it travels: half the bytes
-
-
-def _update(layer: "LoraLayer") -> Tensor:
-    """Return what an adapter adds to the weight of its layer."""
-    first, second = (full(part["default"].weight.detach()) for part in (layer.lora_A, layer.lora_B))
-    product: Tensor = second @ first * layer.scaling["default"]
-    return product

@@ -49,7 +49,7 @@ CHAT_TEMPLATE = (
 """Qwen2.5-VL's turns without its default system message, which would cost tokens in every prompt."""
 
 CONTEXT = 32768
-"""Tokens of a conversation that the model is made for."""
+"""Tokens of a conversation that the model is made for, unless it is told otherwise."""
 HEAD_DIM = 32
 """vLLM's CPU attention wants a multiple of 32."""
 VISION_HIDDEN = 64
@@ -63,7 +63,7 @@ FREQUENT = 1000
 """The repetitions of what must become one word in the tokenizer's training: more than anything in the corpus has."""
 
 
-def make_tiny(
+def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
     directory: str | Path,
     *,
     corpus: Sequence[str],
@@ -73,6 +73,7 @@ def make_tiny(
     seed: int = 0,
     min_pixels: int = 56 * 56,
     max_pixels: int = 112 * 140,
+    context: int = CONTEXT,
 ) -> Path:
     """Write a randomly initialised Qwen2.5-VL with its own tokenizer and processor, and return the directory.
 
@@ -88,6 +89,7 @@ def make_tiny(
         seed: Of the weights.
         min_pixels: Smaller screenshots are enlarged to this.
         max_pixels: Larger screenshots are reduced to this.
+        context: Tokens of a conversation that the model is made for; engines refuse longer ones.
 
     Raises:
         ConfigError: If the numbers do not make a model.
@@ -96,6 +98,8 @@ def make_tiny(
         raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
     if layers < 1:
         raise ConfigError(f"layers must be at least 1, got {layers}")
+    if context < 1:
+        raise ConfigError(f"context must be at least 1, got {context}")
     if not 0 < min_pixels <= max_pixels:
         raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {min_pixels} and {max_pixels}")
     largest_number = isqrt(max_pixels * 16 // 9)
@@ -105,8 +109,8 @@ def make_tiny(
             f"words must be at least {smallest_vocabulary} (special tokens, bytes and numbers to {largest_number}), "
             f"got {words}; raise it or lower max_pixels"
         )
-    tokenizer = _train_tokenizer(corpus, words, largest_number)
-    model = _build_model(tokenizer, hidden, layers, seed)
+    tokenizer = _train_tokenizer(corpus, words, largest_number, context)
+    model = _build_model(tokenizer, hidden, layers, seed, context)
     model.save_pretrained(directory)
     Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(min_pixels=min_pixels, max_pixels=max_pixels),
@@ -125,7 +129,7 @@ def _training_texts(corpus: Sequence[str], largest_number: int) -> Iterator[str]
         yield from ("user\n", "assistant\n", "system\n")
 
 
-def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int) -> PreTrainedTokenizerFast:
+def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int, context: int) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE whose words may span spaces and quotes but never mix digits with anything else."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -151,14 +155,14 @@ def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int) -> 
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=[t for t in SPECIAL_TOKENS if t not in ("<|im_end|>", "<|endoftext|>")],
-        model_max_length=CONTEXT,
+        model_max_length=context,
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE,
     )
 
 
 def _build_model(
-    tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, seed: int
+    tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, seed: int, context: int
 ) -> Qwen2_5_VLForConditionalGeneration:
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL_TOKENS}
     rows = -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
@@ -170,7 +174,7 @@ def _build_model(
             "num_hidden_layers": layers,
             "num_attention_heads": hidden // HEAD_DIM,
             "num_key_value_heads": hidden // HEAD_DIM // 2,
-            "max_position_embeddings": CONTEXT,
+            "max_position_embeddings": context,
             "max_window_layers": layers,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]},
             "tie_word_embeddings": True,

@@ -228,7 +228,7 @@ class GRPOModule(PolicyModule):
         super().configure_model()
         wanted = self.objective.kl_coefficient > 0 and not self.policy.has_adapters  # their base is the reference
         if self.make_reference is not None and wanted and not self._reference:
-            self._reference = [self.build(self.make_reference).eval().requires_grad_(False)]
+            self._reference = [self.build(self.make_reference).freeze()]
 
     @override
     def on_fit_start(self) -> None:

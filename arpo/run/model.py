@@ -16,7 +16,7 @@ def check_context(cfg: DictConfig) -> None:
         ConfigError: When they may become longer than what the model was made for.
     """
     wanted = cfg.rollout.settings.max_context
-    limit = context_of(cfg.model.path) or (CONTEXT if "make" in cfg.model else None)
+    limit = context_of(cfg.model.path) or (cfg.model.make.get("context", CONTEXT) if "make" in cfg.model else None)
     if limit is not None and wanted > limit and "make_model" not in cfg.datamodule:
         raise ConfigError(
             f"max_context={wanted} is above the {limit} tokens that the model was made for: lower "

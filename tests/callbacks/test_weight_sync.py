@@ -47,6 +47,10 @@ class Policy:
     def __init__(self, chat):
         self.chat = chat
         self.read = 0
+        self.error = None
+
+    def update_error(self):
+        return self.error
 
     def checkpoint_tensors(self):
         yield from ()
@@ -75,9 +79,10 @@ class SyncedModule(IdleModule):
 
 @pytest.fixture
 def run(chat, make_collector):
-    def train(*, engine=None, error=0.0, iterations=2, sync=None, **options):
+    def train(*, engine=None, error=0.0, lost=None, iterations=2, sync=None, **options):
         engine = engine or LoggedEngine(chat)
         module = SyncedModule(chat, error)
+        module.policy.error = lost
         collector = make_collector(engine=engine, start=False, group_size=2)
         trainer = L.Trainer(
             accelerator="cpu",
@@ -115,6 +120,13 @@ def test_the_gap_and_the_time_of_a_sync_are_logged(run):
     assert trainer.callback_metrics["engine/probe_gap_max"].item() == pytest.approx(1e-5, rel=1e-3)
     assert trainer.callback_metrics["engine/probe_older_share"].item() == 0
     assert trainer.callback_metrics["time/sync"].item() > 0
+
+
+@pytest.mark.parametrize("error", [None, 0.003])
+def test_what_an_adapter_loses_on_its_way_is_logged(run, error):
+    _, _, trainer = run(lost=error, iterations=1)
+    logged = trainer.callback_metrics.get("engine/update_error")
+    assert logged == error if error is None else logged.item() == pytest.approx(error)
 
 
 def test_a_cache_from_before_the_update_is_caught_at_the_first_sync_after_it(run, chat):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from arpo.models.logprobs import chosen_logprobs, entropy_of_logits, pack_left
+from arpo.models.logprobs import Float32Head, chosen_logprobs, entropy_of_logits, pack_left
 
 
 def identity(rows: Tensor) -> Tensor:
@@ -25,6 +25,28 @@ def test_logprobs_by_hand() -> None:
         )
         assert entropy is None
         assert logprobs.item() == pytest.approx(math.log(probability))
+
+
+def test_a_float32_head_keeps_what_bfloat16_rounds_away() -> None:
+    # 16 + 1/16 lies between 16 and 16.125, the two bfloat16 numbers next to it.
+    head = torch.nn.Linear(2, 1, bias=False, dtype=torch.bfloat16)
+    head.weight.data = torch.tensor([[16.0, 0.0625]], dtype=torch.bfloat16)
+    hidden = torch.ones(1, 2, dtype=torch.bfloat16)
+    assert head(hidden).item() == 16.0
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = Float32Head(head, torch.bfloat16)(hidden)
+    assert (logits.dtype, logits.item()) == (torch.float32, 16.0625)
+
+
+def test_a_float32_head_rounds_its_weight_as_the_engine_does_and_trains_it_in_float32() -> None:
+    # Between 1 and 2 bfloat16 has steps of 1/128: 1.001 becomes 1.
+    head = torch.nn.Linear(1, 1, bias=False)
+    head.weight.data.fill_(1.001)
+    logits = Float32Head(head, torch.bfloat16)(torch.full((1, 1), 3.0))
+    assert logits.item() == 3.0
+    logits.sum().backward()
+    assert head.weight.grad is not None
+    assert (head.weight.grad.dtype, head.weight.grad.item()) == (torch.float32, 3.0)
 
 
 def test_a_forbidden_id_takes_no_probability() -> None:

@@ -163,6 +163,19 @@ def test_what_is_trained_is_float32_and_what_is_frozen_has_the_format_of_the_com
         assert parameter.dtype == (torch.float32 if parameter.requires_grad else torch.bfloat16), name
 
 
+def test_a_frozen_policy_takes_the_memory_of_its_format_and_says_the_same(tiny_model: Path) -> None:
+    half = Policy(tiny_model, dtype="bfloat16")
+    batch = mixed_batch(half)
+    expected = half.action_logprobs(batch).logprobs
+    frozen = half.freeze()
+    assert not frozen.training
+    assert {(parameter.dtype, parameter.requires_grad) for parameter in frozen.parameters()} == {
+        (torch.bfloat16, False)
+    }
+    assert frozen.model.model.language_model.rotary_emb.inv_freq.dtype == torch.float32
+    torch.testing.assert_close(frozen.action_logprobs(batch).logprobs, expected.detach(), atol=0.02, rtol=0)
+
+
 @pytest.mark.parametrize("lora", [None, LoraSettings(4)], ids=["all", "lora"])
 def test_in_bfloat16_every_block_computes_in_bfloat16(tiny_model: Path, lora: LoraSettings | None) -> None:
     """Also where its weights are float32: the sums between blocks have the engine's format and half the memory."""
@@ -189,6 +202,25 @@ def test_many_gradients_in_bfloat16_add_up_without_loss(tiny_model: Path) -> Non
         if parameter.requires_grad:
             assert parameter.grad.dtype == torch.float32
             torch.testing.assert_close(parameter.grad, 64 * once[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(4)], ids=["all", "lora"])
+def test_in_bfloat16_log_probabilities_are_those_of_a_float32_head(
+    tiny_model: Path, lora: LoraSettings | None
+) -> None:
+    half = Policy(tiny_model, dtype="bfloat16", train_vision=False, lora=lora)
+    norm = half.model.model.language_model.norm
+    norm.weight.data.fill_(20.0)  # logits of the size of a trained model's: their standard deviation is about 4
+    states: list[Tensor] = []
+    norm.register_forward_hook(lambda norm, inputs, output: states.append(output.detach()))
+    batch = mixed_batch(half)
+    output = half.action_logprobs(batch)
+    predicts = batch.action_mask[:, 1:]
+    logits = states[0][:, :-1][predicts].double() @ half.model.lm_head.weight.detach().bfloat16().double().T
+    assert 16 < logits.abs().max() < 64
+    logits[:, list(half.chat.forbidden_ids)] = -torch.inf
+    expected = logits.log_softmax(-1).gather(1, batch.input_ids[:, 1:][predicts][:, None])[:, 0]
+    torch.testing.assert_close(output.logprobs[output.mask].double(), expected, atol=1e-4, rtol=0)
 
 
 def test_bfloat16_is_close(tiny_model: Path, policy: Policy) -> None:
@@ -222,19 +254,19 @@ def test_without_its_adapters_a_policy_is_its_base_for_a_while(tiny_model: Path,
 
 def test_adapters_start_alike_whatever_random_numbers_were_drawn_before(tiny_model: Path) -> None:
     torch.manual_seed(3)
-    first = Policy(tiny_model, lora=LoraSettings(rank=4))
+    first = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
     torch.rand(7)
-    second = Policy(tiny_model, lora=LoraSettings(rank=4))
+    second = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
     torch.manual_seed(4)
-    other = Policy(tiny_model, lora=LoraSettings(rank=4))
+    other = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
     name = "model.model.language_model.layers.0.mlp.up_proj.lora_A.default.weight"
     weights = [dict(each.named_parameters())[name] for each in (first, second, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
-def with_random_lora(directory: Path) -> Policy:
-    policy = Policy(directory, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
+def with_random_lora(directory: Path, dtype: Any = "float32") -> Policy:
+    policy = Policy(directory, dtype=dtype, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in policy.model.named_parameters():
@@ -265,11 +297,8 @@ def test_a_saved_policy_loads_as_a_checkpoint_with_the_same_logprobs(
     assert torch.allclose(base, expected, atol=1e-3) != lora
 
 
-@pytest.mark.parametrize("lora", [False, True])
-def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(
-    tiny_model: Path, tmp_path: Path, lora: bool
-) -> None:
-    policy = with_random_lora(tiny_model) if lora else Policy(tiny_model)
+def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(tiny_model: Path, tmp_path: Path) -> None:
+    policy = Policy(tiny_model)
     policy.save(tmp_path)
     tensors = list(policy.checkpoint_tensors())
     assert len(tensors) == len(dict(tensors))
@@ -277,6 +306,40 @@ def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(
     for saved in (load_file(tmp_path / "model.safetensors"), load_file(tiny_model / "model.safetensors")):
         assert dict(tensors).keys() == saved.keys()
     torch.testing.assert_close(dict(tensors), load_file(tmp_path / "model.safetensors"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_with_lora_the_tensors_for_the_engine_are_the_adapter_s_in_the_format_of_the_computation(
+    tiny_model: Path, dtype: str
+) -> None:
+    policy = with_random_lora(tiny_model, dtype)
+    tensors = dict(policy.checkpoint_tensors())
+    assert len(tensors) == 2 * 7 * 2
+    assert all(".lora_" in name for name in tensors)
+    assert {tensor.dtype for tensor in tensors.values()} == {getattr(torch, dtype)}
+    assert not any(tensor.requires_grad for tensor in tensors.values())
+
+
+def test_what_lora_s_update_loses_on_its_way_is_known(tiny_model: Path) -> None:
+    assert Policy(tiny_model).update_error() is None
+    assert with_random_lora(tiny_model).update_error() == 0
+    assert 0 < with_random_lora(tiny_model, "bfloat16").update_error() < 0.01
+
+
+def test_a_bfloat16_policy_is_saved_in_bfloat16_and_an_update_of_lora_in_float32(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    Policy(tiny_model, dtype="bfloat16").save(tmp_path / "all")
+    assert {tensor.dtype for tensor in load_file(tmp_path / "all" / "model.safetensors").values()} == {torch.bfloat16}
+    with_random_lora(tiny_model, "bfloat16").save(tmp_path / "lora")
+    saved = load_file(tmp_path / "lora" / "model.safetensors")
+    assert saved["model.layers.0.mlp.up_proj.weight"].dtype == torch.float32
+    assert saved["model.embed_tokens.weight"].dtype == torch.bfloat16
+
+
+def test_lora_beside_a_trained_vision_tower_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ConfigError, match="set train_vision=false"):
+        Policy(tiny_model, lora=LoraSettings(4))
 
 
 def test_an_untied_output_layer_is_among_the_tensors(tmp_path: Path) -> None:

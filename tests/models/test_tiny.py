@@ -82,3 +82,11 @@ def test_the_seed_alone_decides_the_weights(tiny_model: Path, tmp_path: Path) ->
 def test_numbers_that_make_no_model_are_refused(tmp_path: Path, arguments: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_tiny(tmp_path, corpus=TINY_CORPUS, **arguments)
+
+
+def test_the_longest_conversation_is_a_parameter(tmp_path: Path) -> None:
+    directory = make_tiny(tmp_path, corpus=TINY_CORPUS, words=600, hidden=64, layers=1, context=131_072)
+    config = Qwen2_5_VLForConditionalGeneration.from_pretrained(directory).config
+    assert config.text_config.max_position_embeddings == 131_072
+    with pytest.raises(ConfigError, match="context must be at least 1, got 0"):
+        make_tiny(tmp_path, corpus=TINY_CORPUS, context=0)

@@ -1,0 +1,135 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): added to a model, named for the engine, measured, merged."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from zlib import crc32
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+
+from arpo.models.names import checkpoint_name
+from arpo.models.sharding import full
+
+TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+"""Every linear layer of the language model's blocks, none of the vision tower's."""
+
+ADAPTER = "default"
+"""The name by which PEFT keeps the one adapter there is."""
+
+MEASURED_LAYERS = 3
+"""Layers in which `update_error` compares; each takes two products as large as its weight."""
+
+
+def add_lora(model: nn.Module, rank: int, alpha: float) -> None:
+    """Put low-rank updates into the model in place, without a wrapper that would rename everything.
+
+    Args:
+        model: A Qwen2.5-VL.
+        rank: Columns of B and rows of A.
+        alpha: The update is B A scaled by alpha / rank.
+    """
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=TARGETS)
+    inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+    for _, layer in _layers(model):
+        layer.cast_input_dtype_enabled = False  # autocast does it, without a float32 copy of every input
+
+
+def initial_adapter(name: str, shape: torch.Size) -> Tensor:
+    """Return what an adapter starts with: A random as in a linear layer, B zero (arXiv 2106.09685, section 4.1).
+
+    It is a function of the run's seed and the parameter's name, so any number of ranks starts alike.
+    """
+    if ".lora_B." in name:
+        return torch.zeros(shape)
+    generator = torch.Generator().manual_seed(torch.initial_seed() ^ crc32(name.encode()))
+    return nn.init.kaiming_uniform_(torch.empty(shape), a=5**0.5, generator=generator)
+
+
+@torch.no_grad()
+def start_adapters(model: nn.Module) -> None:
+    """Set every adapter to its initial value."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            parameter.copy_(initial_adapter(name, parameter.shape))
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """Leave the updates out of what the model computes, for a while."""
+    layers = [layer for _, layer in _layers(model)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+def weights_by_name(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield every weight by its name for the engine: as in a checkpoint, an adapter's as `adapter_tensors` has it."""
+    # named_parameters gives a tied output layer once, as the embedding.
+    for name, parameter in model.named_parameters():
+        yield checkpoint_name(name.replace(".base_layer.", ".").replace(f".{ADAPTER}.", ".")), parameter
+
+
+def adapter_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield `….lora_A.weight` and `….lora_B.weight` of every layer with an update, which is their product B A.
+
+    The scale of the update is in B, so that nobody else needs to know it.
+    """
+    for name, layer in _layers(model):
+        yield checkpoint_name(f"{name}.lora_A.weight"), layer.lora_A[ADAPTER].weight.detach()
+        scale = layer.scaling[ADAPTER]
+        yield checkpoint_name(f"{name}.lora_B.weight"), layer.lora_B[ADAPTER].weight.detach() * scale
+
+
+def update_error(model: nn.Module, dtype: torch.dtype) -> float | None:
+    """Return ‖update in the engine's format - update‖ / ‖update‖ over a few layers; None before the first update.
+
+    The layers are the first one with an update, the last, and one between. An engine in bfloat16 rounds A and B, each
+    to 2^-9 of its size; of a base weight that an update was merged into, it would round away nearly the whole update.
+
+    Args:
+        model: A model with adapters.
+        dtype: The engine's format.
+    """
+    layers = [(name, full(tensor)) for name, tensor in adapter_tensors(model)]
+    pairs = [(layers[2 * i][1], layers[2 * i + 1][1]) for i in range(len(layers) // 2)]
+    step = max(1, (len(pairs) - 1) // (MEASURED_LAYERS - 1))
+    error = update = 0.0
+    for a, b in islice(pairs, 0, None, step):
+        exact = b @ a
+        error += (b.to(dtype).float() @ a.to(dtype).float() - exact).square().sum().item()
+        update += exact.square().sum().item()
+    return (error / update) ** 0.5 if update else None
+
+
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights by their names in the model without adapters; where there is an update, base + B A in float32.
+
+    Rounded to bfloat16 the sum would lose every change below half a unit in the last place of the base.
+    """
+    layers = {f"{name}.": layer for name, layer in _layers(model)}
+    for name, parameter in model.named_parameters():
+        owner, _, own_name = name.partition("base_layer.")
+        if owner in layers and own_name == "weight":
+            yield owner + own_name, full(parameter.detach()).float() + _update(layers[owner])
+        elif ".lora_" not in name:
+            yield owner + own_name, parameter.detach()
+
+
+def _update(layer: LoraLayer) -> Tensor:
+    first, second = (full(part[ADAPTER].weight.detach()) for part in (layer.lora_A, layer.lora_B))
+    product: Tensor = second @ first * layer.scaling[ADAPTER]
+    return product
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
+    """Yield every layer with an adapter, by its name."""
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            yield name, module

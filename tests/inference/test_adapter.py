@@ -1,0 +1,141 @@
+"""LoRA on its way to the engine: the adapter arrives as it was trained, each version in the place of the last."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arpo.errors import ConfigError, WeightSyncError
+from arpo.inference.engine import Response
+from arpo.inference.hf import HfEngine
+from arpo.inference.probe import Answer, ask, freshness, probe_trajectory, questions
+from arpo.models.collate import collate
+from arpo.models.lora import adapter_tensors, merged_weights
+from arpo.models.names import checkpoint_name
+from arpo.models.policy import LoraSettings, Policy
+from arpo.models.tokenization import tokenize
+from tests.inference.conftest import Questions, Trainer, together
+
+MAX_MODEL_LEN = 512
+
+
+@pytest.fixture
+def start(tiny_model: Path, closing: Callable[[Any], Any]) -> Callable[..., Any]:
+    def make(name: str, **options: Any) -> Any:
+        if name == "hf":
+            return closing(HfEngine(tiny_model, max_model_len=MAX_MODEL_LEN, **options))
+        from arpo.inference.remote import RemoteEngine
+        from arpo.inference.vllm import VllmEngine
+
+        options = {"max_num_seqs": 8, "max_images": 4, "kv_cache_gb": 0.125, "lora_rank": 4} | options
+        vllm = partial(VllmEngine, tiny_model, max_model_len=MAX_MODEL_LEN, **options)
+        return closing(RemoteEngine(vllm) if name == "remote" else vllm())
+
+    return make
+
+
+def adapter(path: Path, seed: int, rank: int = 4, dtype: str = "float32") -> Policy:
+    """A policy whose update is large enough to see."""
+    policy = Policy(path, dtype=dtype, train_vision=False, lora=LoraSettings(rank, alpha=2 * rank))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if ".lora_" in name:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return policy
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["hf", pytest.param("vllm", marks=pytest.mark.engine), pytest.param("remote", marks=pytest.mark.ray)],
+)
+def test_every_version_of_an_adapter_answers_as_the_trainer_s_and_the_one_before_is_forgotten(
+    start: Callable[..., Any], tiny_model: Path, questions: Questions, trainer: Trainer, name: str
+) -> None:
+    engine = start(name)
+    requests = [questions.ask(n, images=1 + n, seed=n) for n in range(3)]
+    together(*(engine.generate(request) for request in requests))  # fills every cache there is, with the base
+    for version in (1, 2, 3):
+        policy = adapter(tiny_model, seed=version)
+        trainer.load({checkpoint_name(name): weight for name, weight in merged_weights(policy.model)})
+        asyncio.run(engine.update_weights(policy.checkpoint_tensors(), version))
+        responses = together(*(engine.generate(request) for request in requests))
+        gaps = [trainer.gap(request, response) for request, response in zip(requests, responses, strict=True)]
+        assert max(gaps) < 1e-4
+        assert {response.policy_version for response in responses} == {version}
+
+
+def opinion(policy: Policy, engine: Any, max_tokens: int = 16) -> list[Answer]:
+    requests = questions(policy.chat, max_tokens, 1.0)
+    answers = []
+    for request, response in zip(requests, asyncio.run(ask(engine, requests)), strict=True):
+        trajectory = probe_trajectory(request, response)
+        batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
+        with torch.no_grad():
+            output = policy.action_logprobs(batch)
+        answers.append(Answer(response.token_ids, response.logprobs, tuple(output.logprobs[output.mask].tolist())))
+    return answers
+
+
+def one_step(path: Path, rate: float) -> Policy:
+    """A policy in bfloat16 after the first step of its adapter of rank 32."""
+    policy = Policy(path, dtype="bfloat16", train_vision=False, lora=LoraSettings(rank=32, alpha=64.0))
+    optimizer = torch.optim.AdamW([each for each in policy.parameters() if each.requires_grad], lr=rate)
+    (request, *_) = questions(policy.chat, 8, 1.0)
+    ids = policy.chat.encode_response("Action: click(start_box='(10,20)')")
+    trajectory = probe_trajectory(request, Response(ids, (0.0,) * len(ids), "stop", 0))
+    batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
+    policy.action_logprobs(batch).logprobs.sum().backward()
+    optimizer.step()
+    return policy
+
+
+@pytest.mark.engine
+def test_in_bfloat16_vllm_applies_the_first_step_of_an_adapter_of_rank_32_within_a_hundredth(
+    start: Callable[..., Any], tiny_model: Path
+) -> None:
+    """Merged into bfloat16 weights, nearly all of it would be lost."""
+    policy = one_step(tiny_model, rate=1e-5)
+    engine = start("vllm", dtype="bfloat16", lora_rank=32)
+    freshness(opinion(policy, engine)).check(0.05)
+    asyncio.run(engine.update_weights(policy.checkpoint_tensors(), 1))
+    assert engine._engine.list_loras() == {1}
+
+    def applied(worker: Any) -> torch.Tensor:
+        manager = worker.model_runner.lora_manager._adapter_manager
+        layer = manager.modules["language_model.model.layers.0.self_attn.o_proj"]
+        slot = manager.lora_index_to_id.index(1)
+        return layer.lora_b_stacked[0][slot, 0].float() @ layer.lora_a_stacked[0][slot, 0].float()
+
+    (served,) = engine._engine.collective_rpc(applied)
+    tensors = dict(adapter_tensors(policy.model))
+    a, b = (tensors[f"model.layers.0.self_attn.o_proj.lora_{factor}.weight"] for factor in "AB")
+    update = b @ a
+    assert (served - update).norm() < 0.01 * update.norm()
+    assert policy.update_error() == pytest.approx(((served - update).norm() / update.norm()).item(), rel=0.2)
+    base = policy.model.model.language_model.layers[0].self_attn.o_proj.base_layer.weight
+    merged = (base.float() + update).bfloat16().float() - base.float()
+    assert (merged - update).norm() > 0.9 * update.norm()
+    freshness(opinion(policy, engine)).check(0.05)
+
+
+@pytest.mark.engine
+def test_an_engine_for_adapters_refuses_all_weights_and_one_of_too_high_a_rank(
+    start: Callable[..., Any], tiny_model: Path
+) -> None:
+    with pytest.raises(ConfigError, match="lora_rank must be null or from 1 to 512, got 1024"):
+        start("vllm", lora_rank=1024)
+    engine = start("vllm")
+    with pytest.raises(WeightSyncError, match="lora_rank=4 takes adapters, got all weights"):
+        asyncio.run(engine.update_weights(Policy(tiny_model).checkpoint_tensors(), 1))
+
+
+def test_an_adapter_that_does_not_fit_the_model_is_refused(start: Callable[..., Any], tiny_model: Path) -> None:
+    engine = start("hf")
+    name = "model.layers.0.self_attn.q_proj.lora_A.weight"
+    with pytest.raises(WeightSyncError, match=r"q_proj.lora_A.weight' is \(4, 100\), '.*weight' of the model is"):
+        asyncio.run(engine.update_weights([(name, torch.zeros(4, 100))], 1))

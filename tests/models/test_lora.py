@@ -1,0 +1,92 @@
+"""Adapters: what they are called, what of them is lost, what they are worth when merged."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from arpo.models.lora import adapter_tensors, add_lora, merged_weights, update_error, weights_by_name
+from arpo.models.names import base_name, checkpoint_name
+
+
+@pytest.fixture
+def model(tiny_model: Path) -> Qwen2_5_VLForConditionalGeneration:
+    """A frozen model with an adapter of rank 2 and scale 3, whose B are still zero."""
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
+    add_lora(model, 2, 6.0)
+    return model
+
+
+def fill(model: torch.nn.Module, size: float = 1e-3) -> None:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".lora_B." in name:
+                parameter.copy_(size * torch.randn(parameter.shape, generator=generator))
+
+
+def products(model: torch.nn.Module) -> dict[str, Tensor]:
+    """B A of every layer, by the name of the weight that it is added to."""
+    tensors = dict(adapter_tensors(model))
+    return {
+        base_name(name): tensors[name.replace(".lora_A.", ".lora_B.")] @ tensor
+        for name, tensor in tensors.items()
+        if ".lora_A." in name
+    }
+
+
+def test_an_adapter_has_an_a_and_a_b_for_each_linear_layer_by_the_names_of_a_checkpoint(
+    model: torch.nn.Module,
+) -> None:
+    names = [name for name, _ in adapter_tensors(model)]
+    assert names[:2] == [f"model.layers.0.self_attn.q_proj.lora_{factor}.weight" for factor in "AB"]
+    assert len(names) == len(set(names)) == 2 * 7 * 2  # layers, linear layers of each, A and B
+    assert base_name(names[1]) == "model.layers.0.self_attn.q_proj.weight"
+    assert base_name("lm_head.weight") == "lm_head.weight"
+
+
+def test_a_model_with_an_adapter_still_has_all_its_weights_by_their_own_names(
+    model: torch.nn.Module, tiny_model: Path
+) -> None:
+    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
+    expected = {checkpoint_name(name) for name, _ in plain.named_parameters()}
+    assert dict(weights_by_name(model)).keys() == expected | dict(adapter_tensors(model)).keys()
+
+
+def test_base_plus_b_times_a_is_the_merged_weight(model: torch.nn.Module, tiny_model: Path) -> None:
+    """So the scale, 6 / 2, is in the adapter already."""
+    fill(model, 0.1)
+    base = dict(Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model).named_parameters())
+    updates = products(model)
+    merged = dict(merged_weights(model))
+    assert merged.keys() == base.keys()
+    for name, weight in merged.items():
+        update = updates.get(checkpoint_name(name), torch.zeros(()))
+        torch.testing.assert_close(weight, base[name].detach() + update)
+    assert len(updates) == 14
+
+
+def test_of_a_merge_in_bfloat16_little_would_be_left_and_float32_keeps_it(model: torch.nn.Module) -> None:
+    model.bfloat16()
+    fill(model, 1e-5)
+    updates = products(model)
+    base = {checkpoint_name(name.replace("base_layer.", "")): weight for name, weight in model.named_parameters()}
+    for name, weight in ((checkpoint_name(name), weight) for name, weight in merged_weights(model)):
+        if name in updates:
+            update, kept = updates[name].float(), weight - base[name].float()
+            rounded = weight.bfloat16().float() - base[name].float()
+            assert (kept - update).norm() < 0.01 * update.norm()
+            assert (rounded - update).norm() > 0.5 * update.norm()
+
+
+def test_without_an_update_there_is_no_error_of_it(model: torch.nn.Module) -> None:
+    assert update_error(model, torch.bfloat16) is None
+
+
+def test_the_error_of_an_update_is_what_rounding_a_and_b_costs(model: torch.nn.Module) -> None:
+    fill(model)
+    assert update_error(model, torch.float32) == 0
+    # Two factors, each rounded by at most 2^-9 of an entry, evenly spread: about sqrt(2) * 2^-9 / sqrt(3) = 0.0016.
+    assert update_error(model, torch.bfloat16) == pytest.approx(0.0016, rel=0.5)
