@@ -139,6 +139,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 "then continue with resume=auto"
             ) from error
 
+    @override
+    def load_checkpoint(self, path: str | Path, *arguments: Any, **options: Any) -> dict[str, Any]:
+        if Path(path).is_dir():
+            raise CheckpointError(f"{path} holds shards: continue it with trainer=fsdp, on any number of devices")
+        return super().load_checkpoint(path, *arguments, **options)
+
 
 def is_valid(path: Path) -> bool:
     """Return whether every byte of a checkpoint is as it was written, by checksums in its folder or zip archive."""

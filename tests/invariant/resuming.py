@@ -19,8 +19,6 @@ from arpo.modules.strategy import ShardedStrategy
 from arpo.types import RolloutBatch
 from tests.invariant.ranks import on_ranks, train
 
-CASE = "arpo"
-
 
 class WithoutMoments(ShardedStrategy):
     """Forgets the optimizer's moments in every checkpoint that it loads."""
@@ -48,6 +46,7 @@ def run(
     folder: Path,
     ranks: int,
     resume: Path | None,
+    case: str = "arpo",
     extra: Sequence[L.Callback] = (),
     strategy: type[ShardedStrategy] = ShardedStrategy,
 ) -> None:
@@ -59,7 +58,7 @@ def run(
         str(folder),
         "fsdp",
         ranks,
-        CASE,
+        case,
         resume=resume,
         extra=[*extra, saving],
         how=lambda way: strategy(timedelta(seconds=60)),
@@ -68,21 +67,25 @@ def run(
 
 def main(model: str, batches: str, directory: str) -> None:
     torch.set_num_threads(1)
-    loaded: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
+    everything: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
+    loaded, (nothing, something) = everything[:5], everything[5:]
     at = Path(directory)
     alone = at / "alone"
     second = alone / "iteration_000002.ckpt"
     on_ranks(2, run, model, loaded, alone, 2, None)
     on_ranks(2, run, model, loaded, at / "again", 2, second)
-    on_ranks(2, run, model, loaded, at / "forgot", 2, second, (), WithoutMoments)
+    on_ranks(2, run, model, loaded, at / "forgot", 2, second, "arpo", (), WithoutMoments)
     on_ranks(4, run, model, loaded[:4], at / "four", 4, second)
     on_ranks(1, run, model, loaded, at / "one", 1, at / "four" / "iteration_000004.ckpt")
     with pytest.raises(ProcessExitedException, match="SIGXFSZ"):
-        on_ranks(2, run, model, loaded[:3], at / "killed", 2, second, (DieInCheckpoint(),))
+        on_ranks(2, run, model, loaded[:3], at / "killed", 2, second, "arpo", (DieInCheckpoint(),))
     os.symlink(second, at / "killed" / second.name)
     (at / "left").write_text("\n".join(path.name for path in (at / "killed").iterdir()))
     found = newest_checkpoint(at / "killed")
     on_ranks(2, run, model, loaded, at / "killed", 2, found)
+    on_ranks(2, run, model, [nothing, something], at / "idle", 2, None, "scarce")
+    begun = at / "idle" / "iteration_000001.ckpt"
+    on_ranks(2, run, model, [nothing, something], at / "idle again", 2, begun, "scarce")
 
 
 if __name__ == "__main__":

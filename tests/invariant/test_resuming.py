@@ -28,6 +28,9 @@ def directory(make_group, tiny_model, tmp_path_factory):
         RolloutBatch(2, 2, [make_group(0.0, 0.0, first=5), make_group(0.0, 1.0, first=3)]),
         RolloutBatch(3, 3, [make_group(1.0, 0.0, first=13)]),
         RolloutBatch(4, 4, [make_group(0.0, 1.0, 0.0, first=17)]),
+        # of another run: nothing to learn, so the optimizer has no state, and then something
+        RolloutBatch(0, 0, [make_group(0.0, 0.0, first=21)]),
+        RolloutBatch(1, 1, [make_group(1.0, 0.0, first=23)]),
     ]
     (at / "batches").write_bytes(pickle.dumps(batches))
     command = [sys.executable, "-m", "tests.invariant.resuming", *map(str, (tiny_model, at / "batches", at))]
@@ -68,6 +71,13 @@ def test_killed_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(dir
     assert sorted(left) == ["iteration_000002.ckpt", "iteration_000003.ckpt.partial"]
     for name, weight in end("alone", 2).items():
         assert torch.equal(end("killed", 2)[name], weight), name
+
+
+def test_before_the_first_step_of_the_optimizer_there_are_no_moments_to_go_on_with(directory):
+    paths = [f"{directory / name}.scarce.fsdp2.0" for name in ("idle", "idle again")]
+    once, again = (torch.load(path, weights_only=True)["weights"] for path in paths)
+    for name, weight in once.items():
+        assert torch.equal(again[name], weight), name
 
 
 def test_every_rank_wrote_its_part_and_the_names_are_those_of_parameters(directory):
