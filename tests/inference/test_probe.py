@@ -98,6 +98,26 @@ class Noise:
         return freshness(now, before)
 
 
+SHARES = (0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)
+GAPS = (0.0004, 0.0070, 0.0157, 0.0244, 0.0391, 0.0435, 0.0680, 0.0988)
+"""Measured by benchmarks/probe_noise.py on fifteen screenshots of 1080p, 40,881 tokens: that share of the gaps between
+vLLM and the trainer is smaller. Of its 360 sampled tokens these are the 75 that were not nearly certain."""
+
+
+class LongNoise(Noise):
+    """The gaps of a conversation of real length; each side has half of the variance."""
+
+    def of(self, truth: np.ndarray) -> np.ndarray:
+        size = np.interp(self.generator.random(truth.shape), SHARES, GAPS) / math.sqrt(2)
+        return truth + size * self.generator.choice([-1.0, 1.0], truth.shape)
+
+
+def test_the_noise_of_a_long_conversation_is_as_large_as_measured() -> None:
+    noise, truth = LongNoise(0), np.zeros(200_000)
+    gaps = np.abs(noise.of(truth) - noise.of(truth))
+    assert 0.017 <= gaps.mean() <= 0.020  # measured: 0.0184
+
+
 def test_the_noise_of_these_tests_is_that_of_real_runs() -> None:
     noise, truth = Noise(0), np.zeros(200_000)
     gaps = np.abs(noise.of(truth) - noise.of(truth))
@@ -105,10 +125,11 @@ def test_the_noise_of_these_tests_is_that_of_real_runs() -> None:
     assert 0.02 <= (gaps > 0.1).mean() <= 0.04
 
 
+@pytest.mark.parametrize("kind", [Noise, LongNoise])
 @pytest.mark.parametrize("move", [0.0, 0.001, 0.01, 0.1])
-def test_240_probes_of_a_fresh_bfloat16_engine_never_alarm(move: float) -> None:
+def test_240_probes_of_a_fresh_bfloat16_engine_never_alarm(move: float, kind: type[Noise]) -> None:
     for seed in range(10):
-        noise = Noise(seed)
+        noise = kind(seed)
         for _ in range(240):
             noise.probe(move=move, stale=False).check(BFLOAT16)
             noise.probe(move=move, stale=False, tokens=5).check(BFLOAT16)  # a policy of few words
@@ -118,6 +139,14 @@ def test_240_probes_of_a_fresh_bfloat16_engine_never_alarm(move: float) -> None:
 @pytest.mark.parametrize(("move", "at_least"), [(0.024, 200), (0.03, 228), (0.05, 240), (0.2, 240)])
 def test_a_bfloat16_engine_that_is_one_version_old_is_caught(move: float, at_least: int) -> None:
     noise = Noise(0)
+    probes = [noise.probe(move=move, stale=True) for _ in range(240)]
+    assert sum(not passes(probe) for probe in probes) >= at_least
+
+
+# At uncertain tokens of a long conversation the noise is 0.018, and its middle is as wide as its tails.
+@pytest.mark.parametrize(("move", "at_least"), [(0.05, 200), (0.1, 240), (0.2, 240)])
+def test_and_so_it_is_where_the_noise_is_that_of_a_long_conversation(move: float, at_least: int) -> None:
+    noise = LongNoise(0)
     probes = [noise.probe(move=move, stale=True) for _ in range(240)]
     assert sum(not passes(probe) for probe in probes) >= at_least
 
