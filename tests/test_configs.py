@@ -13,6 +13,7 @@ import torch
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
+from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.callbacks.checkpoint import IterationCheckpoint
@@ -24,6 +25,7 @@ from arpo.host.machine import Budget
 from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
+from arpo.modules.strategy import ShardedStrategy
 from arpo.run.arguments import check_arguments
 from arpo.run.build import build, register_resolvers
 from arpo.run.train import build_trainer
@@ -206,6 +208,18 @@ def test_replay_is_one_line_and_the_only_difference_between_arpo_and_grpo():
 
 
 # --- the numbers of the paper and of the official code: docs/paper.md ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "strategy"),
+    [
+        ("experiment=arpo_subset32", ShardedStrategy),
+        ("experiment=arpo_full", ShardedStrategy),
+        ("trainer=ddp", DDPStrategy),
+    ],
+)
+def test_the_paper_s_runs_train_in_shards(override, strategy):
+    assert isinstance(build(compose(override).trainer.strategy), strategy)
 
 
 @pytest.mark.parametrize("experiment", ["arpo_subset32", "arpo_full"])

@@ -2,6 +2,8 @@
 
 import logging
 import re
+import shutil
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,13 @@ import lightning as L
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
+from torch.distributed.checkpoint.state_dict_loader import load
 from typing_extensions import override
 
 from arpo.errors import CheckpointError, check_at_least
 from arpo.host.files import PARTIAL, atomically
+from arpo.models.policy import Policy
+from arpo.modules.strategy import is_whole
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +34,9 @@ class IterationCheckpoint(Checkpoint):
     optimizer step was taken, and names a checkpoint anew when a damaged one of the same iteration is in its way.
 
     Args:
-        directory: Where the files go.
+        directory: Where they go; with shards each is a folder (`arpo.modules.strategy`), otherwise a file.
         every_n_iterations: How often.
-        keep: How many of the newest files stay.
+        keep: How many of the newest stay.
 
     Raises:
         ConfigError: If a number is below 1.
@@ -64,12 +69,38 @@ class IterationCheckpoint(Checkpoint):
         trainer.save_checkpoint(self.directory / f"iteration_{iteration:06d}{SUFFIX}")
         if trainer.is_global_zero:
             for path in checkpoints(self.directory)[: -self.keep]:
-                path.unlink()
+                remove(path)
 
 
 def checkpoints(directory: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
     return sorted(directory.glob(f"iteration_*{SUFFIX}"))
+
+
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint, file or folder, whole or not."""
+    if checkpoint.is_dir():
+        shutil.rmtree(checkpoint, ignore_errors=True)  # other ranks may be removing it too
+    else:
+        checkpoint.unlink(missing_ok=True)
+
+
+def load_policy(policy: Policy, checkpoint: Path) -> None:
+    """Load what a checkpoint holds of a policy that has been built as it was for the run.
+
+    Args:
+        policy: On one process, with its weights whole.
+        checkpoint: A file, or a folder of shards.
+    """
+    if checkpoint.is_dir():
+        trained = {f"policy.{name}": p.data for name, p in policy.named_parameters() if p.requires_grad}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as it should be
+            load({"weights": trained}, checkpoint_id=checkpoint, no_dist=True)  # in place
+        return
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+    frozen = {name: p.data for name, p in policy.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    policy.load_state_dict(frozen | {name.removeprefix("policy."): tensor for name, tensor in state.items()})
 
 
 def iteration_of(checkpoint: Path) -> int:
@@ -107,9 +138,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 "then continue with resume=auto"
             ) from error
 
+    @override
+    def load_checkpoint(self, path: str | Path, *arguments: Any, **options: Any) -> dict[str, Any]:
+        if Path(path).is_dir():
+            raise CheckpointError(f"{path} holds shards: continue it with trainer=fsdp, on any number of devices")
+        return super().load_checkpoint(path, *arguments, **options)
+
 
 def is_valid(path: Path) -> bool:
-    """Return whether every byte of a checkpoint is as it was written, by the checksums of its zip archive."""
+    """Return whether every byte of a checkpoint is as it was written, by checksums in its folder or zip archive."""
+    if path.is_dir():
+        return is_whole(path)
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
@@ -124,7 +163,7 @@ def newest_checkpoint(directory: str | Path) -> Path | None:
     """
     directory = Path(directory)
     for partial in directory.glob(f"*{SUFFIX}{PARTIAL}"):
-        partial.unlink()
+        remove(partial)
     for path in reversed(checkpoints(directory)):
         if is_valid(path):
             return path

@@ -21,12 +21,18 @@ class ExportPolicy(L.Callback):
 
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.is_global_zero:
-            export_policy(PolicyModule.of(pl_module).policy, self.directory)
+        export_policy(PolicyModule.of(pl_module).policy, self.directory, writes=trainer.is_global_zero)
 
 
-def export_policy(policy: Policy, directory: Path) -> None:
-    """Write `policy` to `directory` through a folder beside it, so that nobody ever sees half of it."""
+def export_policy(policy: Policy, directory: Path, *, writes: bool = True) -> None:
+    """Write `policy` to `directory` through a folder beside it, so that nobody ever sees half of it.
+
+    Every rank calls it; one writes, and the others help to gather the weights, one tensor at a time.
+    """
+    if not writes:
+        for _ in policy.saved_tensors():
+            pass
+        return
     with atomically(directory) as partial:
         policy.save(partial)
     log.info("the policy is in %s", directory)

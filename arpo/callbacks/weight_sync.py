@@ -11,6 +11,7 @@ from arpo.inference.probe import Answer, Freshness, ask, freshness, probe_trajec
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import runtime_of
 from arpo.rollout.runtime import RolloutRuntime
+from arpo.types import Trajectory
 
 
 class WeightSync(L.Callback):
@@ -62,28 +63,36 @@ class WeightSync(L.Callback):
         pl_module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
     def _sync(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Freshness | None:
-        """Update the engine; on every rank, because gathering sharded weights takes them all."""
+        """Update the engine and probe it; on every rank, because all gather the weights, and compute, together."""
         module = PolicyModule.of(pl_module)
         tensors = module.policy.checkpoint_tensors()
-        if not trainer.is_global_zero:
+        probes = self.probe_every > 0 and module.policy_version % self.probe_every == 0
+        asked: list[Trajectory] = []
+        if trainer.is_global_zero:
+            runtime = runtime_of(trainer)
+            runtime.update_weights(tensors, module.policy_version)
+            if probes:
+                asked = self._ask(runtime, module)
+        else:
             for _ in tensors:
                 pass
+        if not probes:
             return None
-        runtime = runtime_of(trainer)
-        runtime.update_weights(tensors, module.policy_version)
-        if self.probe_every == 0 or module.policy_version % self.probe_every:
-            return None
-        answers = self._answers(runtime, module)
+        answers = _answers(trainer.strategy.broadcast(asked), module)
         probed = freshness(answers, self._before)
         probed.check(self.tolerance)
         self._before = answers
         return probed
 
-    def _answers(self, runtime: RolloutRuntime, module: PolicyModule) -> list[Answer]:
+    def _ask(self, runtime: RolloutRuntime, module: PolicyModule) -> list[Trajectory]:
         requests = questions(module.policy.chat, self.probe_tokens, module.temperature)
         responses = runtime.run(ask(runtime.engine, requests))
-        opinions = module.sampled_logprobs(list(map(probe_trajectory, requests, responses)))
-        return [
-            Answer(response.token_ids, response.logprobs, tuple(opinion))
-            for response, opinion in zip(responses, opinions, strict=True)
-        ]
+        return [probe_trajectory(request, response) for request, response in zip(requests, responses, strict=True)]
+
+
+def _answers(probes: Sequence[Trajectory], module: PolicyModule) -> list[Answer]:
+    opinions = module.sampled_logprobs(probes)
+    return [
+        Answer(probe.steps[0].response_ids, probe.steps[0].sampler_logprobs, tuple(opinion))
+        for probe, opinion in zip(probes, opinions, strict=True)
+    ]

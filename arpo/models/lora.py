@@ -1,7 +1,9 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685): added to a model, named for the engine, measured, merged."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
+from zlib import crc32
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
@@ -9,6 +11,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from arpo.models.names import checkpoint_name
+from arpo.models.sharding import full
 
 TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 """Every linear layer of the language model's blocks, none of the vision tower's."""
@@ -32,6 +35,38 @@ def add_lora(model: nn.Module, rank: int, alpha: float) -> None:
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)
     for _, layer in _layers(model):
         layer.cast_input_dtype_enabled = False  # autocast does it, without a float32 copy of every input
+
+
+def initial_adapter(name: str, shape: torch.Size) -> Tensor:
+    """Return what an adapter starts with: A random as in a linear layer, B zero (arXiv 2106.09685, section 4.1).
+
+    It is a function of the run's seed and the parameter's name, so any number of ranks starts alike.
+    """
+    if ".lora_B." in name:
+        return torch.zeros(shape)
+    generator = torch.Generator().manual_seed(torch.initial_seed() ^ crc32(name.encode()))
+    return nn.init.kaiming_uniform_(torch.empty(shape), a=5**0.5, generator=generator)
+
+
+@torch.no_grad()
+def start_adapters(model: nn.Module) -> None:
+    """Set every adapter to its initial value."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            parameter.copy_(initial_adapter(name, parameter.shape))
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """Leave the updates out of what the model computes, for a while."""
+    layers = [layer for _, layer in _layers(model)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
 
 
 def weights_by_name(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -62,7 +97,7 @@ def update_error(model: nn.Module, dtype: torch.dtype) -> float | None:
         model: A model with adapters.
         dtype: The engine's format.
     """
-    layers = list(adapter_tensors(model))
+    layers = [(name, full(tensor)) for name, tensor in adapter_tensors(model)]
     pairs = [(layers[2 * i][1], layers[2 * i + 1][1]) for i in range(len(layers) // 2)]
     step = max(1, (len(pairs) - 1) // (MEASURED_LAYERS - 1))
     error = update = 0.0
@@ -82,9 +117,15 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
         owner, _, own_name = name.partition("base_layer.")
         if owner in layers and own_name == "weight":
-            yield owner + own_name, parameter.detach().float() + layers[owner].get_delta_weight(ADAPTER).detach()
+            yield owner + own_name, full(parameter.detach()).float() + _update(layers[owner])
         elif ".lora_" not in name:
             yield owner + own_name, parameter.detach()
+
+
+def _update(layer: LoraLayer) -> Tensor:
+    first, second = (full(part[ADAPTER].weight.detach()) for part in (layer.lora_A, layer.lora_B))
+    product: Tensor = second @ first * layer.scaling[ADAPTER]
+    return product
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:

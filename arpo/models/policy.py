@@ -3,14 +3,17 @@
 import logging
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
-from huggingface_hub import snapshot_download
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.errors import ConfigError
@@ -18,13 +21,33 @@ from arpo.host.trial import before_start
 from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import Float32Head, chosen_logprobs, pack_left
-from arpo.models.lora import adapter_tensors, add_lora, merged_weights, update_error
+from arpo.models.lora import (
+    adapter_tensors,
+    add_lora,
+    initial_adapter,
+    merged_weights,
+    start_adapters,
+    update_error,
+    without_adapters,
+)
 from arpo.models.names import checkpoint_name
+from arpo.models.saving import write_weights
+from arpo.models.sharding import CheckpointWeights, checkpoint_directory, full, model_without_weights, shard
 from arpo.models.tokenization import ChatTokenizer
 
 log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+COMPANIONS = (
+    "*token*",
+    "*processor_config.json",
+    "chat_template*",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+)
+"""Files of a checkpoint that training leaves as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +86,29 @@ class Policy(nn.Module):
             bfloat16 half a unit in the last place is far above an update at a rate of 1e-6, and sums of gradients lose
             what they add up.
         gradient_checkpointing: Keep only the input of each block for the backward pass.
+        offload_activations: Keep those inputs in the host's memory.
         train_vision: Train the vision tower; otherwise it is frozen and computed without gradients.
         lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
         attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
         logits_chunk: Tokens whose logits exist at the same time.
+        mesh: Ranks over which the weights are cut (`arpo.models.sharding`); None keeps them whole.
 
     Raises:
         ConfigError: If there is no such checkpoint or an argument is impossible.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a line of conf/model
         self,
         path: str | Path,
         *,
         dtype: Literal["float32", "bfloat16"] = "float32",
         gradient_checkpointing: bool = False,
+        offload_activations: bool = False,
         train_vision: bool = True,
         lora: LoraSettings | None = None,
         attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa",
         logits_chunk: int = 1024,
+        mesh: DeviceMesh | None = None,
     ) -> None:
         super().__init__()
         torch_dtype = dtype_of(dtype)
@@ -89,14 +116,17 @@ class Policy(nn.Module):
             raise ConfigError("lora trains the language model's blocks and nothing else: set train_vision=false")
         if logits_chunk < 1:
             raise ConfigError(f"logits_chunk must be at least 1, got {logits_chunk}")
+        if offload_activations and not gradient_checkpointing:
+            raise ConfigError(
+                "offload_activations=true needs gradient_checkpointing=true: without it, there are too many"
+            )
         before_start()
         self.path = path
         self.chat = ChatTokenizer(path)
         self.images = ImageProcessor(path)
         # A frozen base, which is nearly everything with LoRA, never exists in float32.
-        self.model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            path, dtype=torch.float32 if lora is None else torch_dtype, attn_implementation=attention
-        )
+        loaded = torch.float32 if lora is None else torch_dtype
+        self.model = load_model(path, attention, loaded) if mesh is None else model_without_weights(path, attention)
         self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
         vision = self.model.model.visual
         vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
@@ -106,19 +136,29 @@ class Policy(nn.Module):
         vision.requires_grad_(train_vision)
         self._dtype = torch_dtype
         self._set_formats()
+        self._sharded = mesh is not None
         self._train_vision = train_vision
+        self._offload_activations = offload_activations
         self._lora = lora
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self._logits_chunk = logits_chunk
         self._forbidden: Tensor
-        forbidden = torch.tensor(self.chat.forbidden_ids, dtype=torch.int64)
-        self.register_buffer("_forbidden", forbidden, persistent=False)
+        self.register_buffer("_forbidden", torch.tensor(self.chat.forbidden_ids, dtype=torch.int64), persistent=False)
+        if mesh is None:
+            start_adapters(self.model)
+        else:
+            blocks = [*vision.blocks, *self.model.model.language_model.layers]
+            shard(self, blocks, mesh, torch_dtype, partial(_initial, CheckpointWeights(path)))
 
     def freeze(self) -> "Policy":
-        """Train nothing from here on, and hold all weights in the format of the computation; returns the policy."""
+        """Train nothing from here on, and hold all weights in the format of the computation; returns the policy.
+
+        Shards stay as they are: they are gathered in that format.
+        """
         self.eval().requires_grad_(requires_grad=False)
-        self._set_formats()
+        if not self._sharded:
+            self._set_formats()
         return self
 
     @property
@@ -161,19 +201,29 @@ class Policy(nn.Module):
         packed, mask = pack_left(logprobs, predicts)
         return ActionLogprobs(packed, mask, None if entropy is None else pack_left(entropy, predicts)[0])
 
+    @property
+    def has_adapters(self) -> bool:
+        """Whether low-rank updates are trained, and not the weights themselves."""
+        return self._lora is not None
+
+    def without_adapters(self) -> AbstractContextManager[None]:
+        """Compute as the policy did before its low-rank updates were trained, for a while."""
+        return without_adapters(self.model)
+
     def checkpoint_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield what an engine that loaded the same checkpoint needs: every weight, or with LoRA the adapter alone.
 
         Weights have the names that `save_pretrained` writes and that vLLM's `load_weights` takes, a tied output layer
         left out; adapters those of `arpo.models.lora.adapter_tensors`. All are in the format of the computation: that
-        is what the forward pass rounds them to.
+        is what the forward pass rounds them to. One tensor exists at a time; where weights are sharded, each is
+        gathered, so every rank must go through all of them.
         """
         if self._lora is not None:
             tensors = adapter_tensors(self.model)
         else:
             tensors = ((checkpoint_name(name), weight.detach()) for name, weight in self.model.named_parameters())
         for name, tensor in tensors:
-            yield name, tensor.to(self._dtype)
+            yield name, full(tensor.to(self._dtype))  # rounded before it is gathered: half the bytes
 
     def update_error(self) -> float | None:
         """Return how much of LoRA's update is lost on its way to the engine, as a share of it.
@@ -183,21 +233,27 @@ class Policy(nn.Module):
         """
         return None if self._lora is None else update_error(self.model, self._dtype)
 
+    def saved_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what `save` writes, one tensor at a time; on every rank where weights are sharded.
+
+        Weights are in the format of the computation; those that LoRA is merged into are in float32.
+        """
+        for name, tensor in merged_weights(self.model):
+            yield checkpoint_name(name), full(tensor if self._lora is not None else tensor.to(self._dtype))
+
     def save(self, directory: str | Path) -> None:
         """Write a checkpoint that `from_pretrained` and vLLM load.
 
-        Its weights are in the format of the computation; those that LoRA is merged into are in float32.
+        Where weights are sharded, the other ranks must go through `saved_tensors` meanwhile.
         """
-        merged = {
-            name: weight if self._lora else weight.to(self._dtype) for name, weight in merged_weights(self.model)
-        }
-        self.model.save_pretrained(directory, state_dict=merged)
-        mode = (Path(directory) / "config.json").stat().st_mode
-        for weights in Path(directory).glob("*.safetensors"):
+        directory = Path(directory)
+        self.model.config.save_pretrained(directory)
+        write_weights(self.saved_tensors(), directory)
+        mode = (directory / "config.json").stat().st_mode
+        for weights in directory.glob("*.safetensors"):
             weights.chmod(mode)  # safetensors writes for the owner alone, whatever the umask says
-        source = Path(self.path) if Path(self.path).is_dir() else Path(snapshot_download(str(self.path)))
-        for pattern in ("*token*", "*processor_config.json", "chat_template*", "vocab.json", "merges.txt"):
-            for file in source.glob(pattern):
+        for pattern in COMPANIONS:
+            for file in checkpoint_directory(self.path).glob(pattern):
                 shutil.copy(file, directory)
 
     def _set_formats(self) -> None:
@@ -211,10 +267,17 @@ class Policy(nn.Module):
             vision = self.model.model.visual(batch.pixel_values.to(self._dtype), grid_thw=batch.image_grid)
         seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
         embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
-        hidden: Tensor = self.model.model.language_model(
-            inputs_embeds=embeddings, position_ids=batch.position_ids, use_cache=False
-        ).last_hidden_state
+        offloads = self._offload_activations and torch.is_grad_enabled()
+        with save_on_cpu(pin_memory=self.device.type == "cuda") if offloads else nullcontext():
+            hidden: Tensor = self.model.model.language_model(
+                inputs_embeds=embeddings, position_ids=batch.position_ids, use_cache=False
+            ).last_hidden_state
         return hidden
+
+
+def load_model(path: str | Path, attention: str, dtype: torch.dtype) -> Qwen2_5_VLForConditionalGeneration:
+    """Return the model of a checkpoint with its weights."""
+    return Qwen2_5_VLForConditionalGeneration.from_pretrained(path, dtype=dtype, attn_implementation=attention)
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -240,3 +303,11 @@ class _PatchEmbedding(nn.Module):
 
     def forward(self, patches: Float[Tensor, "patches features"]) -> Float[Tensor, "patches hidden"]:
         return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+
+
+def _initial(weights: CheckpointWeights, name: str, shape: torch.Size) -> Tensor:
+    """Return what a parameter of a policy starts with: of its checkpoint, or of an adapter."""
+    name = name.removeprefix("model.")  # the policy's name of transformers' model
+    if ".lora_" in name:
+        return initial_adapter(name, shape)
+    return weights[checkpoint_name(name.replace(".base_layer.", "."))]

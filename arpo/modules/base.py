@@ -11,6 +11,7 @@ from typing_extensions import override
 from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.collate import collate, micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
+from arpo.models.sharding import full
 from arpo.models.tokenization import TokenizedTrajectory, tokenize
 from arpo.modules.optimizer import GradientGuard
 from arpo.types import Trajectory
@@ -37,7 +38,7 @@ class PolicyModule(L.LightningModule):
 
     def __init__(
         self,
-        policy: Callable[[], Policy],
+        policy: Callable[..., Policy],
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
         *,
         micro_batch_tokens: int,
@@ -116,7 +117,11 @@ class PolicyModule(L.LightningModule):
         scheduler = self.lr_schedulers()
         assert isinstance(optimizer, LightningOptimizer), "configure_optimizers returns one optimizer"
         assert isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler), "configure_optimizers returns one schedule"
-        norm = torch.nn.utils.clip_grad_norm_(self.trainable_parameters(), self.max_grad_norm).item()
+        parameters = self.trainable_parameters()
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        total = full(torch.nn.utils.get_total_norm(gradients))  # over all ranks, where they are sharded
+        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, total)
+        norm = total.item()
         accepted = self._guard.accepts(norm)
         if accepted:
             optimizer.step()
@@ -134,12 +139,26 @@ class PolicyModule(L.LightningModule):
     @override
     def configure_model(self) -> None:
         if "policy" not in self._modules:
-            self.policy = self.make_policy().train()  # checkpointing of activations works in training mode only
+            # Checkpointing of activations works in training mode only.
+            self.policy = self.build(self.make_policy).train()
+
+    def build(self, make: Callable[..., Policy]) -> Policy:
+        """Build a policy, in shards where the strategy has laid out a mesh of ranks."""
+        mesh = self.device_mesh
+        return make() if mesh is None else make(mesh=mesh["data_parallel"])
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["policy_version"] = self.policy_version
+        for name in self._frozen():  # they are where the policy was loaded from
+            checkpoint["state_dict"].pop(name, None)
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.policy_version = checkpoint["policy_version"]
+        checkpoint["state_dict"] |= self._frozen()
+
+    def _frozen(self) -> dict[str, torch.Tensor]:
+        """Return the parameters that no update changes."""
+        everything = self.named_parameters(remove_duplicate=False)
+        return {name: parameter.data for name, parameter in everything if not parameter.requires_grad}

@@ -34,6 +34,7 @@ class GRPOModule(PolicyModule):
         objective: From rewards to advantages, and from log-probabilities to a loss.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
         reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
+            With LoRA nothing is built: the reference is the policy without its adapters.
         minibatches: Optimizer steps in one pass over a batch.
         epochs: Passes over a batch.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
@@ -49,12 +50,12 @@ class GRPOModule(PolicyModule):
 
     def __init__(  # noqa: PLR0913 - one argument a line of the paper's table
         self,
-        policy: Callable[[], Policy],
+        policy: Callable[..., Policy],
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
         objective: Objective,
         *,
         warmup_steps: int = 0,
-        reference: Callable[[], Policy] | None = None,
+        reference: Callable[..., Policy] | None = None,
         minibatches: int = 2,
         epochs: int = 1,
         micro_batch_tokens: int = 65536,
@@ -176,10 +177,10 @@ class GRPOModule(PolicyModule):
     def _kl_penalty(
         self, samples: list[Sample], output: ActionLogprobs, mask: Tensor, average: MinibatchAverage, work: UpdateMeter
     ) -> Tensor | float:
-        if not self._reference:
+        if self.objective.kl_coefficient == 0:
             return 0.0
-        with torch.no_grad():
-            reference = self._forward(samples, policy=self._reference[0])
+        with torch.no_grad(), self.policy.without_adapters():
+            reference = self._forward(samples, policy=self._reference[0] if self._reference else None)
         penalty = self.objective.kl_penalty(output, reference, mask, average)
         work.averages.total("train/kl_reference", penalty.item() / work.minibatches)
         return self.objective.kl_coefficient * penalty
@@ -224,8 +225,9 @@ class GRPOModule(PolicyModule):
     @override
     def configure_model(self) -> None:
         super().configure_model()
-        if self.make_reference is not None and self.objective.kl_coefficient > 0 and not self._reference:
-            self._reference = [self.make_reference().freeze()]
+        wanted = self.objective.kl_coefficient > 0 and not self.policy.has_adapters  # their base is the reference
+        if self.make_reference is not None and wanted and not self._reference:
+            self._reference = [self.build(self.make_reference).freeze()]
 
     @override
     def on_fit_start(self) -> None:

@@ -29,7 +29,7 @@ class SFTModule(PolicyModule):
 
     def __init__(
         self,
-        policy: Callable[[], Policy],
+        policy: Callable[..., Policy],
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
         *,
         steps: int,

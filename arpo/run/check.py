@@ -75,7 +75,8 @@ def check_checkpoint(checkpoint: Path) -> None:
     """
     if (checkpoint / "config.json").exists():
         return
-    if not checkpoint.is_file() or not (checkpoint.parent.parent / "config.yaml").exists():
+    is_checkpoint = checkpoint.exists() and checkpoint.suffix == ".ckpt"  # a file, or a folder of shards
+    if not is_checkpoint or not (checkpoint.parent.parent / "config.yaml").exists():
         raise ConfigError(
             f"checkpoint={checkpoint} is neither a Hugging Face directory nor a .ckpt inside the folder of its run"
         )

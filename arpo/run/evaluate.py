@@ -5,9 +5,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
+from arpo.callbacks.checkpoint import load_policy
 from arpo.callbacks.export import export_policy
 from arpo.callbacks.graceful_stop import end_on_sigterm
 from arpo.display.live import showing
@@ -71,7 +71,6 @@ def policy_directory(checkpoint: Path, export: Path) -> Path:
         return checkpoint
     config = checkpoint.parent.parent / "config.yaml"
     policy: Policy = build(OmegaConf.select(OmegaConf.load(config), "model.policy"))()
-    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
-    policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in state.items()})
+    load_policy(policy, checkpoint)
     export_policy(policy, export)
     return export

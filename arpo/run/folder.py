@@ -37,17 +37,17 @@ def check_resume(resume: str | None, directory: str | Path) -> None:
     """Check that a checkpoint that somebody named is there and the run's own.
 
     Args:
-        resume: None for a new run, `auto`, or a file.
+        resume: None for a new run, `auto`, or a checkpoint.
         directory: The run's own checkpoints.
 
     Raises:
-        ConfigError: When the file is not there, or belongs to another run, whose trajectories the replay buffer would
+        ConfigError: When it is not there, or belongs to another run, whose trajectories the replay buffer would
             miss.
     """
     if resume in (None, "auto"):
         return
     path = Path(str(resume))
-    if not path.is_file():
+    if not path.exists():
         raise ConfigError(f"resume={path}: there is no such checkpoint; resume=auto finds the newest one of this run")
     if path.parent.resolve() != Path(directory).resolve():
         raise ConfigError(

@@ -7,7 +7,7 @@ import lightning as L
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from arpo.callbacks.checkpoint import AtomicCheckpointIO, checkpoints, iteration_of, newest_checkpoint
+from arpo.callbacks.checkpoint import AtomicCheckpointIO, checkpoints, iteration_of, newest_checkpoint, remove
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
@@ -112,4 +112,4 @@ def forget_later(run_dir: Path, checkpoint: Path) -> None:
     for path in [*checkpoints(checkpoint.parent), *(run_dir / "eval").glob("iteration_*.json")]:
         if iteration_of(path) > iteration_of(checkpoint):
             log.info("%s lies beyond the checkpoint that the run continues from: removed", path)
-            path.unlink()
+            remove(path)

@@ -56,6 +56,12 @@ def test_what_was_written_is_read_and_nothing_else_lies_beside_it(tmp_path):
     assert [found.name for found in path.parent.iterdir()] == ["iteration_000001.ckpt"]
 
 
+def test_one_process_does_not_go_on_from_shards(tmp_path):
+    (tmp_path / "iteration_000001.ckpt").mkdir()
+    with pytest.raises(CheckpointError, match=r"000001\.ckpt holds shards: continue it with trainer=fsdp"):
+        AtomicCheckpointIO().load_checkpoint(tmp_path / "iteration_000001.ckpt")
+
+
 def test_a_checkpoint_of_the_same_name_is_replaced(tmp_path):
     save(tmp_path / "iteration_000001.ckpt", 1.0)
     assert value_of(save(tmp_path / "iteration_000001.ckpt", 2.0)) == 2.0

@@ -1,4 +1,4 @@
-"""Two processes learn what one learns."""
+"""Several processes learn what one learns, each with all weights (DDP) or with its part of them (FSDP2)."""
 
 import pickle
 import subprocess
@@ -10,44 +10,69 @@ import torch
 from torch.testing import assert_close
 
 from arpo.types import RolloutBatch
-from tests.invariant.ddp_worker import ESTIMATORS
+from tests.invariant.ranks import CASES, WAYS
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def trained(make_group, tiny_model, tmp_path):
-    """Three iterations on some ranks: many samples, few and none for one of them, and nothing to learn at all."""
-    many = [make_group(1.0, 0.0, 0.0, 0.0, 1.0), make_group(0.0, 1.0, first=5), make_group(1.0, 0.0, first=7)]
-    batches = [
-        RolloutBatch(0, 0, many),
+@pytest.fixture(scope="module")
+def batches(make_group):
+    """Five iterations: many samples, few and none for some ranks, a task for replay, and nothing to learn at all."""
+    return [
+        RolloutBatch(
+            0, 0, [make_group(1.0, 0.0, 0.0, 0.0, 1.0), make_group(0.0, 1.0, first=5), make_group(1.0, 0.0, first=7)]
+        ),
         RolloutBatch(1, 1, [make_group(1.0, 0.0, 0.0, first=9), make_group(0.0, 0.0, first=9)]),
-        RolloutBatch(2, 2, [make_group(0.0, 0.0, first=13), make_group(1.0, 1.0, first=15)]),
+        RolloutBatch(2, 2, [make_group(0.0, 0.0, 0.0, first=5), make_group(0.0, 1.0, first=3)]),
+        RolloutBatch(3, 3, [make_group(0.0, 0.0, first=13), make_group(1.0, 1.0, first=15)]),
+        RolloutBatch(4, 4, [make_group(0.0, 1.0, 0.0, first=17), make_group(0.0, 0.0, first=9)]),
     ]
-    (tmp_path / "batches").write_bytes(pickle.dumps(batches))
-    arguments = [tiny_model, tmp_path / "batches", tmp_path / "out"]
-    command = [sys.executable, "-m", "tests.invariant.ddp_worker", *map(str, arguments)]
+
+
+@pytest.fixture(scope="module")
+def trained(batches, tiny_model, tmp_path_factory):
+    """What each rank of each way to train ended with, in each case."""
+    directory = tmp_path_factory.mktemp("ranks")
+    (directory / "batches").write_bytes(pickle.dumps(batches))
+    arguments = [tiny_model, directory / "batches", directory / "out"]
+    command = [sys.executable, "-m", "tests.invariant.ranks", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return {
-        (estimator, ranks): [
-            torch.load(tmp_path / f"out.{estimator}.{ranks}.{rank}", weights_only=True) for rank in range(ranks)
+        (case, way, ranks): [
+            torch.load(directory / f"out.{case}.{way}{ranks}.{rank}", weights_only=True) for rank in range(ranks)
         ]
-        for estimator in ESTIMATORS
-        for ranks in (1, 2)
+        for case in CASES
+        for way, ranks in WAYS
     }
 
 
 @pytest.mark.slow
-def test_two_ranks_end_with_the_weights_of_one_and_log_what_was_measured_on_both(trained):
-    for estimator in ESTIMATORS:
-        (alone,), (first, second) = trained[estimator, 1], trained[estimator, 2]
-        assert alone["version"] == first["version"] == second["version"] == 3
+@pytest.mark.parametrize(("way", "ranks"), WAYS[1:])
+@pytest.mark.parametrize("case", CASES)
+def test_several_ranks_end_with_the_weights_of_one_and_log_what_was_measured_on_all(trained, case, way, ranks):
+    (alone,), several = trained[case, "one", 1], trained[case, way, ranks]
+    assert {result["version"] for result in (alone, *several)} == {5}
+    for result in several:
+        assert result["weights"].keys() == alone["weights"].keys()
         for name, weight in alone["weights"].items():
-            assert torch.equal(first["weights"][name], second["weights"][name])
-            assert_close(first["weights"][name], weight, rtol=0, atol=1e-6)
-        for one, two, three in zip(alone["metrics"], first["metrics"], second["metrics"], strict=True):
-            for metrics in (one, two, three):
-                del metrics["time/update"]
-            assert two == three
-            assert two == pytest.approx(one, rel=1e-4, abs=1e-6)
+            assert torch.equal(result["weights"][name], several[0]["weights"][name]), name
+            assert_close(result["weights"][name], weight, rtol=0, atol=1e-6)
+        for one, here, first in zip(alone["metrics"], result["metrics"], several[0]["metrics"], strict=True):
+            assert without_time(here).items() <= without_time(first).items()  # replay is logged on rank 0 alone
+            assert without_time(first) == pytest.approx(without_time(one), rel=1e-4, abs=1e-6)
+    assert all("train/grad_norm" in metrics for metrics in alone["metrics"][:3])
+
+
+@pytest.mark.slow
+def test_the_cases_are_what_they_are_called(trained, tiny_model):
+    """There was replay, a term of KL, a skipped update, and everything that is trained has moved."""
+    alone = {case: trained[case, "one", 1][0] for case in CASES}
+    assert alone["arpo"]["metrics"][2]["replay/injected"] == 1
+    assert alone["arpo"]["metrics"][4]["train/kl_reference"] > 1e-6
+    assert alone["lora"]["metrics"][4]["train/kl_reference"] > 1e-9
+    assert "train/grad_norm" not in alone["scarce"]["metrics"][3]
+
+
+def without_time(metrics):
+    return {name: value for name, value in metrics.items() if not name.startswith("time/")}

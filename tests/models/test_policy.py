@@ -131,6 +131,19 @@ def test_gradient_checkpointing_changes_no_gradient(tiny_model: Path, lora: Lora
         torch.testing.assert_close(ours.grad, plain.grad)
 
 
+def test_offloaded_activations_change_no_gradient(tiny_model: Path) -> None:
+    kept, offloaded = (
+        Policy(tiny_model, gradient_checkpointing=True, offload_activations=offload).train()
+        for offload in (False, True)
+    )
+    for policy in (kept, offloaded):
+        policy.action_logprobs(mixed_batch(policy)).logprobs.sum().backward()
+    for parameter, expected in zip(offloaded.parameters(), kept.parameters(), strict=True):
+        assert torch.equal(parameter.grad, expected.grad)
+    with pytest.raises(ConfigError, match="needs gradient_checkpointing"):
+        Policy(tiny_model, offload_activations=True)
+
+
 def test_a_frozen_vision_tower_has_no_gradient_and_the_rest_has(tiny_model: Path) -> None:
     frozen = Policy(tiny_model, train_vision=False)
     frozen.action_logprobs(mixed_batch(frozen)).logprobs.sum().backward()
@@ -225,6 +238,31 @@ def test_lora_starts_as_the_base_and_trains_the_language_blocks_only(tiny_model:
     # 2 layers, 7 linear layers each, A and B
     assert len(trained) == 2 * 7 * 2
     assert all("language_model.layers." in name and ".lora_" in name for name in trained)
+
+
+def test_without_its_adapters_a_policy_is_its_base_for_a_while(tiny_model: Path, policy: Policy) -> None:
+    lora = with_random_lora(tiny_model)
+    batch = mixed_batch(policy)
+    trained, base = lora.action_logprobs(batch).logprobs, policy.action_logprobs(batch).logprobs
+    with lora.without_adapters():
+        torch.testing.assert_close(lora.action_logprobs(batch).logprobs, base)
+    assert not torch.allclose(trained, base, atol=1e-3)
+    assert torch.equal(lora.action_logprobs(batch).logprobs, trained)
+    assert all(parameter.requires_grad for name, parameter in lora.named_parameters() if ".lora_" in name)
+    assert (lora.has_adapters, policy.has_adapters) == (True, False)
+
+
+def test_adapters_start_alike_whatever_random_numbers_were_drawn_before(tiny_model: Path) -> None:
+    torch.manual_seed(3)
+    first = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
+    torch.rand(7)
+    second = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
+    torch.manual_seed(4)
+    other = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
+    name = "model.model.language_model.layers.0.mlp.up_proj.lora_A.default.weight"
+    weights = [dict(each.named_parameters())[name] for each in (first, second, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
 
 
 def with_random_lora(directory: Path, dtype: Any = "float32") -> Policy:

@@ -33,7 +33,7 @@ def make_policy(loaded_policy: Policy) -> MakePolicy:
     return lambda: copy.deepcopy(loaded_policy, dict(shared))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_group(loaded_policy: Policy) -> Callable[..., Group]:
     """A group with these task rewards; the members differ in screenshots and responses."""
 
@@ -43,6 +43,7 @@ def make_group(loaded_policy: Policy) -> Callable[..., Group]:
             tuple(
                 replace(
                     samples.trajectory(loaded_policy.chat, (first + member,) * (1 + member % 2)),
+                    task_id=f"task{first}",
                     task_reward=reward,
                     format_reward=formats[member] if formats else 0.0,
                 )

@@ -1,9 +1,14 @@
 """What every module shares, and how callbacks come by it."""
 
+from functools import partial
+
 import lightning as L
 import pytest
+import torch
 
+from arpo.callbacks.checkpoint import load_policy
 from arpo.errors import ConfigError
+from arpo.models.policy import LoraSettings, Policy
 from arpo.modules.base import PolicyModule
 
 
@@ -37,3 +42,34 @@ def test_many_trajectories_are_read_in_few_forwards_with_the_numbers_of_each_alo
         assert [len(row) for row in together] == [len(row) for row in alone]
         for row, expected in zip(together, alone, strict=True):
             assert row == pytest.approx(expected, rel=0, abs=1e-6)
+
+
+def test_a_checkpoint_holds_what_is_trained_and_the_rest_comes_from_the_model(make_module, tiny_model, tmp_path):
+    make = partial(Policy, tiny_model, lora=LoraSettings(rank=4), train_vision=False)
+    module = make_module()
+    module.policy = make()
+    with torch.no_grad():
+        for parameter in module.trainable_parameters():
+            parameter.add_(1.0)
+    checkpoint = {"state_dict": module.state_dict()}
+    module.on_save_checkpoint(checkpoint)
+    assert len(checkpoint["state_dict"]) == 2 * 2 * 7  # A and B of seven layers in each of two blocks
+    assert all(".lora_" in name for name in checkpoint["state_dict"])
+    torch.save(checkpoint, tmp_path / "iteration_000001.ckpt")
+
+    again = make()
+    load_policy(again, tmp_path / "iteration_000001.ckpt")
+    resumed = make_module()
+    resumed.policy = make()
+    resumed.on_load_checkpoint(checkpoint)
+    resumed.load_state_dict(checkpoint["state_dict"])  # strictly, as Lightning does
+    for policy in (again, resumed.policy):
+        assert all(torch.equal(a, b) for a, b in zip(policy.parameters(), module.policy.parameters(), strict=True))
+
+
+def test_with_adapters_no_reference_is_loaded_because_their_base_is_it(make_module, tiny_model):
+    module = make_module(reference=make_module, kl_coefficient=0.1)
+    module.policy = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
+    module._reference = []
+    module.configure_model()
+    assert module._reference == []

@@ -70,6 +70,13 @@ def test_shares_are_balanced_by_tokens_and_lose_nothing():
     assert {(share.sequences, share.action_tokens) for share in dealt} == {(4, 8)}
 
 
+def test_a_long_sequence_weighs_more_than_its_tokens():
+    # by tokens 60 + 10 against 30 + 30 thousand;
+    # by cost 60 x (1 + 60/65) = 115 against 2 x 30 x (1 + 30/65) = 88, and so the 10 go to the latter
+    dealt = shares(minibatch(sample(60_000), sample(30_000), sample(30_000), sample(10_000)), ranks=2)
+    assert lengths(dealt) == [[60_000], [30_000, 30_000, 10_000]]
+
+
 def test_a_rank_without_a_sample_gets_the_shortest_one_as_a_filler():
     first, second, third = shares(minibatch(sample(9), sample(4)), ranks=3)
     assert lengths([first, second, third]) == [[9], [4], [4]]

@@ -1,0 +1,171 @@
+"""The same training on one process and on several: `python -m tests.invariant.ranks MODEL BATCHES OUT`.
+
+Every variant runs in processes that are forked from this one, which has imported everything and computed nothing.
+"""
+
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.strategies import DDPStrategy, Strategy
+from torch.multiprocessing import start_processes
+from torch.utils.data import DataLoader
+
+from arpo.callbacks.replay import ReplayInjection
+from arpo.models.policy import LoraSettings, Policy
+from arpo.models.sharding import full
+from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
+from arpo.modules.strategy import ShardedStrategy
+from arpo.replay import ReplayBuffer
+from arpo.types import RolloutBatch, Trajectory
+
+SHARED = {"minibatches": 2, "micro_batch_tokens": 160}
+CASES: dict[str, dict[str, Any]] = {
+    "arpo": {"objective": {"kl_coefficient": 0.1}, "reference": True},
+    "scarce": {"objective": {"estimator": "pass_at_k"}, "policy": {"gradient_checkpointing": True}},
+    "lora": {
+        "objective": {"kl_coefficient": 0.1},
+        "reference": True,
+        "policy": {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False},
+    },
+}
+"""What is trained, by name. `pass_at_k` leaves one sample for several ranks."""
+
+WAYS = (("one", 1), ("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4))
+
+
+def strategy(way: str) -> Strategy | str:
+    """The strategy of a way to train."""
+    if way == "one":
+        return "auto"
+    timeout = timedelta(seconds=60)
+    return ShardedStrategy(timeout) if way == "fsdp" else DDPStrategy(process_group_backend="gloo", timeout=timeout)
+
+
+def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Run `work` in so many processes, of which Lightning finds that somebody else has started them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start_processes(_rank, (ranks, port, work, arguments), ranks, start_method="fork")
+
+
+def _rank(rank: int, ranks: int, port: int, work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if ranks > 1 else {}
+    os.environ |= {"LOCAL_RANK": str(rank)} if ranks > 1 else {}
+    work(*arguments)
+
+
+class Store:
+    """Gives replayed trajectories their screenshots back, as the trajectory store does."""
+
+    def __init__(self, batches: list[RolloutBatch]) -> None:
+        groups = [group for batch in batches for group in batch.groups]
+        self.successes = {t.id: t for group in groups for t in group.trajectories if t.task_reward == 1.0}
+        self.screenshots = {k: png for group in groups for t in group.trajectories for k, png in t.screenshots.items()}
+
+    def get(self, identity: str) -> Trajectory:
+        return self.successes[identity]
+
+    def load_screenshots(self, trajectory: Trajectory) -> Trajectory:
+        shown = {step.screenshot: self.screenshots[step.screenshot] for step in trajectory.steps}
+        return replace(trajectory, screenshots=shown)
+
+
+class OnRankZero(L.LightningDataModule):
+    """Gives batches on rank 0 and empty ones elsewhere, as `RolloutDataModule` does."""
+
+    def __init__(self, batches: list[RolloutBatch]) -> None:
+        super().__init__()
+        self.batches = batches
+        self.runtime = SimpleNamespace(store=Store(batches))
+
+    def train_dataloader(self) -> DataLoader:
+        (batch,) = self.batches[self.trainer.current_epoch : self.trainer.current_epoch + 1]
+        empty = RolloutBatch(batch.iteration, batch.policy_version, [])
+        return DataLoader([batch if self.trainer.global_rank == 0 else empty], batch_size=None)
+
+
+class Result(L.Callback):
+    """Writes what every rank has learned and logged."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.metrics: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        ratios = len(pl_module.last_update["ratio"])
+        logged = trainer._results.metrics(on_step=False)["log"]  # of this iteration alone
+        self.metrics.append({name: float(value) for name, value in logged.items()} | {"ratios": ratios})
+
+    def on_train_end(self, trainer, pl_module) -> None:
+        weights = {name: full(parameter.detach()) for name, parameter in pl_module.policy.named_parameters()}
+        result = {"weights": weights, "metrics": self.metrics, "version": pl_module.policy_version}
+        torch.save(result, f"{self.path}.{trainer.global_rank}")
+
+
+def train(
+    model: str,
+    batches: list[RolloutBatch],
+    out: str,
+    way: str,
+    ranks: int,
+    case: str,
+    *,
+    resume: Path | None = None,
+    extra: Sequence[L.Callback] = (),
+    how: Callable[[str], Strategy | str] = strategy,
+) -> None:
+    """Train on all batches, or on those after the checkpoint to resume from; the result goes to `out`."""
+    torch.manual_seed(0)
+    options = CASES[case]
+    make = partial(Policy, model, **options.get("policy", {}))
+    module = GRPOModule(
+        make,
+        partial(torch.optim.AdamW, lr=3e-5),
+        Objective(**options["objective"]),
+        reference=make if options.get("reference") else None,
+        **SHARED,
+    )
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=ranks,
+        strategy=how(way),
+        max_epochs=len(batches),
+        reload_dataloaders_every_n_epochs=1,
+        callbacks=[ReplayInjection(ReplayBuffer()), Result(f"{out}.{case}.{way}{ranks}"), *extra],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in extra),
+        use_distributed_sampler=False,
+    )
+    trainer.fit(module, OnRankZero(batches), ckpt_path=resume)
+
+
+def main(model: str, batches: str, out: str) -> None:
+    torch.set_num_threads(1)
+    loaded: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
+    for way, ranks in WAYS:
+        on_ranks(ranks, train_all, model, loaded, out, way, ranks)
+
+
+def train_all(model: str, batches: list[RolloutBatch], out: str, way: str, ranks: int) -> None:
+    for case in CASES:
+        train(model, batches, out, way, ranks, case)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

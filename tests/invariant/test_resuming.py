@@ -1,0 +1,122 @@
+"""A sharded run goes on from its checkpoint as if it had never stopped, on as many ranks as there are then."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from arpo.callbacks.checkpoint import is_valid, load_policy, newest_checkpoint
+from arpo.models.policy import Policy
+from arpo.modules.strategy import CHECKSUMS, REST
+from arpo.types import RolloutBatch
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def directory(make_group, tiny_model, tmp_path_factory):
+    """What `tests.invariant.resuming` leaves: one folder for each way of going on after iteration 2 of 5."""
+    at = tmp_path_factory.mktemp("resuming")
+    batches = [
+        RolloutBatch(0, 0, [make_group(1.0, 0.0, 0.0), make_group(0.0, 1.0, first=5)]),
+        RolloutBatch(1, 1, [make_group(1.0, 0.0, first=9)]),
+        RolloutBatch(2, 2, [make_group(0.0, 0.0, first=5), make_group(0.0, 1.0, first=3)]),
+        RolloutBatch(3, 3, [make_group(1.0, 0.0, first=13)]),
+        RolloutBatch(4, 4, [make_group(0.0, 1.0, 0.0, first=17)]),
+        # of another run: nothing to learn, so the optimizer has no state, and then something
+        RolloutBatch(0, 0, [make_group(0.0, 0.0, first=21)]),
+        RolloutBatch(1, 1, [make_group(1.0, 0.0, first=23)]),
+    ]
+    (at / "batches").write_bytes(pickle.dumps(batches))
+    command = [sys.executable, "-m", "tests.invariant.resuming", *map(str, (tiny_model, at / "batches", at))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return at
+
+
+@pytest.fixture(scope="module")
+def end(directory):
+    """The weights that a way of going on ended with."""
+
+    def of(name: str, ranks: int) -> dict[str, torch.Tensor]:
+        result = torch.load(f"{directory / name}.arpo.fsdp{ranks}.0", weights_only=True)
+        assert result["version"] == 5
+        return result["weights"]
+
+    return of
+
+
+def test_on_the_same_ranks_it_ends_bit_for_bit_alike(end):
+    for name, weight in end("alone", 2).items():
+        assert torch.equal(end("again", 2)[name], weight), name
+
+
+def test_on_four_ranks_and_then_on_one_it_ends_alike(end):
+    for name, weight in end("alone", 2).items():
+        assert_close(end("one", 1)[name], weight, rtol=0, atol=1e-6)
+
+
+def test_without_the_moments_it_would_end_elsewhere(end):
+    forgot = end("forgot", 2)
+    assert max((forgot[name] - weight).abs().max() for name, weight in end("alone", 2).items()) > 1e-5
+
+
+def test_killed_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(directory, end):
+    left = (directory / "left").read_text().split("\n")
+    assert sorted(left) == ["iteration_000002.ckpt", "iteration_000003.ckpt.partial"]
+    for name, weight in end("alone", 2).items():
+        assert torch.equal(end("killed", 2)[name], weight), name
+
+
+def test_before_the_first_step_of_the_optimizer_there_are_no_moments_to_go_on_with(directory):
+    paths = [f"{directory / name}.scarce.fsdp2.0" for name in ("idle", "idle again")]
+    once, again = (torch.load(path, weights_only=True)["weights"] for path in paths)
+    for name, weight in once.items():
+        assert torch.equal(again[name], weight), name
+
+
+def test_every_rank_wrote_its_part_and_the_names_are_those_of_parameters(directory):
+    folder = directory / "alone" / "iteration_000005.ckpt"
+    assert {path.name for path in folder.iterdir()} == {
+        "__0_0.distcp",
+        "__1_0.distcp",
+        ".metadata",
+        REST,
+        CHECKSUMS,
+    }
+    first, second = ((folder / f"__{rank}_0.distcp").stat().st_size for rank in (0, 1))
+    assert first == pytest.approx(second, rel=0.2)
+
+
+@pytest.mark.parametrize("file", ["__1_0.distcp", ".metadata", REST, CHECKSUMS])
+@pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
+def test_a_damaged_folder_is_passed_over(directory, tmp_path, file, damage):
+    older, newer = tmp_path / "iteration_000001.ckpt", tmp_path / "iteration_000002.ckpt"
+    for copy in (older, newer):
+        copy.mkdir()
+        for path in (directory / "alone" / "iteration_000005.ckpt").iterdir():
+            (copy / path.name).write_bytes(path.read_bytes())
+    content = bytearray((newer / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    match damage:
+        case "torn":
+            (newer / file).write_bytes(content[: len(content) // 2])
+        case "flipped":
+            (newer / file).write_bytes(content)
+        case "gone":
+            (newer / file).unlink()
+    assert is_valid(older)
+    assert not is_valid(newer)
+    assert newest_checkpoint(tmp_path) == older
+
+
+def test_one_process_reads_the_policy_of_a_folder(directory, end, tiny_model):
+    policy = Policy(tiny_model)
+    load_policy(policy, directory / "alone" / "iteration_000005.ckpt")
+    for name, parameter in policy.named_parameters():
+        assert torch.equal(parameter, end("alone", 2)[name]), name

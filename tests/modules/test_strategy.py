@@ -1,0 +1,39 @@
+"""What the sharded strategy says and takes; what it does is in tests/invariant."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+
+from arpo.errors import CheckpointError
+from arpo.modules.strategy import ShardedStrategy, checksum, is_whole
+
+
+@pytest.fixture
+def strategy():
+    strategy = ShardedStrategy(timedelta(seconds=60))
+    strategy._lightning_module = strategy.model = torch.nn.Linear(2, 2)
+    return strategy
+
+
+def test_a_file_is_refused_in_place_of_a_folder(strategy, tmp_path):
+    path = tmp_path / "iteration_000001.ckpt"
+    path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"000001\.ckpt is a file, written without trainer=fsdp"):
+        strategy.load_checkpoint(path)
+
+
+def test_to_read_the_state_of_an_optimizer_takes_no_step(strategy):
+    optimizer = torch.optim.AdamW(strategy.model.parameters())
+    assert strategy.optimizer_state(optimizer) == {}
+    assert not optimizer.state
+
+
+def test_a_checksum_is_that_of_the_whole_file(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"123456789")
+    monkeypatch.setattr("arpo.modules.strategy.CHUNK_BYTES", 4)
+    assert checksum(tmp_path / "file") == "cbf43926"  # the check value of CRC-32
+
+
+def test_a_folder_without_checksums_is_not_whole(tmp_path):
+    assert not is_whole(tmp_path)
