@@ -61,7 +61,7 @@ def full(policy: Policy, batch: TokenBatch) -> torch.Tensor:
     logits = policy.model(
         input_ids=batch.input_ids,
         position_ids=batch.position_ids,
-        pixel_values=batch.pixel_values,
+        pixel_values=batch.pixels,
         image_grid_thw=batch.image_grid,
     ).logits
     logits[..., -FORBIDDEN:] = -torch.inf

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
 from arpo.errors import ConfigError
@@ -28,8 +28,8 @@ class TokenBatch:
     """True on image placeholders."""
     image_index: Int64[Tensor, " placeholders"]
     """For each placeholder, row by row, which of the vision tower's outputs stands there."""
-    pixel_values: Float[Tensor, "patches features"]
-    """The patches of each distinct screenshot, once."""
+    pixels: UInt8[Tensor, "patches channels height width"]
+    """The patches of each distinct screenshot, once, as bytes: the vision tower's first layer normalizes them."""
     image_grid: Int64[Tensor, "images 3"]
     """Frames, rows and columns of patches of each distinct screenshot."""
 
@@ -67,7 +67,7 @@ def collate(
         action_mask=_pad([sequence.action_mask for sequence in tokenized]),
         image_mask=_pad([sequence.image_mask for sequence in tokenized]),
         image_index=torch.cat([layout.rows[key] for sequence in tokenized for key in sequence.screenshots]),
-        pixel_values=images.normalize(torch.cat([patches.pixels for patches in packed])),
+        pixels=torch.cat([patches.pixels for patches in packed]),
         image_grid=torch.tensor([patches.grid for patches in packed]),
     )
 

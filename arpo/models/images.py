@@ -33,6 +33,24 @@ class PackedPatches:
     grid: tuple[int, int, int]
 
 
+def normalized_films(
+    pixels: UInt8[Tensor, "patches channels height width"],
+    mean: Float[Tensor, "channels 1"],
+    std: Float[Tensor, "channels 1"],
+    frames: int,
+) -> Float[Tensor, "patches features"]:
+    """Return patches as the vision tower wants them: normalized, each as a film of equal frames.
+
+    Args:
+        pixels: Patches as bytes, on any device.
+        mean: Subtracted from the bytes.
+        std: Divides what is left.
+        frames: How often a patch is repeated.
+    """
+    centred = torch.sub(pixels.flatten(2), mean).div_(std)
+    return centred.unsqueeze(2).expand(-1, -1, frames, -1).flatten(1)
+
+
 class ImageProcessor:
     """A maker of patches from screenshots, equal bit for bit to the checkpoint's own image processor.
 
@@ -54,8 +72,8 @@ class ImageProcessor:
         self.merge_size: int = self._processor.merge_size
         scale = self._processor.rescale_factor
         # Rescaling and normalizing in one step, as the checkpoint's processor does it.
-        self._mean = torch.tensor(self._processor.image_mean).mul(1 / scale).view(3, 1)
-        self._std = torch.tensor(self._processor.image_std).mul(1 / scale).view(3, 1)
+        self.mean: Float[Tensor, "channels 1"] = torch.tensor(self._processor.image_mean).mul(1 / scale).view(3, 1)
+        self.std: Float[Tensor, "channels 1"] = torch.tensor(self._processor.image_std).mul(1 / scale).view(3, 1)
         self._capacity = cache_mb * 2**20
         self._cache: OrderedDict[str, PackedPatches] = OrderedDict()
         self._cached_bytes = 0
@@ -71,7 +89,8 @@ class ImageProcessor:
             png: The screenshot; not looked at if the key is known.
         """
         packed = self.packed(key, png)
-        return ImagePatches(self.normalize(packed.pixels), packed.grid)
+        films = normalized_films(packed.pixels, self.mean, self.std, self._processor.temporal_patch_size)
+        return ImagePatches(films, packed.grid)
 
     def packed(self, key: str, png: bytes) -> PackedPatches:
         """Return the patches of a screenshot as bytes, from the cache where possible."""
@@ -88,16 +107,6 @@ class ImageProcessor:
             while self._cached_bytes > self._capacity:
                 self._cached_bytes -= self._cache.popitem(last=False)[1].pixels.nbytes
         return packed
-
-    def normalize(self, pixels: UInt8[Tensor, "patches channels height width"]) -> Float[Tensor, "patches features"]:
-        """Return patches as the vision tower wants them: normalized, each twice as if in a film of two frames."""
-        count, channels, height, width = pixels.shape
-        films = torch.empty(count, channels, self._processor.temporal_patch_size, height * width)
-        centred = torch.sub(pixels.flatten(2), self._mean)
-        # Straight into the result: a 1080p screenshot is 50 MB, and every pass over it counts.
-        torch.div(centred, self._std, out=films[:, :, 0])
-        films[:, :, 1:] = films[:, :, :1]
-        return films.flatten(1)
 
     def _decode(self, png: bytes) -> PackedPatches:
         with Image.open(BytesIO(png)) as image:

@@ -20,6 +20,7 @@ from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import chosen_logprobs, pack_left
 from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
+from arpo.models.vision import PatchEmbedding
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Policy(nn.Module):
             path, dtype=torch_dtype, attn_implementation=attention
         )
         vision = self.model.model.visual
-        vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
+        vision.patch_embed = PatchEmbedding(vision.patch_embed.proj, self.images)
         self.model.requires_grad_(requires_grad=lora is None)
         if lora is not None:
             _add_lora(self.model, lora)
@@ -169,7 +170,7 @@ class Policy(nn.Module):
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
         embeddings = self.model.get_input_embeddings()(batch.input_ids)
         with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
-            vision = self.model.model.visual(batch.pixel_values.to(self.model.dtype), grid_thw=batch.image_grid)
+            vision = self.model.model.visual(batch.pixels, grid_thw=batch.image_grid)
         seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
         embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
         hidden: Tensor = self.model.model.language_model(
@@ -187,20 +188,6 @@ def dtype_of(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got {name!r}")
     return DTYPES[name]
-
-
-class _PatchEmbedding(nn.Module):
-    """The vision tower's first layer as the matrix product it is, since its kernel is as large as a patch.
-
-    Same weights under the same name; as a convolution it takes several times as long.
-    """
-
-    def __init__(self, proj: nn.Conv3d) -> None:
-        super().__init__()
-        self.proj = proj
-
-    def forward(self, patches: Float[Tensor, "patches features"]) -> Float[Tensor, "patches hidden"]:
-        return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
 def _add_lora(model: nn.Module, settings: LoraSettings) -> None:

@@ -38,7 +38,8 @@ def test_a_screenshot_that_is_seen_often_is_embedded_once(chat: ChatTokenizer, i
         *prepare(chat, trajectory(chat, (7, 8)), trajectory(chat, (7, 9)), trajectory(chat, (8, 7))), images
     )
     assert len(batch.image_grid) == 3
-    assert len(batch.pixel_values) == 3 * 80  # 10 x 8 patches each
+    assert batch.pixels.shape == (3 * 80, 3, 14, 14)  # 10 x 8 patches each
+    assert batch.pixels.dtype == torch.uint8
     # 20 tokens a screenshot: the three distinct ones start at rows 0, 20 and 40 of the vision tower's output.
     assert batch.image_index[::20].tolist() == [0, 20, 0, 40, 20, 0]
     assert len(batch.image_index) == int(batch.image_mask.sum()) == 120

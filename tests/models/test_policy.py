@@ -211,12 +211,6 @@ def test_an_untied_output_layer_is_among_the_tensors(tmp_path: Path) -> None:
     assert "lm_head.weight" in dict(policy.checkpoint_tensors())
 
 
-def test_a_screenshot_tower_sees_the_same_as_the_original_convolution(tiny_model: Path, policy: Policy) -> None:
-    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
-    patches = ImageProcessor(tiny_model)(*screenshot(0)).pixel_values
-    torch.testing.assert_close(policy.model.model.visual.patch_embed(patches), plain.model.visual.patch_embed(patches))
-
-
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
 def test_a_temperature_that_is_not_positive_is_refused(policy: Policy, temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature must be positive"):
