@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64, UInt8
@@ -10,6 +11,7 @@ from torch import Tensor
 from arpo.errors import ConfigError
 from arpo.models.images import ImageProcessor, PackedPatches
 from arpo.models.tokenization import TokenizedTrajectory
+from arpo.models.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,12 +32,15 @@ class TokenBatch:
     """For each placeholder, row by row, which of the vision tower's outputs stands there."""
     pixels: UInt8[Tensor, "patches channels height width"]
     """The patches of each distinct screenshot, once, as bytes: the vision tower's first layer normalizes them."""
-    image_grid: Int64[Tensor, "images 3"]
-    """Frames, rows and columns of patches of each distinct screenshot."""
+    image_grid: tuple[tuple[int, int, int], ...]
+    """Frames, rows and columns of patches of each distinct screenshot; on the host, where shapes are decided."""
 
     def to(self, device: torch.device | str) -> "TokenBatch":
-        """Return the batch on a device."""
-        return TokenBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        """Return the batch on a device; the host does not wait for it."""
+        parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, part in parts.items():
+            parts[name] = to_device(part, device) if isinstance(part, Tensor) else part
+        return TokenBatch(**parts)
 
 
 def collate(
@@ -68,7 +73,7 @@ def collate(
         image_mask=_pad([sequence.image_mask for sequence in tokenized]),
         image_index=torch.cat([layout.rows[key] for sequence in tokenized for key in sequence.screenshots]),
         pixels=torch.cat([patches.pixels for patches in packed]),
-        image_grid=torch.tensor([patches.grid for patches in packed]),
+        image_grid=tuple(patches.grid for patches in packed),
     )
 
 

@@ -20,7 +20,7 @@ from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import chosen_logprobs, pack_left
 from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
-from arpo.models.vision import PatchEmbedding
+from arpo.models.vision import VisionTower
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Policy(nn.Module):
             path, dtype=torch_dtype, attn_implementation=attention
         )
         vision = self.model.model.visual
-        vision.patch_embed = PatchEmbedding(vision.patch_embed.proj, self.images)
+        self._vision = VisionTower(vision, self.images)
         self.model.requires_grad_(requires_grad=lora is None)
         if lora is not None:
             _add_lora(self.model, lora)
@@ -170,8 +170,8 @@ class Policy(nn.Module):
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
         embeddings = self.model.get_input_embeddings()(batch.input_ids)
         with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
-            vision = self.model.model.visual(batch.pixels, grid_thw=batch.image_grid)
-        seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
+            visual = self._vision(batch.pixels, batch.image_grid)
+        seen = visual[batch.image_index].to(embeddings.dtype)
         embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
         hidden: Tensor = self.model.model.language_model(
             inputs_embeds=embeddings, position_ids=batch.position_ids, use_cache=False

@@ -25,9 +25,9 @@ def test_position_ids_equal_the_models_own(tiny_model: Path, chat: ChatTokenizer
     tokens, screenshots = prepare(chat, trajectory(chat, (0,)), wide, trajectory(chat, (1, 2, 3)))
     batch = collate(tokens, screenshots, images)
     valid = torch.arange(batch.input_ids.shape[1]) < torch.tensor([len(sequence) for sequence in tokens])[:, None]
-    distinct = [0, 1, 2, 3, 4, 5]  # no screenshot is shared here, so the distinct ones are all, in order
+    # No screenshot is shared here, so the distinct ones are all, in order.
     expected, _ = model.model.get_rope_index(
-        batch.input_ids, batch.image_mask.int(), batch.image_grid[distinct], attention_mask=valid.int()
+        batch.input_ids, batch.image_mask.int(), torch.tensor(batch.image_grid), attention_mask=valid.int()
     )
     for row in range(3):
         torch.testing.assert_close(batch.position_ids[:, row, valid[row]], expected[:, row, valid[row]])
