@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -21,6 +22,7 @@ from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Minibatch, Sample, pick, scatter, split, without_zero_advantage
 from arpo.modules.objective import Objective
 from arpo.modules.optimizer import warmup_factor
+from arpo.modules.pictures import decoding_processes, wanted_screenshots
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
@@ -100,9 +102,10 @@ class GRPOModule(PolicyModule):
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
         work.minibatches = len(minibatches)
-        old_logprobs = [None, *(self.old_logprobs(minibatch, work) for minibatch in minibatches[1:])]
-        for minibatch, old in zip(minibatches, old_logprobs, strict=False):
-            self.update(minibatch, old, work)
+        with self._pictures(minibatches):
+            old_logprobs = [None, *(self.old_logprobs(minibatch, work) for minibatch in minibatches[1:])]
+            for minibatch, old in zip(minibatches, old_logprobs, strict=False):
+                self.update(minibatch, old, work)
         self.policy_version += 1
         self._report(batch, work, time.monotonic() - started)
 
@@ -187,6 +190,15 @@ class GRPOModule(PolicyModule):
 
     # --- the policy -------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _pictures(self, minibatches: Sequence[Minibatch]) -> Iterator[None]:
+        """Decode the screenshots of an update ahead, and keep them while it lasts."""
+        self.policy.images.prepare(wanted_screenshots(minibatches), decoding_processes(self.trainer.num_devices))
+        try:
+            yield
+        finally:
+            self.policy.images.forget()
+
     def _chunks(self, minibatch: Minibatch) -> list[list[int]]:
         """Return micro-batches as positions in the minibatch; on several ranks, equally many on each."""
         chunks = micro_batches([sample.length for sample in minibatch.samples], self.micro_batch_tokens)
@@ -232,6 +244,10 @@ class GRPOModule(PolicyModule):
     def on_fit_start(self) -> None:
         for reference in self._reference:
             reference.to(self.device)
+
+    @override
+    def on_fit_end(self) -> None:
+        self.policy.images.close()
 
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
