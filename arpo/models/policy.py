@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import snapshot_download
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from transformers import Qwen2_5_VLForConditionalGeneration
+from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
 
 from arpo.errors import ConfigError
 from arpo.host.trial import before_start
@@ -19,7 +19,9 @@ from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import chosen_logprobs, pack_left
 from arpo.models.names import checkpoint_name
+from arpo.models.patches import PackedPatches
 from arpo.models.tokenization import ChatTokenizer
+from arpo.models.transfer import to_device
 from arpo.models.vision import VisionTower
 
 log = logging.getLogger(__name__)
@@ -105,6 +107,8 @@ class Policy(nn.Module):
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self._logits_chunk = logits_chunk
+        self.features: Mapping[str, Tensor] | None = None
+        """What a frozen vision tower makes of the screenshots of an update by SHA-256, while the update lasts."""
         self._forbidden: Tensor
         forbidden = torch.tensor(self.chat.forbidden_ids, dtype=torch.int64)
         self.register_buffer("_forbidden", forbidden, persistent=False)
@@ -134,19 +138,39 @@ class Policy(nn.Module):
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
         batch = batch.to(self.device)
         hidden = self._hidden_states(batch)
-        # The state at one token predicts the next.
-        predicts = batch.action_mask[:, 1:]
         logprobs, entropy = chosen_logprobs(
-            hidden[:, :-1][predicts],
-            batch.input_ids[:, 1:][predicts],
+            # The state at one token predicts the next.
+            hidden.flatten(0, 1).index_select(0, batch.action_places - 1),
+            batch.input_ids.flatten().index_select(0, batch.action_places),
             self.model.lm_head,
             self._forbidden,
             temperature=temperature,
             chunk=self._logits_chunk,
             with_entropy=with_entropy,
         )
-        packed, mask = pack_left(logprobs, predicts)
-        return ActionLogprobs(packed, mask, None if entropy is None else pack_left(entropy, predicts)[0])
+        return ActionLogprobs(
+            pack_left(logprobs, batch.packed_mask, batch.packed_places),
+            batch.packed_mask,
+            None if entropy is None else pack_left(entropy, batch.packed_mask, batch.packed_places),
+        )
+
+    @property
+    def frozen_vision(self) -> bool:
+        """Whether nothing trains the vision tower: what it makes of a screenshot stays the same."""
+        return not any(parameter.requires_grad for parameter in self.vision.parameters())
+
+    @property
+    def vision(self) -> PreTrainedModel:
+        """The vision tower's weights."""
+        return self.model.model.visual
+
+    @torch.no_grad()
+    def visual_tokens(self, pictures: Sequence[PackedPatches]) -> list[Float[Tensor, "visual hidden"]]:
+        """Return what the vision tower makes of each picture, without gradient, on the host: [tokens, hidden]."""
+        pixels = torch.cat([picture.pixels for picture in pictures])
+        tokens = self._vision(to_device(pixels, self.device), tuple(picture.grid for picture in pictures)).cpu()
+        merged = self.images.merge_size**2
+        return list(torch.split(tokens, [len(picture.pixels) // merged for picture in pictures]))
 
     def checkpoint_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every weight by its name in a Qwen2.5-VL checkpoint file, LoRA merged, a tied output layer left out.
@@ -169,12 +193,15 @@ class Policy(nn.Module):
 
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
         embeddings = self.model.get_input_embeddings()(batch.input_ids)
-        with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
-            visual = self._vision(batch.pixels, batch.image_grid)
-        seen = visual[batch.image_index].to(embeddings.dtype)
-        embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
+        visual = batch.visual
+        if visual is None:
+            assert batch.pixels is not None  # collate makes one of them
+            with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
+                visual = self._vision(batch.pixels, batch.image_grid)
+        seen = visual.index_select(0, batch.image_index).to(embeddings.dtype)
+        rows = embeddings.flatten(0, 1).index_copy(0, batch.image_places, seen)
         hidden: Tensor = self.model.model.language_model(
-            inputs_embeds=embeddings, position_ids=batch.position_ids, use_cache=False
+            inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
         ).last_hidden_state
         return hidden
 
