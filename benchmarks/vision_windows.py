@@ -24,7 +24,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTra
 
 from arpo.models.images import ImageProcessor
 from arpo.models.tiny import make_tiny
-from arpo.models.vision import VisionTower
+from arpo.models.vision.tower import VisionTower
 
 WIDTH, LAYERS, WHOLE = 64, 32, (7, 15, 23, 31)
 

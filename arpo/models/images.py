@@ -13,8 +13,8 @@ from transformers import AutoImageProcessor
 from transformers.image_utils import PILImageResampling
 
 from arpo.errors import ConfigError
-from arpo.models.patch_workers import PatchWorkers, Prepared
-from arpo.models.patches import PackedPatches, PatchSettings, decode, picture_size
+from arpo.models.vision.patches import PackedPatches, PatchSettings, decode, picture_size
+from arpo.models.vision.workers import PatchWorkers, Prepared
 
 WORTH_WORKERS = 16 * 1920 * 1080
 """Pixels of screenshots from which on worker processes are worth their start."""

@@ -19,10 +19,10 @@ from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import chosen_logprobs, pack_left
 from arpo.models.names import checkpoint_name
-from arpo.models.patches import PackedPatches
 from arpo.models.tokenization import ChatTokenizer
 from arpo.models.transfer import to_device
-from arpo.models.vision import VisionTower
+from arpo.models.vision.patches import PackedPatches
+from arpo.models.vision.tower import VisionTower
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from queue import SimpleQueue
 import torch
 
 import arpo
-from arpo.models.patch_worker import ANSWER, LENGTH
-from arpo.models.patches import PackedPatches, PatchSettings
+from arpo.models.vision.patches import PackedPatches, PatchSettings
+from arpo.models.vision.worker import ANSWER, LENGTH
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class PatchWorkers:
             "CUDA_VISIBLE_DEVICES": "",
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "arpo.models.patch_worker", json.dumps(asdict(self._settings))],
+            [sys.executable, "-m", "arpo.models.vision.worker", json.dumps(asdict(self._settings))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | environment,

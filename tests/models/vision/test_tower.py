@@ -11,7 +11,7 @@ from transformers import AutoImageProcessor, Qwen2_5_VLForConditionalGeneration
 
 from arpo.models.images import ImageProcessor, normalized_films
 from arpo.models.tiny import make_tiny
-from arpo.models.vision import PatchEmbedding, VisionTower
+from arpo.models.vision.tower import PatchEmbedding, VisionTower
 from tests.conftest import TINY_CORPUS
 from tests.models.samples import screenshot
 

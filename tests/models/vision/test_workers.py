@@ -14,14 +14,14 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from arpo.models.images import WORTH_WORKERS, ImageProcessor
-from arpo.models.patch_workers import PatchWorkers
-from arpo.models.patches import PatchSettings
+from arpo.models.vision.patches import PatchSettings
+from arpo.models.vision.workers import PatchWorkers
 from tests.models.samples import screenshot
 
 TRAINER = """
 import sys, time
-from arpo.models.patch_workers import PatchWorkers
-from arpo.models.patches import PatchSettings
+from arpo.models.vision.workers import PatchWorkers
+from arpo.models.vision.patches import PatchSettings
 from tests.models.samples import screenshot
 workers = PatchWorkers(PatchSettings(14, 2, 3136, 15680), 1)
 workers.submit(screenshot(0)[1]).result()
@@ -31,7 +31,7 @@ time.sleep(100)
 
 
 def own_workers(pid: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(pid).children() if "arpo.models.patch_worker" in child.cmdline()]
+    return [child for child in psutil.Process(pid).children() if "arpo.models.vision.worker" in child.cmdline()]
 
 
 @pytest.fixture(scope="module")

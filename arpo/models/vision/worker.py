@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import torch
 
-from arpo.models.patches import PatchSettings, decode
+from arpo.models.vision.patches import PatchSettings, decode
 
 LENGTH = struct.Struct("<q")
 """Bytes of the PNG that follows."""

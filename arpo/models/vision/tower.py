@@ -11,7 +11,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_
 
 from arpo.models.images import ImageProcessor, normalized_films
 from arpo.models.transfer import to_device
-from arpo.models.windows import Grid, Segments, cumulative_layout, vision_layout
+from arpo.models.vision.windows import Grid, Segments, cumulative_layout, vision_layout
 
 
 class VisionTower:

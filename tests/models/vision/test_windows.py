@@ -8,7 +8,7 @@ from transformers.vision_utils import (
     get_vision_window_index,
 )
 
-from arpo.models.windows import Grid, Segments, cumulative_layout, vision_layout
+from arpo.models.vision.windows import Grid, Segments, cumulative_layout, vision_layout
 
 SCREEN = (1, 78, 138)
 """A 1080p screenshot."""
