@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from screens import WORDS, desktop
 
-from arpo.models.images import ImageProcessor
+from arpo.models.images import ImageProcessor, normalized_films
 from arpo.models.tiny import make_tiny
 
 STEPS, WHOLE_UPDATE, CACHE_MB = 15, 64, 1024
@@ -49,8 +49,8 @@ def as_it_was(images: ImageProcessor, shots: Shots, pause: float) -> Clock:
     clock = Clock()
     for trajectory in forwards(shots):
         with clock:
-            for key, png in trajectory.items():
-                images(key, png)
+            pixels = torch.cat([images.packed(key, png).pixels for key, png in trajectory.items()])
+            normalized_films(pixels, images.mean, images.std, images.frames)
         time.sleep(pause)
     return clock
 
