@@ -22,6 +22,7 @@ from screens import WORDS, desktop
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.models.collate import TokenBatch, collate
+from arpo.models.images import normalized_films
 from arpo.models.policy import Policy
 from arpo.models.tiny import make_tiny
 from arpo.models.tokenization import TokenizedTrajectory
@@ -58,11 +59,12 @@ def selected(policy: Policy, batch: TokenBatch) -> torch.Tensor:
 
 
 def full(policy: Policy, batch: TokenBatch) -> torch.Tensor:
+    images = policy.images
     logits = policy.model(
         input_ids=batch.input_ids,
         position_ids=batch.position_ids,
-        pixel_values=batch.pixel_values,
-        image_grid_thw=batch.image_grid,
+        pixel_values=normalized_films(batch.pixels, images.mean, images.std, 2),
+        image_grid_thw=torch.tensor(batch.image_grid),
     ).logits
     logits[..., -FORBIDDEN:] = -torch.inf
     logprobs = logits[:, :-1].log_softmax(-1).gather(-1, batch.input_ids[:, 1:, None]).squeeze(-1)
@@ -72,6 +74,8 @@ def full(policy: Policy, batch: TokenBatch) -> torch.Tensor:
 def measure(way: str, directory: str, repeats: int) -> None:
     torch.set_num_threads(1)
     policy, batch = load(directory)
+    if way == "full":
+        policy.model = Qwen2_5_VLForConditionalGeneration.from_pretrained(directory)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = []
     for _ in range(repeats):

@@ -34,6 +34,8 @@ GREEDY = 1e-5
 """vLLM's own border below which a temperature means greedy."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks for which vLLM reserves memory."""
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""A directory in memory, for files between processes; None where the machine has none."""
 CPU_KV_CACHE_GB = 0.25
 CPU_IMAGE_CACHE_GB = 0.25
 
@@ -215,8 +217,7 @@ class VllmEngine(PumpedEngine):
 
     def _load_through_file(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Send weights to workers in other processes, which tensors in a call do not reach."""
-        memory = Path("/dev/shm")
-        with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
+        with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
             file = str(Path(directory) / "weights.safetensors")
             # Cloned, because a tied head is the same tensor twice, which a file refuses.
             save_file(
@@ -231,7 +232,7 @@ class VllmEngine(PumpedEngine):
         names = {base_name(name).split(".")[-2] for name in tensors if base_name(name) != name}
         if not names:
             raise WeightSyncError(f"an engine with lora_rank={self._lora_rank} takes adapters, got all weights")
-        with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
+        with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
             # The files of PEFT, which every worker reads. B has the scale in it already: alpha / r is 1.
             config = {"r": self._lora_rank, "lora_alpha": self._lora_rank, "target_modules": sorted(names)}
             (Path(directory) / "adapter_config.json").write_text(json.dumps(config))

@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 from arpo.errors import ConfigError
-from arpo.models.images import ImageProcessor, PackedPatches
+from arpo.models.images import ImageProcessor
 from arpo.models.tokenization import TokenizedTrajectory
+from arpo.models.transfer import to_device
+
+MAX_PADDING = 0.05
+"""The share of a micro-batch's tokens that may be padding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,6 +22,7 @@ class TokenBatch:
     """A micro-batch for the policy, padded on the right.
 
     Attention is causal, so what stands to the right of a sequence cannot reach it: there is no attention mask.
+    What depends on where tokens stand is worked out here, on the host: the policy asks its device for no number.
     """
 
     input_ids: Int64[Tensor, "batch tokens"]
@@ -26,22 +32,36 @@ class TokenBatch:
     """True exactly on sampled tokens."""
     image_mask: Bool[Tensor, "batch tokens"]
     """True on image placeholders."""
+    action_places: Int64[Tensor, " actions"]
+    """For each sampled token, row by row, its place in the batch as one row."""
+    packed_places: Int64[Tensor, " actions"]
+    """For each sampled token its place in `packed_mask` as one row."""
+    packed_mask: Bool[Tensor, "batch packed"]
+    """True where there is a token when the sampled tokens of each row are moved to the left."""
+    image_places: Int64[Tensor, " placeholders"]
+    """For each placeholder, row by row, its place in the batch as one row."""
     image_index: Int64[Tensor, " placeholders"]
-    """For each placeholder, row by row, which of the vision tower's outputs stands there."""
-    pixel_values: Float[Tensor, "patches features"]
-    """The patches of each distinct screenshot, once."""
-    image_grid: Int64[Tensor, "images 3"]
-    """Frames, rows and columns of patches of each distinct screenshot."""
+    """For each placeholder which of the vision tower's outputs stands there."""
+    image_grid: tuple[tuple[int, int, int], ...]
+    """Frames, rows and columns of patches of each distinct screenshot; on the host, where shapes are decided."""
+    pixels: UInt8[Tensor, "patches channels height width"] | None
+    """The patches of each distinct screenshot, once, as bytes: the vision tower's first layer normalizes them."""
+    visual: Float[Tensor, "visual hidden"] | None = None
+    """In the place of `pixels`: what the vision tower has made of the screenshots before."""
 
     def to(self, device: torch.device | str) -> "TokenBatch":
-        """Return the batch on a device."""
-        return TokenBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        """Return the batch on a device; the host does not wait for it."""
+        parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, part in parts.items():
+            parts[name] = to_device(part, device) if isinstance(part, Tensor) else part
+        return TokenBatch(**parts)
 
 
 def collate(
     tokenized: Sequence[TokenizedTrajectory],
     screenshots: Mapping[str, bytes],
     images: ImageProcessor,
+    features: Mapping[str, Tensor] | None = None,
 ) -> TokenBatch:
     """Return the batch of some sequences, with rows in the order given.
 
@@ -49,6 +69,7 @@ def collate(
         tokenized: At least one sequence.
         screenshots: PNG bytes by SHA-256, of all screenshots that the sequences show.
         images: Makes patches of them.
+        features: The vision tower's output of each of them by SHA-256, [tokens, hidden], where it is known already.
 
     Raises:
         ValueError: If there is nothing to collate, or a screenshot is missing or not as large as its placeholders say.
@@ -59,24 +80,42 @@ def collate(
     missing = [key for key in keys if key not in screenshots]
     if missing:
         raise ValueError(f"{len(missing)} of {len(keys)} screenshots are missing, the first is {missing[0]}")
-    packed = [images.packed(key, screenshots[key]) for key in keys]
-    layout = _ImageLayout.of(dict(zip(keys, packed, strict=True)), images.merge_size)
+    pixels, visual = None, None
+    if features is None:
+        packed = [images.packed(key, screenshots[key]) for key in keys]
+        pixels, grids = torch.cat([patches.pixels for patches in packed]), [patches.grid for patches in packed]
+    else:
+        visual, grids = torch.cat([features[key] for key in keys]), [images.grid(k, screenshots[k]) for k in keys]
+    layout = _ImageLayout.of(dict(zip(keys, grids, strict=True)), images.merge_size)
+    action_mask = _pad([sequence.action_mask for sequence in tokenized])
+    image_mask = _pad([sequence.image_mask for sequence in tokenized])
+    # The state at one token predicts the next: nothing predicts a first token.
+    sampled = action_mask.clone()
+    sampled[:, 0] = False
+    counts = sampled.sum(1)
+    packed_mask = torch.arange(int(counts.max())) < counts.unsqueeze(1)
     return TokenBatch(
         input_ids=_pad([sequence.input_ids for sequence in tokenized]),
         position_ids=_pad([layout.position_ids(sequence) for sequence in tokenized]),
-        action_mask=_pad([sequence.action_mask for sequence in tokenized]),
-        image_mask=_pad([sequence.image_mask for sequence in tokenized]),
+        action_mask=action_mask,
+        image_mask=image_mask,
+        action_places=_places(sampled),
+        packed_places=_places(packed_mask),
+        packed_mask=packed_mask,
+        image_places=_places(image_mask),
         image_index=torch.cat([layout.rows[key] for sequence in tokenized for key in sequence.screenshots]),
-        pixel_values=images.normalize(torch.cat([patches.pixels for patches in packed])),
-        image_grid=torch.tensor([patches.grid for patches in packed]),
+        image_grid=tuple(grids),
+        pixels=pixels,
+        visual=visual,
     )
 
 
 def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Return positions in `lengths`, grouped so that rows times longest row stays within `max_tokens` in each group.
 
-    Sequences of like length go together, longest first, ties in the order given; one that is longer than `max_tokens`
-    stands alone. The result depends on nothing else.
+    Sequences of like length go together, longest first, ties in the order given: no more than `MAX_PADDING` of what a
+    group computes is padding. A sequence that is longer than `max_tokens` stands alone. The result depends on nothing
+    else.
 
     Raises:
         ConfigError: If `max_tokens` is not positive.
@@ -84,12 +123,16 @@ def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     if max_tokens < 1:
         raise ConfigError(f"max_tokens must be at least 1, got {max_tokens}")
     groups: list[list[int]] = []
+    filled = 0
     for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
         # The first of a group is its longest: the group's padded size is known before anything is added.
-        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= max_tokens:
+        padded = lengths[groups[-1][0]] * (len(groups[-1]) + 1) if groups else 0
+        if padded and padded <= max_tokens and filled + lengths[position] >= (1 - MAX_PADDING) * padded:
             groups[-1].append(position)
+            filled += lengths[position]
         else:
             groups.append([position])
+            filled = lengths[position]
     return groups
 
 
@@ -102,13 +145,13 @@ class _ImageLayout:
     sides: dict[str, int]
 
     @classmethod
-    def of(cls, packed: Mapping[str, PackedPatches], merge: int) -> "_ImageLayout":
+    def of(cls, grids: Mapping[str, tuple[int, int, int]], merge: int) -> "_ImageLayout":
         rows: dict[str, Tensor] = {}
         offsets: dict[str, Tensor] = {}
         sides: dict[str, int] = {}
         seen = 0
-        for key, patches in packed.items():
-            frames, height, width = patches.grid[0], patches.grid[1] // merge, patches.grid[2] // merge
+        for key, (frames, rows_of_patches, columns_of_patches) in grids.items():
+            height, width = rows_of_patches // merge, columns_of_patches // merge
             size = frames * height * width
             rows[key] = torch.arange(seen, seen + size)
             offsets[key] = torch.cartesian_prod(torch.arange(frames), torch.arange(height), torch.arange(width)).T
@@ -146,3 +189,8 @@ def _pad(rows: Sequence[Tensor]) -> Tensor:
     longest = max(row.shape[-1] for row in rows)
     dimension = rows[0].ndim - 1
     return torch.stack([torch.nn.functional.pad(row, (0, longest - row.shape[-1])) for row in rows], dim=dimension)
+
+
+def _places(mask: Bool[Tensor, "batch tokens"]) -> Int64[Tensor, " chosen"]:
+    """Return where a mask is True, as places in the mask as one row."""
+    return mask.flatten().nonzero().squeeze(1)

@@ -1,19 +1,23 @@
 """Screenshots as patches for the vision tower, decoded and resized once each."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from threading import Lock
 
-import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image
 from torch import Tensor
 from transformers import AutoImageProcessor
+from transformers.image_utils import PILImageResampling
 
 from arpo.errors import ConfigError
+from arpo.models.vision.patches import PackedPatches, PatchSettings, decode, picture_size
+from arpo.models.vision.workers import PatchWorkers, Prepared
+
+WORTH_WORKERS = 16 * 1920 * 1080
+"""Pixels of screenshots from which on worker processes are worth their start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,41 +29,62 @@ class ImagePatches:
     """Frames, rows and columns of patches."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedPatches:
-    """One screenshot as bytes, in the order of the patches: an eighth of the floats, which hold every frame twice."""
+def normalized_films(
+    pixels: UInt8[Tensor, "patches channels height width"],
+    mean: Float[Tensor, "channels 1"],
+    std: Float[Tensor, "channels 1"],
+    frames: int,
+) -> Float[Tensor, "patches features"]:
+    """Return patches as the vision tower wants them: normalized, each as a film of equal frames.
 
-    pixels: UInt8[Tensor, "patches channels height width"]
-    grid: tuple[int, int, int]
+    Args:
+        pixels: Patches as bytes, on any device.
+        mean: Subtracted from the bytes.
+        std: Divides what is left.
+        frames: How often a patch is repeated.
+    """
+    centred = torch.sub(pixels.flatten(2), mean).div_(std)
+    return centred.unsqueeze(2).expand(-1, -1, frames, -1).flatten(1)
 
 
 class ImageProcessor:
     """A maker of patches from screenshots, equal bit for bit to the checkpoint's own image processor.
 
-    Resized screenshots are kept by key, least recently used dropped first, so that every step of an episode, every
-    update of the batch share one decoding. Safe to call from several threads.
+    Resized screenshots are kept by key, least recently used dropped first, so that every step of an episode and every
+    forward of an update share one decoding. Safe to call from several threads.
 
     Args:
         path: A directory or hub name that `from_pretrained` loads.
-        cache_mb: Megabytes of screenshots to keep: 1080p takes 6.3.
+        cache_mb: Megabytes of screenshots to keep between updates: 1080p takes 6.3. Those of an update are all kept
+            while it lasts.
 
     Raises:
-        ConfigError: If the cache size is negative.
+        ConfigError: If the cache size is negative, or the checkpoint resizes in another way than Qwen2.5-VL.
     """
 
     def __init__(self, path: str | Path, *, cache_mb: float = 1024) -> None:
         if cache_mb < 0:
             raise ConfigError(f"cache_mb must be at least 0, got {cache_mb}")
-        self._processor = AutoImageProcessor.from_pretrained(path)
-        self.merge_size: int = self._processor.merge_size
-        scale = self._processor.rescale_factor
+        processor = AutoImageProcessor.from_pretrained(path)
+        if processor.resample != PILImageResampling.BICUBIC:
+            raise ConfigError(
+                f"the image processor of {str(path)!r} must resize by BICUBIC, not {processor.resample!r}"
+            )
+        self.merge_size: int = processor.merge_size
+        self.frames: int = processor.temporal_patch_size
         # Rescaling and normalizing in one step, as the checkpoint's processor does it.
-        self._mean = torch.tensor(self._processor.image_mean).mul(1 / scale).view(3, 1)
-        self._std = torch.tensor(self._processor.image_std).mul(1 / scale).view(3, 1)
-        self._capacity = cache_mb * 2**20
+        scale = processor.rescale_factor
+        self.mean: Float[Tensor, "channels 1"] = torch.tensor(processor.image_mean).mul(1 / scale).view(3, 1)
+        self.std: Float[Tensor, "channels 1"] = torch.tensor(processor.image_std).mul(1 / scale).view(3, 1)
+        self._settings = PatchSettings(
+            processor.patch_size, processor.merge_size, processor.size["shortest_edge"], processor.size["longest_edge"]
+        )
+        self._usual_bytes = self._capacity = cache_mb * 2**20
         self._cache: OrderedDict[str, PackedPatches] = OrderedDict()
         self._cached_bytes = 0
         self._lock = Lock()
+        self._coming: dict[str, Prepared] = {}
+        self._workers: PatchWorkers | None = None
         self.decoded = 0
         """The number of screenshots decoded so far: calls that the cache did not answer."""
 
@@ -71,45 +96,75 @@ class ImageProcessor:
             png: The screenshot; not looked at if the key is known.
         """
         packed = self.packed(key, png)
-        return ImagePatches(self.normalize(packed.pixels), packed.grid)
+        return ImagePatches(normalized_films(packed.pixels, self.mean, self.std, self.frames), packed.grid)
 
     def packed(self, key: str, png: bytes) -> PackedPatches:
-        """Return the patches of a screenshot as bytes, from the cache where possible."""
+        """Return the patches of a screenshot as bytes, from the cache where possible; waits where it is on its way."""
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        packed = self._decode(png)
+            coming = self._coming.get(key)
+        packed = coming.result() if coming is not None else None
+        # What a worker could not decode is tried here, so that the error is raised where the screenshot is wanted.
+        packed = packed or decode(png, self._settings)
         with self._lock:
             self.decoded += 1
+            self._coming.pop(key, None)
             if key not in self._cache:
                 self._cache[key] = packed
                 self._cached_bytes += packed.pixels.nbytes
-            while self._cached_bytes > self._capacity:
-                self._cached_bytes -= self._cache.popitem(last=False)[1].pixels.nbytes
+            self._shrink()
         return packed
 
-    def normalize(self, pixels: UInt8[Tensor, "patches channels height width"]) -> Float[Tensor, "patches features"]:
-        """Return patches as the vision tower wants them: normalized, each twice as if in a film of two frames."""
-        count, channels, height, width = pixels.shape
-        films = torch.empty(count, channels, self._processor.temporal_patch_size, height * width)
-        centred = torch.sub(pixels.flatten(2), self._mean)
-        # Straight into the result: a 1080p screenshot is 50 MB, and every pass over it counts.
-        torch.div(centred, self._std, out=films[:, :, 0])
-        films[:, :, 1:] = films[:, :, :1]
-        return films.flatten(1)
+    def prepare(self, screenshots: Mapping[str, bytes], processes: int) -> None:
+        """Begin to decode the screenshots of an update, and keep all of them until `forget`.
 
-    def _decode(self, png: bytes) -> PackedPatches:
-        with Image.open(BytesIO(png)) as image:
-            pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
-        patch, merge = self._processor.patch_size, self._processor.merge_size
-        resized = self._processor.resize(
-            pixels.unsqueeze(0), self._processor.size, self._processor.resample, factor=patch * merge
-        )[0]
-        channels, height, width = resized.shape
-        blocks = resized.reshape(
-            channels, height // patch // merge, merge, patch, width // patch // merge, merge, patch
-        )
-        # Rows of blocks, blocks of a row, then the patches of a block: those that the merger joins lie together.
-        patches = blocks.permute(1, 4, 2, 5, 0, 3, 6).reshape(-1, channels, patch, patch)
-        return PackedPatches(patches, (1, height // patch, width // patch))
+        Where they are many or large, worker processes decode them in the order given; starting these takes as long as
+        a dozen screenshots of 1080p.
+
+        Args:
+            screenshots: PNG bytes by SHA-256, in the order in which they will be wanted.
+            processes: How many may decode at the same time.
+        """
+        with self._lock:
+            unknown = {key: png for key, png in screenshots.items() if key not in self._cache}
+            needed = sum(self._bytes(png) for png in screenshots.values())
+            self._capacity = max(self._usual_bytes, needed)
+        if sum(width * height for width, height in map(picture_size, unknown.values())) < WORTH_WORKERS:
+            return
+        if self._workers is None:
+            self._workers = PatchWorkers(self._settings, processes)
+        for key, png in unknown.items():
+            self._coming[key] = self._workers.submit(png)
+
+    def forget(self) -> None:
+        """Keep no more than between updates."""
+        with self._lock:
+            for coming in self._coming.values():
+                coming.cancel()
+            self._coming.clear()
+            self._capacity = self._usual_bytes
+            self._shrink()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.forget()
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    def grid(self, key: str, png: bytes) -> tuple[int, int, int]:
+        """Return frames, rows and columns of patches of a screenshot, which need not be decoded for it."""
+        with self._lock:
+            if key in self._cache:
+                return self._cache[key].grid
+        return self._settings.grid(*picture_size(png))
+
+    def _bytes(self, png: bytes) -> int:
+        frames, rows, columns = self._settings.grid(*picture_size(png))
+        return frames * rows * columns * 3 * self._settings.patch_size**2
+
+    def _shrink(self) -> None:
+        while self._cached_bytes > self._capacity:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].pixels.nbytes

@@ -79,16 +79,14 @@ def entropy_of_logits(logits: Float[Tensor, "tokens vocabulary"]) -> Float[Tenso
 
 
 def pack_left(
-    values: Float[Tensor, " chosen"], mask: Bool[Tensor, "batch tokens"]
-) -> tuple[Float[Tensor, "batch actions"], Bool[Tensor, "batch actions"]]:
-    """Return one row for each row of the mask, its values first and zeros after, and where values are.
+    values: Float[Tensor, " chosen"], mask: Bool[Tensor, "batch actions"], places: Int64[Tensor, " chosen"]
+) -> Float[Tensor, "batch actions"]:
+    """Return the values row by row, each row's first and zeros after.
 
     Args:
         values: One for each True in the mask, row by row.
-        mask: Where the values stood.
+        mask: Where there is a value in the result.
+        places: The same as places in the result as one row.
     """
-    counts = mask.sum(1)
-    width = int(counts.max())
-    packed_mask = torch.arange(width, device=mask.device) < counts.unsqueeze(1)
-    packed = values.new_zeros(packed_mask.shape).masked_scatter(packed_mask, values)
-    return packed, packed_mask
+    packed: Tensor = values.new_zeros(mask.numel()).index_copy(0, places, values).view(mask.shape)
+    return packed

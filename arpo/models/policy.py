@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.distributed.device_mesh import DeviceMesh
-from transformers import Qwen2_5_VLForConditionalGeneration
+from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
 
 from arpo.errors import ConfigError
 from arpo.host.trial import before_start
@@ -34,6 +34,9 @@ from arpo.models.names import checkpoint_name
 from arpo.models.saving import write_weights
 from arpo.models.sharding import CheckpointWeights, checkpoint_directory, full, model_without_weights, shard
 from arpo.models.tokenization import ChatTokenizer
+from arpo.models.transfer import to_device
+from arpo.models.vision.patches import PackedPatches
+from arpo.models.vision.tower import VisionTower
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +132,7 @@ class Policy(nn.Module):
         self.model = load_model(path, attention, loaded) if mesh is None else model_without_weights(path, attention)
         self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
         vision = self.model.model.visual
-        vision.patch_embed = _PatchEmbedding(vision.patch_embed.proj)
+        self._vision = VisionTower(vision, self.images)
         self.model.requires_grad_(requires_grad=lora is None)
         if lora is not None:
             add_lora(self.model, lora.rank, lora.alpha)
@@ -143,6 +146,8 @@ class Policy(nn.Module):
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self._logits_chunk = logits_chunk
+        self.features: Mapping[str, Tensor] | None = None
+        """What a frozen vision tower makes of the screenshots of an update by SHA-256, while the update lasts."""
         self._forbidden: Tensor
         self.register_buffer("_forbidden", torch.tensor(self.chat.forbidden_ids, dtype=torch.int64), persistent=False)
         if mesh is None:
@@ -185,21 +190,42 @@ class Policy(nn.Module):
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
         batch = batch.to(self.device)
-        with torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32):
+        with self._format():
             hidden = self._hidden_states(batch)
-        # The state at one token predicts the next.
-        predicts = batch.action_mask[:, 1:]
         logprobs, entropy = chosen_logprobs(
-            hidden[:, :-1][predicts],
-            batch.input_ids[:, 1:][predicts],
+            # The state at one token predicts the next.
+            hidden.flatten(0, 1).index_select(0, batch.action_places - 1),
+            batch.input_ids.flatten().index_select(0, batch.action_places),
             self.model.lm_head,
             self._forbidden,
             temperature=temperature,
             chunk=self._logits_chunk,
             with_entropy=with_entropy,
         )
-        packed, mask = pack_left(logprobs, predicts)
-        return ActionLogprobs(packed, mask, None if entropy is None else pack_left(entropy, predicts)[0])
+        return ActionLogprobs(
+            pack_left(logprobs, batch.packed_mask, batch.packed_places),
+            batch.packed_mask,
+            None if entropy is None else pack_left(entropy, batch.packed_mask, batch.packed_places),
+        )
+
+    @property
+    def frozen_vision(self) -> bool:
+        """Whether nothing trains the vision tower: what it makes of a screenshot stays the same."""
+        return not any(parameter.requires_grad for parameter in self.vision.parameters())
+
+    @property
+    def vision(self) -> PreTrainedModel:
+        """The vision tower's weights."""
+        return self.model.model.visual
+
+    @torch.no_grad()
+    def visual_tokens(self, pictures: Sequence[PackedPatches]) -> list[Float[Tensor, "visual hidden"]]:
+        """Return what the vision tower makes of each picture, without gradient, on the host: [tokens, hidden]."""
+        pixels = torch.cat([picture.pixels for picture in pictures])
+        with self._format():
+            tokens = self._vision(to_device(pixels, self.device), tuple(picture.grid for picture in pictures)).cpu()
+        merged = self.images.merge_size**2
+        return list(torch.split(tokens, [len(picture.pixels) // merged for picture in pictures]))
 
     @property
     def has_adapters(self) -> bool:
@@ -256,6 +282,10 @@ class Policy(nn.Module):
             for file in checkpoint_directory(self.path).glob(pattern):
                 shutil.copy(file, directory)
 
+    def _format(self) -> torch.autocast:
+        """Compute in the format of the computation, where weights are in float32, for a while."""
+        return torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32)
+
     def _set_formats(self) -> None:
         for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too
             parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else self._dtype)
@@ -263,14 +293,17 @@ class Policy(nn.Module):
     def _hidden_states(self, batch: TokenBatch) -> Float[Tensor, "batch tokens hidden"]:
         # From here on every block adds to it in this format, as in the engine.
         embeddings = self.model.get_input_embeddings()(batch.input_ids).to(self._dtype)
-        with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
-            vision = self.model.model.visual(batch.pixel_values.to(self._dtype), grid_thw=batch.image_grid)
-        seen = vision.pooler_output[batch.image_index].to(embeddings.dtype)
-        embeddings = embeddings.masked_scatter(batch.image_mask.unsqueeze(-1), seen)
+        visual = batch.visual
+        if visual is None:
+            assert batch.pixels is not None  # collate makes one of them
+            with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
+                visual = self._vision(batch.pixels, batch.image_grid)
+        seen = visual.index_select(0, batch.image_index).to(embeddings.dtype)
+        rows = embeddings.flatten(0, 1).index_copy(0, batch.image_places, seen)
         offloads = self._offload_activations and torch.is_grad_enabled()
         with save_on_cpu(pin_memory=self.device.type == "cuda") if offloads else nullcontext():
             hidden: Tensor = self.model.model.language_model(
-                inputs_embeds=embeddings, position_ids=batch.position_ids, use_cache=False
+                inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
             ).last_hidden_state
         return hidden
 
@@ -289,20 +322,6 @@ def dtype_of(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got {name!r}")
     return DTYPES[name]
-
-
-class _PatchEmbedding(nn.Module):
-    """The vision tower's first layer as the matrix product it is, since its kernel is as large as a patch.
-
-    Same weights under the same name; as a convolution it takes several times as long.
-    """
-
-    def __init__(self, proj: nn.Conv3d) -> None:
-        super().__init__()
-        self.proj = proj
-
-    def forward(self, patches: Float[Tensor, "patches features"]) -> Float[Tensor, "patches hidden"]:
-        return nn.functional.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
 def _initial(weights: CheckpointWeights, name: str, shape: torch.Size) -> Tensor:

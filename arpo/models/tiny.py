@@ -55,8 +55,8 @@ HEAD_DIM = 32
 VISION_HIDDEN = 64
 VISION_DEPTH = 2
 VISION_HEADS = 2
-FULL_ATTENTION = list(range(VISION_DEPTH))
-"""Every layer: window attention on a handful of patches is twenty times slower on CPU than full attention."""
+FULL_ATTENTION = tuple(range(VISION_DEPTH))
+"""Every layer: window attention on a handful of patches is twenty times slower on vLLM's CPU than full attention."""
 VOCABULARY_MULTIPLE = 64
 """The embedding has more rows than the tokenizer has words, as in the real model: 152,064 against 151,665."""
 FREQUENT = 1000
@@ -73,6 +73,7 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
     seed: int = 0,
     min_pixels: int = 56 * 56,
     max_pixels: int = 112 * 140,
+    full_attention: Sequence[int] = FULL_ATTENTION,
     context: int = CONTEXT,
 ) -> Path:
     """Write a randomly initialised Qwen2.5-VL with its own tokenizer and processor, and return the directory.
@@ -89,11 +90,15 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
         seed: Of the weights.
         min_pixels: Smaller screenshots are enlarged to this.
         max_pixels: Larger screenshots are reduced to this.
+        full_attention: Layers of the vision tower, of two, that see whole screenshots; the others see windows of
+            112 x 112 pixels, as most of the real model do.
         context: Tokens of a conversation that the model is made for; engines refuse longer ones.
 
     Raises:
         ConfigError: If the numbers do not make a model.
     """
+    if not set(full_attention) <= set(range(VISION_DEPTH)):
+        raise ConfigError(f"full_attention must name layers 0 to {VISION_DEPTH - 1}, got {list(full_attention)}")
     if hidden < 2 * HEAD_DIM or hidden % (2 * HEAD_DIM):
         raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
     if layers < 1:
@@ -110,7 +115,7 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
             f"got {words}; raise it or lower max_pixels"
         )
     tokenizer = _train_tokenizer(corpus, words, largest_number, context)
-    model = _build_model(tokenizer, hidden, layers, seed, context)
+    model = _build_model(tokenizer, hidden, layers, list(full_attention), seed, context)
     model.save_pretrained(directory)
     Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(min_pixels=min_pixels, max_pixels=max_pixels),
@@ -162,7 +167,7 @@ def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int, con
 
 
 def _build_model(
-    tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, seed: int, context: int
+    tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, full_attention: list[int], seed: int, context: int
 ) -> Qwen2_5_VLForConditionalGeneration:
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL_TOKENS}
     rows = -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
@@ -188,7 +193,7 @@ def _build_model(
             "intermediate_size": 2 * VISION_HIDDEN,
             "num_heads": VISION_HEADS,
             "out_hidden_size": hidden,
-            "fullatt_block_indexes": FULL_ATTENTION,
+            "fullatt_block_indexes": full_attention,
         },
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],

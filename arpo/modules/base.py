@@ -101,7 +101,8 @@ class PolicyModule(L.LightningModule):
             with_entropy: Whether to compute entropies too.
         """
         policy = policy or self.policy
-        batch = collate(tokenized, screenshots, policy.images).to(self.device)
+        # Of one image processor, so that a reference finds decoded what the policy has seen.
+        batch = collate(tokenized, screenshots, self.policy.images, policy.features).to(self.device)
         return policy.action_logprobs(batch, temperature=self.temperature, with_entropy=with_entropy)
 
     def take_step(self) -> float | None:

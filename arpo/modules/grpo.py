@@ -1,8 +1,9 @@
 """The policy and its group-relative update (GRPO, arXiv 2402.03300; ARPO, arXiv 2505.16282, section 3)."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -14,12 +15,14 @@ from arpo.algorithms.losses import MinibatchAverage
 from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
-from arpo.models.tokenization import tokenize
+from arpo.models.tokenization import TokenizedTrajectory, tokenize
+from arpo.models.transfer import to_device
 from arpo.modules.base import PolicyModule
 from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Minibatch, Sample, pick, scatter, split, without_zero_advantage
 from arpo.modules.objective import Objective
 from arpo.modules.optimizer import warmup_factor
+from arpo.modules.pictures import MOST_FEATURE_BYTES, VisualSizes, by_tower, decoding_processes, wanted_screenshots
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
@@ -100,9 +103,11 @@ class GRPOModule(PolicyModule):
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
         work.minibatches = len(minibatches)
-        old_logprobs = [None, *(self.old_logprobs(minibatch, work) for minibatch in minibatches[1:])]
-        for minibatch, old in zip(minibatches, old_logprobs, strict=False):
-            self.update(minibatch, old, work)
+        with self._pictures(minibatches):
+            known: dict[TokenizedTrajectory, Tensor] = {}
+            old_logprobs = [None, *(self.old_logprobs(minibatch, work, known) for minibatch in minibatches[1:])]
+            for minibatch, old in zip(minibatches, old_logprobs, strict=False):
+                self.update(minibatch, old, work)
         self.policy_version += 1
         self._report(batch, work, time.monotonic() - started)
 
@@ -133,21 +138,30 @@ class GRPOModule(PolicyModule):
         return [without_zero_advantage(minibatch) for minibatch in planned]
 
     @torch.no_grad()
-    def old_logprobs(self, minibatch: Minibatch, work: UpdateMeter) -> list[Tensor]:
-        """Return log-probabilities from before the first update of this iteration, one tensor [actions] a sample."""
-        rows = [torch.empty(0)] * len(minibatch.samples)
-        for chunk in self._chunks(minibatch):
+    def old_logprobs(
+        self, minibatch: Minibatch, work: UpdateMeter, known: dict[TokenizedTrajectory, Tensor]
+    ) -> list[Tensor]:
+        """Return log-probabilities from before the first update of this iteration, one tensor [actions] a sample.
+
+        Args:
+            minibatch: Samples of one rank.
+            work: Is told how far they are from the sampler's.
+            known: Those of this iteration so far by sequence, which is added to: a later epoch computes none again.
+        """
+        new = [index for index, sample in enumerate(minibatch.samples) if sample.tokens not in known]
+        for places in self._chunks([minibatch.samples[index].length for index in new]):
+            chunk = [new[place] for place in places]
             samples = pick(minibatch, chunk)
             for index, old in zip(chunk, self._old(samples, self._forward(samples), work), strict=False):
-                rows[index] = old
-        return rows
+                known[minibatch.samples[index].tokens] = old
+        return [known[sample.tokens] for sample in minibatch.samples]
 
     def update(self, minibatch: Minibatch, old: list[Tensor] | None, work: UpdateMeter) -> None:
         """Take one optimizer step; `old` is None where no step came before, so that old and new are the same."""
         if not minibatch.samples:
             work.averages.total("train/skipped_minibatches", 1.0)
             return
-        for chunk in self._chunks(minibatch):
+        for chunk in self._chunks([sample.length for sample in minibatch.samples]):
             # A filler, for which a rank without samples has an empty chunk, has no old log-probabilities.
             before = [old[index] for index in chunk] if old is not None and chunk else None
             self._accumulate(minibatch, chunk, before, work)
@@ -162,17 +176,20 @@ class GRPOModule(PolicyModule):
         samples = pick(minibatch, chunk)
         output = self._forward(samples, with_entropy=True)
         before = pad_sequence(self._old(samples, output, work) if old is None else old, batch_first=True)
-        mask = output.mask & torch.tensor([not sample.filler for sample in samples], device=self.device)[:, None]
+        mask = output.mask & self._sent([[not sample.filler] for sample in samples])
         average = self.objective.average(minibatch, self.trainer.world_size)
-        advantages = torch.tensor([sample.advantage for sample in samples], device=self.device)
+        advantages = self._sent([sample.advantage for sample in samples])
         sampler = pad_sequence([sample.tokens.sampler_logprobs for sample in samples], batch_first=True)
-        replayed = torch.tensor([sample.replayed for sample in samples], device=self.device)
-        weights = self.objective.weights(before, sampler.to(self.device), mask, replayed)
+        replayed = self._sent([sample.replayed for sample in samples])
+        weights = self.objective.weights(before, to_device(sampler, self.device), mask, replayed)
         result = self.objective.loss(output, before, advantages, mask, average, weights)
         loss = result.loss + self._kl_penalty(samples, output, mask, average, work)
         self.manual_backward(loss)
-        work.averages.total("train/loss", loss.item() / work.minibatches)
+        work.averages.total("train/loss", loss.detach() / work.minibatches)
         work.add(result.metrics, output, before, mask)
+
+    def _sent(self, values: Sequence[Any]) -> Tensor:
+        return to_device(torch.tensor(values), self.device)
 
     def _kl_penalty(
         self, samples: list[Sample], output: ActionLogprobs, mask: Tensor, average: MinibatchAverage, work: UpdateMeter
@@ -182,18 +199,51 @@ class GRPOModule(PolicyModule):
         with torch.no_grad(), self.policy.without_adapters():
             reference = self._forward(samples, policy=self._reference[0] if self._reference else None)
         penalty = self.objective.kl_penalty(output, reference, mask, average)
-        work.averages.total("train/kl_reference", penalty.item() / work.minibatches)
+        work.averages.total("train/kl_reference", penalty.detach() / work.minibatches)
         return self.objective.kl_coefficient * penalty
 
     # --- the policy -------------------------------------------------------------------------------------------------
 
-    def _chunks(self, minibatch: Minibatch) -> list[list[int]]:
-        """Return micro-batches as positions in the minibatch; on several ranks, equally many on each."""
-        chunks = micro_batches([sample.length for sample in minibatch.samples], self.micro_batch_tokens)
+    @contextmanager
+    def _pictures(self, minibatches: Sequence[Minibatch]) -> Iterator[None]:
+        """Decode the screenshots of an update ahead; a frozen vision tower sees them now, and not again."""
+        images, screenshots = self.policy.images, wanted_screenshots(minibatches)
+        images.prepare(screenshots, decoding_processes(self.trainer.num_devices))
+        try:
+            for policies in by_tower([self.policy, *self._reference]):
+                features = self._seen(policies[0], screenshots)
+                for policy in policies:
+                    policy.features = features
+            yield
+        finally:
+            for policy in (self.policy, *self._reference):
+                policy.features = None
+            images.forget()
+
+    def _seen(self, policy: Policy, screenshots: Mapping[str, bytes]) -> dict[str, Tensor] | None:
+        """Return the visual tokens of screenshots, by as many forwards on every rank; None if they are too large."""
+        places = VisualSizes.of(screenshots, policy)
+        if self._most(places.nbytes) > MOST_FEATURE_BYTES:
+            return None
+        chunks = micro_batches(places.tokens, self.micro_batch_tokens)
+        keys = list(screenshots)
+        features: dict[str, Tensor] = {}
+        for chunk in chunks + [chunks[-1]] * (self._most(len(chunks)) - len(chunks)):
+            names = [keys[index] for index in chunk]
+            pictures = [self.policy.images.packed(name, screenshots[name]) for name in names]
+            features |= zip(names, policy.visual_tokens(pictures), strict=True)
+        return features
+
+    def _most(self, count: int) -> int:
+        """Return the largest count of all ranks."""
         if self.trainer.world_size == 1:
-            return chunks
-        most = int(self.trainer.strategy.reduce(torch.tensor(len(chunks), device=self.device), reduce_op="max"))
-        return chunks + [[]] * (most - len(chunks))
+            return count
+        return int(self.trainer.strategy.reduce(torch.tensor(count, device=self.device), reduce_op="max"))
+
+    def _chunks(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Return micro-batches as positions in `lengths`; on several ranks, equally many on each."""
+        chunks = micro_batches(lengths, self.micro_batch_tokens)
+        return chunks + [[]] * (self._most(len(chunks)) - len(chunks))
 
     def _forward(
         self, samples: Sequence[Sample], *, policy: Policy | None = None, with_entropy: bool = False
@@ -205,12 +255,13 @@ class GRPOModule(PolicyModule):
     def _old(self, samples: Sequence[Sample], output: ActionLogprobs, work: UpdateMeter) -> list[Tensor]:
         """Return old log-probabilities from a forward that no update preceded, and compare them with the sampler's."""
         rows = []
-        for sample, logprobs, mask in zip(samples, output.logprobs.detach(), output.mask, strict=True):
-            sampler = sample.tokens.sampler_logprobs.to(self.device)
+        for sample, row in zip(samples, output.logprobs.detach(), strict=True):
+            logprobs = row[: sample.action_tokens]
+            sampler = to_device(sample.tokens.sampler_logprobs, self.device)
             stored = sample.replayed and self.replayed_old_logprobs == "stored"
-            rows.append(sampler if stored else logprobs[mask])
+            rows.append(sampler if stored else logprobs)
             if not sample.replayed and not sample.filler:
-                work.compare(logprobs[mask], sampler)
+                work.compare(logprobs, sampler)
         return rows
 
     def _report(self, batch: RolloutBatch, work: UpdateMeter, seconds: float) -> None:
@@ -233,6 +284,10 @@ class GRPOModule(PolicyModule):
     def on_fit_start(self) -> None:
         for reference in self._reference:
             reference.to(self.device)
+
+    @override
+    def on_fit_end(self) -> None:
+        self.policy.images.close()
 
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:

@@ -1,6 +1,6 @@
 """The measurements of an update on its way."""
 
-from collections import defaultdict
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Self
@@ -13,44 +13,73 @@ from arpo.algorithms.losses import LossMetrics
 from arpo.models.policy import ActionLogprobs
 from arpo.types import RolloutBatch
 
+Number = float | Tensor
+"""A number on the host, or one on a device that nobody has asked for yet."""
+
 
 class Averages:
-    """Numbers collected under metric names; `compute` makes one number a name of them."""
+    """Numbers collected under metric names; `compute` makes one number a name of them.
+
+    Numbers of a device stay there until then: asking for each would make the host wait in every micro-batch.
+    """
 
     def __init__(self) -> None:
-        self._sums: defaultdict[str, float] = defaultdict(float)
-        self._weights: defaultdict[str, float] = defaultdict(float)
-        self._totals: defaultdict[str, float] = defaultdict(float)
-        self._maxima: dict[str, float] = {}
+        self._sums: dict[str, Number] = {}
+        self._weights: dict[str, Number] = {}
+        self._totals: dict[str, Number] = {}
+        self._maxima: dict[str, Number] = {}
+
+    @property
+    def _collections(self) -> tuple[dict[str, Number], ...]:
+        return self._sums, self._weights, self._totals, self._maxima
 
     def mean(self, name: str, value: float, weight: float = 1.0) -> None:
         """Add `value` with `weight` to the mean under `name`."""
-        self._sums[name] += value * weight
-        self._weights[name] += weight
+        self.part(name, value * weight, weight)
 
-    def total(self, name: str, value: float) -> None:
+    def part(self, name: str, total: Number, weight: Number) -> None:
+        """Add `weight` values, `total` together, to the mean under `name`."""
+        self._sums[name] = _kept(total) + self._sums.get(name, 0.0)
+        self._weights[name] = _kept(weight) + self._weights.get(name, 0.0)
+
+    def total(self, name: str, value: Number) -> None:
         """Add `value` to the sum under `name`."""
-        self._totals[name] += value
+        self._totals[name] = _kept(value) + self._totals.get(name, 0.0)
 
-    def maximum(self, name: str, value: float) -> None:
+    def maximum(self, name: str, value: Number) -> None:
         """Keep the largest `value` under `name`."""
-        self._maxima[name] = max(value, self._maxima.get(name, value))
+        largest = self._maxima.get(name, -math.inf)
+        on_device = isinstance(value, Tensor) or isinstance(largest, Tensor)
+        self._maxima[name] = torch.as_tensor(_kept(value)).clamp(min=largest) if on_device else max(value, largest)
+
+    def read(self) -> None:
+        """Bring what is on a device to the host, all in one copy."""
+        waiting = {
+            (index, name): number
+            for index, numbers in enumerate(self._collections)
+            for name, number in numbers.items()
+            if isinstance(number, Tensor)
+        }
+        if waiting:
+            for (index, name), value in zip(waiting, torch.stack(list(waiting.values())).tolist(), strict=True):
+                self._collections[index][name] = value
 
     def compute(self) -> dict[str, float]:
         """Return every name with its number; a mean without weight is left out."""
+        self.read()
         means = {name: self._sums[name] / weight for name, weight in self._weights.items() if weight > 0}
-        return means | self._totals | self._maxima
+        return {name: float(number) for name, number in (means | self._totals | self._maxima).items()}
 
     @classmethod
     def of_ranks(cls, parts: Sequence[Self]) -> Self:
         """Return the measurements of all ranks: means over everything, maxima of all, and the mean of their totals."""
         whole = cls()
         for part in parts:
+            part.read()
             for name, weight in part._weights.items():
-                whole._sums[name] += part._sums[name]
-                whole._weights[name] += weight
+                whole.part(name, part._sums[name], weight)
             for name, total in part._totals.items():
-                whole._totals[name] += total / len(parts)
+                whole.total(name, total / len(parts))
             for name, largest in part._maxima.items():
                 whole.maximum(name, largest)
         return whole
@@ -65,25 +94,37 @@ class UpdateMeter:
         """Minibatches of the update, all epochs together: fewer than configured where there are fewer groups."""
         self.advantages: list[float] = []
         self._loss_metrics: LossMetrics | None = None
-        self._ratios: list[Tensor] = []
+        self._ratios: list[tuple[Tensor, Tensor]] = []
+        """The ratios of each micro-batch, and where in them a token is trained."""
 
     def add(self, metrics: LossMetrics, output: ActionLogprobs, before: Tensor, mask: Tensor) -> None:
         """Add the measurements of one micro-batch."""
-        self._add_loss(LossMetrics(**{field.name: getattr(metrics, field.name).cpu() for field in fields(metrics)}))
-        self._ratios.append((output.logprobs.detach() - before).exp()[mask].cpu())
-        if output.entropy is not None and mask.any():
-            self.averages.mean("policy/entropy", output.entropy[mask].mean().item(), weight=mask.sum().item())
+        self._add_loss(metrics)
+        self._ratios.append(((output.logprobs.detach() - before).exp(), mask))
+        if output.entropy is not None:
+            self.averages.part("policy/entropy", torch.where(mask, output.entropy, 0.0).sum(), mask.sum())
 
     def compare(self, trainer: Tensor, sampler: Tensor) -> None:
         """Add how far the engine's log-probabilities of one sequence are from the trainer's."""
         gaps = (trainer - sampler).abs()
-        self.averages.mean("engine/logprob_gap_mean", gaps.mean().item(), weight=len(gaps))
-        self.averages.maximum("engine/logprob_gap_max", gaps.max().item())
+        self.averages.part("engine/logprob_gap_mean", gaps.sum(), len(gaps))
+        self.averages.maximum("engine/logprob_gap_max", gaps.max())
+
+    def read(self) -> None:
+        """Bring what is on a device to the host."""
+        self.averages.read()
+        if self._loss_metrics is not None:
+            metrics = self._loss_metrics
+            self._loss_metrics = LossMetrics(
+                **{field.name: getattr(metrics, field.name).cpu() for field in fields(metrics)}
+            )
+        self._ratios = [(ratio.cpu(), mask.cpu()) for ratio, mask in self._ratios]
 
     def over_ranks(self) -> "UpdateMeter":
         """Return the measurements of all ranks, the same on each; a collective call where there are several."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return self
+        self.read()
         parts: list[UpdateMeter] = [self] * dist.get_world_size()
         dist.all_gather_object(parts, self)
         whole = UpdateMeter()
@@ -107,9 +148,15 @@ class UpdateMeter:
 
     def record(self, batch: RolloutBatch) -> dict[str, Tensor]:
         """Return what histograms show: advantage and steps of each trajectory, ratio of each trained token."""
+        self.read()
         lengths = [len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories]
         return {
             "advantage": torch.tensor(self.advantages or [0.0]),
-            "ratio": torch.cat(self._ratios) if self._ratios else torch.ones(1),
+            "ratio": torch.cat([ratio[mask] for ratio, mask in self._ratios]) if self._ratios else torch.ones(1),
             "length": torch.tensor([float(length) for length in lengths]),
         }
+
+
+def _kept(number: Number) -> Number:
+    """Return a number as it is collected: with the precision that it would have on the host."""
+    return number.detach().double() if isinstance(number, Tensor) else number

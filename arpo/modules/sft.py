@@ -53,16 +53,16 @@ class SFTModule(PolicyModule):
         tokenized = [tokens for trajectory in batch for tokens in tokenize(trajectory, self.policy.chat)]
         screenshots = {key: png for trajectory in batch for key, png in trajectory.screenshots.items()}
         total = sum(int(tokens.action_mask.sum()) for tokens in tokenized)
-        loss = 0.0
+        loss = torch.zeros((), device=self.device)
         for chunk in micro_batches([len(tokens) for tokens in tokenized], self.micro_batch_tokens):
             output = self.action_logprobs([tokenized[index] for index in chunk], screenshots)
-            share = -output.logprobs[output.mask].sum() / total
+            share = -output.logprobs.sum() / total  # 0 on padding
             self.manual_backward(share)
-            loss += share.item()
+            loss += share.detach()
         norm = self.take_step()
         measured = {"train/refused_gradients": 1.0} if norm is None else {"train/grad_norm": norm}
         self.log_dict(
-            {"train/loss": loss} | measured, on_step=True, on_epoch=False, prog_bar=True, batch_size=len(batch)
+            {"train/loss": loss.item()} | measured, on_step=True, on_epoch=False, prog_bar=True, batch_size=len(batch)
         )
 
     @override

@@ -25,9 +25,9 @@ def test_position_ids_equal_the_models_own(tiny_model: Path, chat: ChatTokenizer
     tokens, screenshots = prepare(chat, trajectory(chat, (0,)), wide, trajectory(chat, (1, 2, 3)))
     batch = collate(tokens, screenshots, images)
     valid = torch.arange(batch.input_ids.shape[1]) < torch.tensor([len(sequence) for sequence in tokens])[:, None]
-    distinct = [0, 1, 2, 3, 4, 5]  # no screenshot is shared here, so the distinct ones are all, in order
+    # No screenshot is shared here, so the distinct ones are all, in order.
     expected, _ = model.model.get_rope_index(
-        batch.input_ids, batch.image_mask.int(), batch.image_grid[distinct], attention_mask=valid.int()
+        batch.input_ids, batch.image_mask.int(), torch.tensor(batch.image_grid), attention_mask=valid.int()
     )
     for row in range(3):
         torch.testing.assert_close(batch.position_ids[:, row, valid[row]], expected[:, row, valid[row]])
@@ -38,7 +38,8 @@ def test_a_screenshot_that_is_seen_often_is_embedded_once(chat: ChatTokenizer, i
         *prepare(chat, trajectory(chat, (7, 8)), trajectory(chat, (7, 9)), trajectory(chat, (8, 7))), images
     )
     assert len(batch.image_grid) == 3
-    assert len(batch.pixel_values) == 3 * 80  # 10 x 8 patches each
+    assert batch.pixels.shape == (3 * 80, 3, 14, 14)  # 10 x 8 patches each
+    assert batch.pixels.dtype == torch.uint8
     # 20 tokens a screenshot: the three distinct ones start at rows 0, 20 and 40 of the vision tower's output.
     assert batch.image_index[::20].tolist() == [0, 20, 0, 40, 20, 0]
     assert len(batch.image_index) == int(batch.image_mask.sum()) == 120
@@ -78,8 +79,11 @@ def test_nothing_cannot_be_collated(images: ImageProcessor) -> None:
 
 
 def test_micro_batches_by_hand() -> None:
-    # Longest first: 90 stands alone (2 x 90 > 100); 50 and 40 pad to 100; 30, 30, 20 pad to 90; 200 is over the limit.
-    assert micro_batches([30, 90, 20, 50, 200, 30, 40], max_tokens=100) == [[4], [1], [3, 6], [0, 5, 2]]
+    # Longest first: 200 is over the limit; 90 stands alone (2 x 90 > 100); 50 and 46 are 4 % padding of 100, 30 and 29
+    # 2 % of 60, and 20 would make that 11 of 90.
+    assert micro_batches([30, 90, 20, 50, 200, 29, 46], max_tokens=100) == [[4], [1], [3, 6], [0, 5], [2]]
+    assert micro_batches([20, 19, 19], max_tokens=60) == [[0, 1, 2]]  # 2 of 60
+    assert micro_batches([20, 18, 18], max_tokens=60) == [[0, 1], [2]]  # 2 of 40 is 5 %, 4 of 60 is more
     assert micro_batches([], max_tokens=100) == []
 
 
@@ -88,9 +92,30 @@ def test_micro_batches_hold_everything_once_and_stay_within_the_limit(lengths: l
     groups = micro_batches(lengths, limit)
     assert sorted(position for group in groups for position in group) == list(range(len(lengths)))
     for group in groups:
-        assert len(group) == 1 or len(group) * max(lengths[position] for position in group) <= limit
+        padded = len(group) * max(lengths[position] for position in group)
+        assert len(group) == 1 or padded <= limit
+        assert sum(lengths[position] for position in group) >= 0.95 * padded
 
 
 def test_micro_batches_need_room() -> None:
     with pytest.raises(ConfigError, match="max_tokens must be at least 1, got 0"):
         micro_batches([1], 0)
+
+
+def test_places_say_where_the_masks_are_true(chat: ChatTokenizer, images: ImageProcessor) -> None:
+    batch = collate(*prepare(chat, trajectory(chat, (0,)), trajectory(chat, (1, 2))), images)
+    assert torch.equal(batch.input_ids.flatten()[batch.action_places], batch.input_ids[batch.action_mask])
+    assert torch.equal(batch.image_places, batch.image_mask.flatten().nonzero()[:, 0])
+    assert batch.packed_mask.sum(1).tolist() == batch.action_mask.sum(1).tolist()
+    assert torch.equal(batch.packed_places, batch.packed_mask.flatten().nonzero()[:, 0])
+
+
+def test_what_the_tower_has_seen_takes_the_place_of_the_patches(chat: ChatTokenizer, images: ImageProcessor) -> None:
+    tokens, screenshots = prepare(chat, trajectory(chat, (0, 1)), trajectory(chat, (1, 2)))
+    features = {key: torch.full((20, 4), float(number)) for number, key in enumerate(screenshots)}
+    batch = collate(tokens, screenshots, images, features)
+    assert batch.pixels is None
+    assert batch.visual is not None
+    assert batch.visual[::20, 0].tolist() == [0.0, 1.0, 2.0]
+    assert torch.equal(batch.position_ids, collate(tokens, screenshots, ImageProcessor(chat.path)).position_ids)
+    assert images.decoded == 0

@@ -105,15 +105,13 @@ def test_an_uncertain_row_has_the_entropy_of_its_words() -> None:
 
 
 def test_packing_moves_values_to_the_left_and_fills_with_zeros() -> None:
-    mask = torch.tensor([[False, True, False, True], [False, False, True, False], [False] * 4])
-    packed, packed_mask = pack_left(torch.tensor([1.0, 2.0, 3.0]), mask)
+    mask = torch.tensor([[True, True], [True, False], [False, False]])
+    packed = pack_left(torch.tensor([1.0, 2.0, 3.0]), mask, torch.tensor([0, 1, 2]))
     assert packed.tolist() == [[1.0, 2.0], [3.0, 0.0], [0.0, 0.0]]
-    assert packed_mask.tolist() == [[True, True], [True, False], [False, False]]
 
 
 def test_a_batch_without_actions_gives_empty_rows() -> None:
     logprobs, _ = chosen_logprobs(
         torch.zeros(0, 3), no_ids(), identity, no_ids(), temperature=1.0, chunk=4, with_entropy=False
     )
-    packed, packed_mask = pack_left(logprobs, torch.zeros(2, 5, dtype=torch.bool))
-    assert packed.shape == packed_mask.shape == (2, 0)
+    assert pack_left(logprobs, torch.zeros(2, 0, dtype=torch.bool), no_ids()).shape == (2, 0)

@@ -350,12 +350,6 @@ def test_an_untied_output_layer_is_among_the_tensors(tmp_path: Path) -> None:
     assert "lm_head.weight" in dict(policy.checkpoint_tensors())
 
 
-def test_a_screenshot_tower_sees_the_same_as_the_original_convolution(tiny_model: Path, policy: Policy) -> None:
-    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
-    patches = ImageProcessor(tiny_model)(*screenshot(0)).pixel_values
-    torch.testing.assert_close(policy.model.model.visual.patch_embed(patches), plain.model.visual.patch_embed(patches))
-
-
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
 def test_a_temperature_that_is_not_positive_is_refused(policy: Policy, temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature must be positive"):
@@ -382,3 +376,30 @@ def test_a_chat_tokenizer_agrees_with_the_images_on_every_size(tiny_model: Path,
         _, rows, columns = images(*screenshot(0, *size)).grid
         assert chat.image_tokens(*size) == rows * columns // 4
         assert chat.model_size(*size) == (14 * columns, 14 * rows)
+
+
+def test_what_a_frozen_tower_saw_before_changes_no_logprob_and_no_gradient(tiny_model: Path) -> None:
+    policy = Policy(tiny_model, train_vision=False)
+    episodes = mixed_episodes(policy)
+    expected = policy.action_logprobs(as_batch(policy, *episodes)).logprobs
+    (expected_gradient,) = torch.autograd.grad(expected.sum(), policy.model.model.language_model.norm.weight)
+    screenshots = {key: png for episode in episodes for key, png in episode.screenshots.items()}
+    tokens = policy.visual_tokens([policy.images.packed(key, png) for key, png in screenshots.items()])
+    features = dict(zip(screenshots, tokens, strict=True))
+    tokenized = [tokens for episode in episodes for tokens in tokenize(episode, policy.chat)]
+    logprobs = policy.action_logprobs(collate(tokenized, screenshots, policy.images, features)).logprobs
+    torch.testing.assert_close(logprobs, expected, atol=1e-6, rtol=0)
+    (gradient,) = torch.autograd.grad(logprobs.sum(), policy.model.model.language_model.norm.weight)
+    torch.testing.assert_close(gradient, expected_gradient, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("train_vision", [True, False])
+def test_no_forward_and_no_backward_asks_the_device_for_a_number(tiny_model: Path, train_vision: bool) -> None:
+    """On the meta device there are no numbers: whoever asks for one fails."""
+    policy = Policy(tiny_model, train_vision=train_vision)
+    batch = mixed_batch(policy)
+    policy.to("meta")
+    output = policy.action_logprobs(batch, with_entropy=True)
+    output.logprobs.sum().backward()
+    assert output.logprobs.shape == (3, int(batch.action_mask.sum(1).max()))
+    assert all((parameter.grad is not None) == parameter.requires_grad for parameter in policy.parameters())

@@ -250,6 +250,62 @@ def test_old_logprobs_of_later_minibatches_are_from_before_the_first_step(make_m
     assert (two.last_update["ratio"] == 1).float().mean() < 0.9
 
 
+class CountedPolicy:
+    """Counts what a policy's forwards and its vision tower are asked for."""
+
+    def __init__(self, policy):
+        self.rows = self.rows_with_gradient = self.pictures = 0
+        self._logprobs, self._vision = policy.action_logprobs, policy._vision
+        policy.action_logprobs, policy._vision = self.action_logprobs, self.vision
+
+    def action_logprobs(self, batch, *arguments, **options):
+        self.rows += len(batch.input_ids)
+        self.rows_with_gradient += len(batch.input_ids) * torch.is_grad_enabled()
+        return self._logprobs(batch, *arguments, **options)
+
+    def vision(self, pixels, grids):
+        self.pictures += len(grids)
+        return self._vision(pixels, grids)
+
+
+def test_old_logprobs_of_a_sequence_are_computed_once_in_all_epochs(make_module, make_group):
+    module = make_module(minibatches=2, epochs=3, optimizer=partial(torch.optim.SGD, lr=0.01))
+    counted = CountedPolicy(module.policy)
+    fit(module, [make_group(1.0, 0.0), make_group(0.0, 1.0, first=4)])
+    # Four sequences: each once for its old log-probabilities, of which those of the later epochs are the same, and
+    # three times for its gradient.
+    assert counted.rows_with_gradient == 12
+    assert counted.rows == 12 + 4
+
+
+@pytest.mark.parametrize("kl_coefficient", [0.0, 0.1])
+def test_a_frozen_vision_tower_sees_each_screenshot_once_an_update(
+    make_module, make_policy, make_group, kl_coefficient
+):
+    """And learns what it learns where every forward asks the tower."""
+    groups = [make_group(1.0, 0.0), make_group(0.0, 1.0, first=4)]
+    weights_after = []
+    for keeps in (True, False):
+        module = make_module(
+            minibatches=2,
+            epochs=2,
+            reference=make_policy,
+            kl_coefficient=kl_coefficient,
+            optimizer=partial(torch.optim.SGD, lr=0.01),
+        )
+        for policy in (module.policy, *module._reference):
+            policy.vision.requires_grad_(False)
+        if not keeps:
+            module._seen = lambda policy, screenshots: None
+        counted = [CountedPolicy(policy) for policy in (module.policy, *module._reference)]
+        fit(module, groups)
+        # Four trajectories, of one screenshot each, which it shows once or twice.
+        assert (sum(each.pictures for each in counted) == 4) == keeps
+        assert all(policy.features is None for policy in (module.policy, *module._reference))
+        weights_after.append(weights(module.policy))
+    assert_close(weights_after[0], weights_after[1], rtol=1e-5, atol=1e-6)
+
+
 def test_the_order_of_groups_follows_from_seed_and_iteration(make_module, make_group):
     groups = [[sample] for sample in make_module().samples(make_group(*[1.0, 0.0] * 4))]
     plans = [make_module(seed=seed, minibatches=8)._plan(groups, iteration) for seed, iteration in ((0, 0), (0, 1))]
@@ -273,7 +329,7 @@ def test_a_rank_that_runs_out_of_samples_computes_a_filler_that_teaches_nothing(
     options = {"minibatches": 2, "optimizer": partial(torch.optim.SGD, lr=0.01)}
     alone, beside = make_module(**options), make_module(**options)
     chunks = beside._chunks
-    beside._chunks = lambda minibatch: [*chunks(minibatch), []]
+    beside._chunks = lambda lengths: [*chunks(lengths), []]
     groups = [make_group(1.0, 0.0), make_group(0.0, 1.0, first=4)]
     reports = [metrics(fit(module, groups)) for module in (alone, beside)]
     assert torch.equal(weights(beside.policy), weights(alone.policy))

@@ -1,3 +1,5 @@
+from dataclasses import fields
+
 import pytest
 import torch
 
@@ -76,3 +78,26 @@ def test_an_update_that_saw_nothing_still_has_a_record_that_can_be_drawn():
     record = UpdateMeter().record(RolloutBatch(0, 0, []))
     assert record["advantage"].tolist() == [0.0]
     assert record["ratio"].tolist() == [1.0]
+
+
+def test_collecting_asks_the_device_for_no_number():
+    """On the meta device there are no numbers: whoever asks for one fails."""
+    meter = UpdateMeter()
+    values = metrics(1, 1.0)
+    on_device = LossMetrics(**{field.name: getattr(values, field.name).to("meta") for field in fields(values)})
+    mask = torch.ones(2, 3, dtype=torch.bool, device="meta")
+    logprobs = torch.zeros(2, 3, device="meta")
+    for _ in range(2):
+        meter.add(on_device, ActionLogprobs(logprobs, mask, logprobs), logprobs, mask)
+        meter.compare(logprobs[0], logprobs[1])
+        meter.averages.total("train/loss", logprobs.sum())
+
+
+def test_numbers_of_a_device_and_of_the_host_make_the_same_averages():
+    averages = [Averages(), Averages()]
+    for kept, number in zip(averages, (float, torch.tensor), strict=True):
+        for value in (-2.5, -1.25, 3.0):
+            kept.total("total", number(value))
+            kept.maximum("most", number(value))
+            kept.part("mean", number(value), 2)
+    assert averages[0].compute() == averages[1].compute() == {"total": -0.75, "most": 3.0, "mean": -0.125}
