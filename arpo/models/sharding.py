@@ -75,7 +75,7 @@ def shard(
     """Load a policy without weights and cut it over the ranks of a mesh, unit by unit.
 
     A unit is gathered, computed and let go as one. The policy itself is the last of them: embedding, output layer and
-    the rest. It is entered by `action_logprobs`; a submodule called past it finds shards where it expects weights.
+    the rest. It is entered by `action_logprobs` and `visual_tokens`; a submodule called past it finds shards where it expects weights.
 
     Shards have the number format of the parameters; gradients are reduced in float32. With trainable parameters in
     float32 no update is lost in rounding, and no other copy of the weights is needed.
@@ -103,7 +103,8 @@ def shard(
         # The last unit too lets go after its forward: parameters are shards whenever nothing is computed, and a
         # forward without a backward leaves no weights behind that a later step would make old.
         fully_shard(unit, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
-    register_fsdp_forward_method(policy, "action_logprobs")
+    for entrance in ("action_logprobs", "visual_tokens"):
+        register_fsdp_forward_method(policy, entrance)
 
 
 def full(tensor: Tensor) -> Tensor:
