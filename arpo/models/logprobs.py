@@ -27,6 +27,8 @@ class Float32Head(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows vocabulary"]:
         """Return the logits, in float32."""
+        if self._dtype == torch.float32:
+            return nn.functional.linear(hidden, self.weight)
         with torch.autocast(hidden.device.type, enabled=False):
             return nn.functional.linear(hidden.float(), self.weight.to(self._dtype).float())
 

@@ -282,9 +282,9 @@ class Policy(nn.Module):
             for file in checkpoint_directory(self.path).glob(pattern):
                 shutil.copy(file, directory)
 
-    def _format(self) -> torch.autocast:
+    def _format(self) -> AbstractContextManager[object]:
         """Compute in the format of the computation, where weights are in float32, for a while."""
-        return torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32)
+        return nullcontext() if self._dtype == torch.float32 else torch.autocast(self.device.type, self._dtype)
 
     def _set_formats(self) -> None:
         for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too

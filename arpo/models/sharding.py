@@ -75,7 +75,8 @@ def shard(
     """Load a policy without weights and cut it over the ranks of a mesh, unit by unit.
 
     A unit is gathered, computed and let go as one. The policy itself is the last of them: embedding, output layer and
-    the rest. It is entered by `action_logprobs` and `visual_tokens`; a submodule called past it finds shards where it expects weights.
+    the rest. It is entered by `action_logprobs` and `visual_tokens`; a submodule called past it finds shards where it
+    expects weights.
 
     Shards have the number format of the parameters; gradients are reduced in float32. With trainable parameters in
     float32 no update is lost in rounding, and no other copy of the weights is needed.
