@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
@@ -14,7 +16,7 @@ from arpo.models.tokenization import TokenizedTrajectory
 from arpo.models.transfer import to_device
 
 MAX_PADDING = 0.05
-"""The share of a micro-batch's tokens that may be padding."""
+"""The share of what the micro-batches of an optimizer step compute that may be padding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,29 +113,43 @@ def collate(
 
 
 def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Return positions in `lengths`, grouped so that rows times longest row stays within `max_tokens` in each group.
+    """Return positions in `lengths` in the fewest groups that are neither too large nor padded too much.
 
-    Sequences of like length go together, longest first, ties in the order given: no more than `MAX_PADDING` of what a
-    group computes is padding. A sequence that is longer than `max_tokens` stands alone. The result depends on nothing
-    else.
+    In each group, rows times the longest row stays within `max_tokens`; a longer sequence stands alone. Of what
+    all groups compute, no more than `MAX_PADDING` is padding. Of the ways with as few groups, it is one with the least
+    padding. Longest first, ties in the order given; the result depends on nothing else.
 
     Raises:
         ConfigError: If `max_tokens` is not positive.
     """
     if max_tokens < 1:
         raise ConfigError(f"max_tokens must be at least 1, got {max_tokens}")
-    groups: list[list[int]] = []
-    filled = 0
-    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
-        # The first of a group is its longest: the group's padded size is known before anything is added.
-        padded = lengths[groups[-1][0]] * (len(groups[-1]) + 1) if groups else 0
-        if padded and padded <= max_tokens and filled + lengths[position] >= (1 - MAX_PADDING) * padded:
-            groups[-1].append(position)
-            filled += lengths[position]
-        else:
-            groups.append([position])
-            filled = lengths[position]
-    return groups
+    order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
+    starts = _cuts([lengths[position] for position in order], max_tokens)
+    return [order[start:end] for start, end in pairwise([*starts, len(order)])]
+
+
+def _cuts(lengths: Sequence[int], max_tokens: int) -> list[int]:
+    """Return where groups start in lengths that fall; by dynamic programming over the number of groups.
+
+    Groups of neighbours suffice: if the longest rows take the places of the first group, the next longest those of the
+    second, and so on, no group's longest row gets longer.
+    """
+    count = len(lengths)
+    ends = np.arange(count + 1)
+    rows = ends - ends[:count, None]  # of the group from one place to another
+    padded = rows * np.array(lengths, float)[:, None]
+    padded[(rows < 1) | ((rows > 1) & (padded > max_tokens))] = np.inf
+    least = np.where(ends == 0, 0.0, np.inf)  # what as many groups as there are layers compute up to each place
+    starts: list[np.ndarray] = []
+    while (1 - MAX_PADDING) * least[count] > sum(lengths):
+        total = least[:count, None] + padded
+        starts.append(total.argmin(0))
+        least = total.min(0)
+    cuts = [count]
+    for start in reversed(starts):
+        cuts.append(int(start[cuts[-1]]))
+    return cuts[:0:-1]
 
 
 @dataclass(frozen=True, slots=True)

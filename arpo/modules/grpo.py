@@ -228,7 +228,7 @@ class GRPOModule(PolicyModule):
         chunks = micro_batches(places.tokens, self.micro_batch_tokens)
         keys = list(screenshots)
         features: dict[str, Tensor] = {}
-        for chunk in chunks + [chunks[-1]] * (self._most(len(chunks)) - len(chunks)):
+        for chunk in chunks + chunks[-1:] * (self._most(len(chunks)) - len(chunks)):
             names = [keys[index] for index in chunk]
             pictures = [self.policy.images.packed(name, screenshots[name]) for name in names]
             features |= zip(names, policy.visual_tokens(pictures), strict=True)

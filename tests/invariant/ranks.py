@@ -34,7 +34,10 @@ from arpo.types import RolloutBatch, Trajectory
 SHARED = {"minibatches": 2, "micro_batch_tokens": 160}
 CASES: dict[str, dict[str, Any]] = {
     "arpo": {"objective": {"kl_coefficient": 0.1}, "reference": True},
-    "scarce": {"objective": {"estimator": "pass_at_k"}, "policy": {"gradient_checkpointing": True}},
+    "scarce": {
+        "objective": {"estimator": "pass_at_k"},
+        "policy": {"gradient_checkpointing": True, "train_vision": False},
+    },
     "lora": {
         "objective": {"kl_coefficient": 0.1},
         "reference": True,

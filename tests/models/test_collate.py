@@ -1,8 +1,9 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen2_5_VLForConditionalGeneration
 
@@ -79,22 +80,48 @@ def test_nothing_cannot_be_collated(images: ImageProcessor) -> None:
 
 
 def test_micro_batches_by_hand() -> None:
-    # Longest first: 200 is over the limit; 90 stands alone (2 x 90 > 100); 50 and 46 are 4 % padding of 100, 30 and 29
-    # 2 % of 60, and 20 would make that 11 of 90.
-    assert micro_batches([30, 90, 20, 50, 200, 29, 46], max_tokens=100) == [[4], [1], [3, 6], [0, 5], [2]]
-    assert micro_batches([20, 19, 19], max_tokens=60) == [[0, 1, 2]]  # 2 of 60
-    assert micro_batches([20, 18, 18], max_tokens=60) == [[0, 1], [2]]  # 2 of 40 is 5 %, 4 of 60 is more
+    # Longest first: 200 is over the limit; 90 stands alone (2 x 90 > 100); 50 and 46 pad 4; 30, 29 and 20 pad 11. That
+    # is 15 of 480, 3 %, and fewer than 4 groups have no room for it.
+    assert micro_batches([30, 90, 20, 50, 200, 29, 46], max_tokens=100) == [[4], [1], [3, 6], [0, 5, 2]]
+    assert micro_batches([20, 18, 18], max_tokens=60) == [[0], [1, 2]]  # 4 of 60 would be more than 5 %
+    assert micro_batches([20, 18, 18, 44], max_tokens=60) == [[3], [0, 1, 2]]  # 4 of 104 is less
+    assert micro_batches([7, 7, 7, 7], max_tokens=14) == [[0, 1], [2, 3]]
     assert micro_batches([], max_tokens=100) == []
 
 
 @given(st.lists(st.integers(1, 100)), st.integers(1, 400))
-def test_micro_batches_hold_everything_once_and_stay_within_the_limit(lengths: list[int], limit: int) -> None:
+def test_micro_batches_hold_everything_once_and_stay_within_the_limits(lengths: list[int], limit: int) -> None:
     groups = micro_batches(lengths, limit)
     assert sorted(position for group in groups for position in group) == list(range(len(lengths)))
-    for group in groups:
-        padded = len(group) * max(lengths[position] for position in group)
-        assert len(group) == 1 or padded <= limit
-        assert sum(lengths[position] for position in group) >= 0.95 * padded
+    sizes = [len(group) * max(lengths[position] for position in group) for group in groups]
+    assert all(len(group) == 1 or size <= limit for group, size in zip(groups, sizes, strict=True))
+    assert sum(lengths) >= 0.95 * sum(sizes)
+
+
+def every_partition(positions: list[int]) -> Iterator[list[list[int]]]:
+    if not positions:
+        yield []
+        return
+    for rest in every_partition(positions[1:]):
+        yield [[positions[0]], *rest]
+        for number, group in enumerate(rest):
+            yield [*rest[:number], [positions[0], *group], *rest[number + 1 :]]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=7), st.integers(1, 200))
+@settings(max_examples=60, deadline=None)
+def test_there_are_no_fewer_micro_batches_and_none_with_less_padding(lengths: list[int], limit: int) -> None:
+    """Of all partitions, not only those of neighbours."""
+
+    def size(groups: list[list[int]]) -> tuple[int, int]:
+        return len(groups), sum(len(group) * max(lengths[position] for position in group) for group in groups)
+
+    def fits(group: list[int]) -> bool:
+        return len(group) == 1 or len(group) * max(lengths[position] for position in group) <= limit
+
+    allowed = [groups for groups in every_partition(list(range(len(lengths)))) if all(map(fits, groups))]
+    best = min(size(groups) for groups in allowed if 0.95 * size(groups)[1] <= sum(lengths))
+    assert size(micro_batches(lengths, limit)) == best
 
 
 def test_micro_batches_need_room() -> None:
