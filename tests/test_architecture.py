@@ -23,7 +23,7 @@ HEAVY = {
     "vllm": {"arpo/inference/vllm.py"},
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},
-    "peft": {"arpo/models/policy.py"},
+    "peft": {"arpo/models/lora.py"},
     "tensorboard": {"arpo/run/loggers.py"},
     "hydra": {"train.py", "evaluate.py", *RUN},
     "omegaconf": {"train.py", "evaluate.py", *RUN},
