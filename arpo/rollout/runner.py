@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from weakref import WeakSet
 
 from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
@@ -35,7 +36,7 @@ class EpisodeRunner:
         self._store = store
         self._settings = settings
         self._model = model_fingerprint(responder.chat.path)
-        self._episodes: set[asyncio.Task[Trajectory | None]] = set()
+        self._episodes = WeakSet[asyncio.Task[Trajectory | None]]()
 
     async def run(
         self, specs: SpecRows, meter: Meter, finished: Mapping[str, Trajectory]
@@ -76,7 +77,6 @@ class EpisodeRunner:
         for episode in episodes:
             episode.cancel()
         await asyncio.gather(*episodes, return_exceptions=True)
-        self._episodes.difference_update(episodes)
 
     async def _episode(self, spec: EpisodeSpec, meter: Meter, finished: Trajectory | None) -> Trajectory | None:
         if finished is not None and self._stands_for(spec, finished):

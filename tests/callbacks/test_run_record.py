@@ -1,12 +1,13 @@
 """What a run leaves behind about itself."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from arpo.callbacks.run_record import RunRecord, git_state
+from arpo.callbacks.run_record import RunRecord, git_state, machine
 from tests.callbacks.support import IdleModule, fit
 
 
@@ -60,3 +61,12 @@ def test_the_state_of_a_checkout_is_its_commit_and_whether_files_differ(tmp_path
 def test_outside_of_a_checkout_there_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_state(tmp_path) is None
+
+
+def test_cores_are_those_that_this_process_may_use() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert machine()["cores"] == 1
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -200,6 +200,7 @@ def test_an_update_that_is_cancelled_before_its_turn_is_left_out(closing: Any) -
         update = asyncio.create_task(engine.update_weights([], 5))
         await asyncio.sleep(0.01)
         update.cancel()
+        await asyncio.gather(update, return_exceptions=True)
         engine.go.set()
         await before
         return await engine.generate(ask())

@@ -11,18 +11,18 @@ from arpo.rollout.storage import TrajectoryStore
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 ITERATIONS = 2
-FAULTS = {
-    ("hang", "step"): 0.3,
-    ("crash", "step"): 0.3,
-    ("garbage", "step"): 0.3,
-    ("error", "evaluate"): 0.9,
-    ("undecodable", "reset"): 0.3,
-}
+FAULTS = [
+    ("hang", "step", 4, 0.3),
+    ("crash", "step", 4, 0.3),
+    ("garbage", "step", 4, 0.3),
+    ("undecodable", "reset", 4, 0.3),
+    ("error", "evaluate", 8, 0.9),  # four more, for what the others end is never judged
+]
 PLAN = ",".join(
-    f"{{_target_:arpo.envs.faults.Fault,kind:{kind},call:{call},attempts:4,probability:{probability}}}"
-    for (kind, call), probability in FAULTS.items()
+    f"{{_target_:arpo.envs.faults.Fault,kind:{kind},call:{call},attempts:{attempts},probability:{probability}}}"
+    for kind, call, attempts, probability in FAULTS
 )
-"""Each of the first four episodes of a task, wherever it runs, has its own draw of each fault."""
+"""Each of the first episodes of a task, wherever it runs, has its own draw of each fault."""
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,7 @@ def test_a_resumed_run_hides_what_the_interrupted_one_wrote_beyond_its_checkpoin
     for step in (1, 2, 3, 4):
         first.log_metrics({"rollout/success_rate": 0.1 * step}, step=step)
     first.save()  # killed after iteration 4; its newest checkpoint is of iteration 2
+    time.sleep(1.1)  # files are read by name, which starts with the second; a resumed run is never of the same one
     second = TensorBoardLogger(tmp_path, resume_step=2)
     second.log_metrics({"rollout/success_rate": 0.9}, step=3)
     second.finalize("success")
