@@ -1,4 +1,4 @@
-"""List of what a person can do here: `python -m arpo`; `python -m arpo doctor` examines this machine."""
+"""List of what a person can do here: `python -m arpo`; `doctor` examines this machine, `plan` a run."""
 
 import sys
 from collections.abc import Sequence
@@ -13,6 +13,10 @@ COMMANDS = {
     "select": (
         "python evaluate.py --config-name=select experiment=… checkpoint=…",
         "Choose the tasks that a policy sometimes solves.",
+    ),
+    "plan": (
+        "python -m arpo plan experiment=… gpus=8 gpu=h100-80",
+        "Compute memory, time and disk of a run before anything is rented.",
     ),
     "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
     "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
@@ -38,6 +42,13 @@ def main(words: Sequence[str]) -> int:
             from arpo.run.doctor import main as examine
 
             return examine()
+        case ["plan", *overrides]:
+            from arpo.run.entry import quiet
+
+            quiet()  # before the libraries are imported that read it then
+            from arpo.run.plan import main as plan
+
+            return plan(overrides)
         case [word] if word in COMMANDS:
             said = f"`python -m arpo {word}` is not a command of its own; type `{COMMANDS[word][0]}`"
         case _:

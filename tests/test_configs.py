@@ -34,7 +34,8 @@ ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml"))
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
-NO_CHOICE = ("", "experiment", "hydra", "requires")  # what a run requires is chosen with its environment
+NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "requires")
+"""Groups of a plan, and those that come with another choice: what a run requires is chosen with its environment."""
 CHOICES = [f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in NO_CHOICE]
 OF_A_WARM_START = ("module=sft", "datamodule=demonstrations", "callbacks=sft")
 

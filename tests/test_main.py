@@ -24,6 +24,13 @@ def test_doctor_runs_the_doctor(monkeypatch):
     assert main(["doctor"]) == 7
 
 
+def test_plan_gets_the_words_after_it(monkeypatch):
+    from arpo.run import plan
+
+    monkeypatch.setattr(plan, "main", lambda words: 3 if words == ["gpus=8", "gpu=h100-80"] else 4)
+    assert main(["plan", "gpus=8", "gpu=h100-80"]) == 3
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

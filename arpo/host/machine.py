@@ -95,6 +95,14 @@ class Budget:
             if self.desktops * each > there
         ]
 
+    def needs(self) -> str:
+        """Return the sum in one line."""
+        return (
+            f"{self.desktops} virtual machines: {self.desktops * self.each_mb / 1024:.0f} GiB of memory, "
+            f"{self.desktops * self.cores / self.cores_shared:.0f} cores, "
+            f"{self.desktops * self.disk_mb / 1024:.0f} GiB of disk"
+        )
+
     def table(self, has: "Resources") -> str:
         """Return the sum and what there is, in one line."""
         return (

@@ -129,7 +129,7 @@ class Policy(nn.Module):
         self.images = ImageProcessor(path)
         # A frozen base, which is nearly everything with LoRA, never exists in float32.
         loaded = torch.float32 if lora is None else torch_dtype
-        self.model = load_model(path, attention, loaded) if mesh is None else model_without_weights(path, attention)
+        self.model = self._load(loaded, attention) if mesh is None else model_without_weights(path, attention)
         self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
         vision = self.model.model.visual
         self._vision = VisionTower(vision, self.images)
@@ -286,6 +286,11 @@ class Policy(nn.Module):
         """Compute in the format of the computation, where weights are in float32, for a while."""
         return nullcontext() if self._dtype == torch.float32 else torch.autocast(self.device.type, self._dtype)
 
+    def _load(self, dtype: torch.dtype, attention: str) -> Qwen2_5_VLForConditionalGeneration:
+        return Qwen2_5_VLForConditionalGeneration.from_pretrained(
+            self.path, dtype=dtype, attn_implementation=attention
+        )
+
     def _set_formats(self) -> None:
         for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too
             parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else self._dtype)
@@ -306,11 +311,6 @@ class Policy(nn.Module):
                 inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
             ).last_hidden_state
         return hidden
-
-
-def load_model(path: str | Path, attention: str, dtype: torch.dtype) -> Qwen2_5_VLForConditionalGeneration:
-    """Return the model of a checkpoint with its weights."""
-    return Qwen2_5_VLForConditionalGeneration.from_pretrained(path, dtype=dtype, attn_implementation=attention)
 
 
 def dtype_of(name: str) -> torch.dtype:

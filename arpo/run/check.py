@@ -3,6 +3,7 @@
 Cheap checks come first: whatever can be said without importing torch is said without it.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.build import build, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
-from arpo.run.preflight import preflight
+from arpo.run.preflight import preflight, smallest_gpu_gib
 from arpo.run.warmstart import check_warmstart
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
@@ -38,6 +39,7 @@ def check_training(cfg: DictConfig) -> None:
     if cfg.warmstart is not None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output)
     _check_constructors(cfg)
+    _check_memory(cfg)
 
 
 def check_evaluation(cfg: DictConfig) -> None:
@@ -150,6 +152,22 @@ def _check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
 
     check_context(cfg)
     check_optimizer(cfg)
+
+
+def _check_memory(cfg: DictConfig) -> None:
+    """Check that a run made for GPUs fits those that are here, by the figures of its plan."""
+    first = os.environ.get("LOCAL_RANK", "0") == "0"  # the other ranks are started by one that has been here
+    memory_gib = smallest_gpu_gib() if first and cfg.requires.get("gpus") else None
+    if memory_gib is None:
+        return
+    from arpo.run.plan import plan_for
+
+    plan = plan_for(cfg, memory_gib)
+    if plan.troubles():
+        lines = "\n".join(f"  - {line}" for line in plan.troubles())
+        raise ConfigError(
+            f"this run does not fit the GPUs here:\n{lines}\n`python -m arpo plan` with the same words says what helps"
+        )
 
 
 def _plain(node: DictConfig) -> Mapping[str, object]:

@@ -1,9 +1,10 @@
-"""An evaluation, from its configuration to tables, or an export of a policy."""
+"""An evaluation, from its configuration to tables; a choice of tasks by it; or an export of a policy."""
 
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -12,8 +13,9 @@ from arpo.callbacks.export import export_policy
 from arpo.callbacks.graceful_stop import end_on_sigterm
 from arpo.display.live import showing
 from arpo.display.progress_line import evaluation_line
-from arpo.display.tables import print_result
+from arpo.display.tables import print_result, print_table
 from arpo.evaluation.evaluate import evaluate_tasks
+from arpo.evaluation.selection import chosen_config, select_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.host.files import write_atomically
 from arpo.host.session import Session
@@ -21,7 +23,6 @@ from arpo.models.policy import Policy
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.run.build import build
 from arpo.run.folder import logging_to
-from arpo.run.select import select
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,26 @@ def report(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequenc
     for result in results.values():
         print_result(result)
     log.info("every task's result is in %s", path)
+
+
+def select(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequence[Task]]) -> None:
+    """Choose from each list, write the tasks that stay as a group of `conf/tasks`, and print a table a list."""
+    run_dir = Path(cfg.paths.run_dir)
+    groups: Any = OmegaConf.to_container(cfg.tasks, resolve=False)
+    settings: EvaluationSettings = build(cfg.evaluation)
+    judged = {}
+    for name, listed in tasks.items():
+        with showing(lambda: evaluation_line(runtime.status())):
+            selection = select_tasks(runtime, listed, build(cfg.selection), settings, name=name)
+        groups = chosen_config(groups, name, selection.kept)
+        judged[name] = selection.to_json()
+        print_table(selection.table(), title=name, caption=f"{len(selection.kept)} of {len(listed)} tasks are kept")
+    write_atomically(run_dir / "selection.json", json.dumps(judged, indent=1))
+    header = (
+        f"# Tasks chosen by {settings.rollouts_per_task} attempts of {cfg.checkpoint} at each; see selection.json.\n"
+    )
+    write_atomically(run_dir / "selected.yaml", header + OmegaConf.to_yaml(groups))
+    log.info("copy %s to conf/tasks/NAME.yaml and train with tasks=NAME", run_dir / "selected.yaml")
 
 
 def policy_directory(checkpoint: Path, export: Path) -> Path:

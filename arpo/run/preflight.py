@@ -62,6 +62,16 @@ def _count_gpus() -> int:
     return torch.cuda.device_count()
 
 
+def smallest_gpu_gib() -> float | None:
+    """Return the memory of the smallest GPU here in GiB, None where there is none."""
+    count = _count_gpus()
+    if count == 0:
+        return None
+    import torch
+
+    return min(torch.cuda.get_device_properties(index).total_memory for index in range(count)) / 2**30
+
+
 def _missing_desktops(requires: Mapping[str, object]) -> list[str]:
     """Ask the engine, then look for room on the disk that it names."""
     if _desktops_elsewhere():

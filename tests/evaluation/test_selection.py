@@ -20,7 +20,7 @@ from arpo.evaluation.selection import (
 )
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.inference.scripted import ScriptedEngine
-from arpo.run.select import select
+from arpo.run.evaluate import select
 from arpo.types import Task
 from tests.rollout.support import red_clicker
 

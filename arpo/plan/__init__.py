@@ -1,0 +1,1 @@
+"""The needs of a run, computed from its configuration before anything is rented or started."""

@@ -1,0 +1,168 @@
+"""The sums of a plan that need no simulation: time, links, the engine's memory, host and disk."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from transformers import Qwen2_5_VLConfig
+
+from arpo.plan.hardware import GIB, Gpu
+from arpo.plan.layout import Layout
+from arpo.plan.longest import Longest
+
+BFLOAT16 = 2
+FLOAT32 = 4
+MOMENTS = 2 * FLOAT32
+"""Bytes that AdamW keeps for a parameter."""
+PROCESS_GIB = 3.0
+"""Host memory of a training process before it has a model: libraries, and the GPU's driver."""
+ENGINE_CACHE_GIB = 4.0
+"""vLLM's cache of pictures, which its processor fills."""
+TOKEN_BYTES = 64
+"""Host memory of a sampled token in a record: an id and a log-probability as Python keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The parameters of a policy, counted."""
+
+    total: int
+    trained: int
+    language: int
+    """Of the language model's blocks."""
+    head: int
+    """Of the output layer."""
+    vision: int
+    train_vision: bool
+    lora: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An iteration, in trajectories as long as they can be."""
+
+    trajectories: int
+    """Episodes of one iteration."""
+    minibatches: int
+    """Optimizer steps of one iteration."""
+    epochs: int
+    iterations: int
+    reference: bool
+    """Whether a reference policy is asked too."""
+
+
+def forward_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest) -> tuple[float, float]:
+    """Return the floating-point operations of one forward of the longest trajectory: language model, vision tower.
+
+    Two for each parameter and token, and for causal attention 2 · tokens² · width in each layer: half of two products
+    of 2 · tokens² · width each. A picture has `spatial_merge_size²` patches for each of its tokens.
+    """
+    text, vision = shape.text_config, shape.vision_config
+    language = 2.0 * weights.language * longest.max_context + 2.0 * weights.head * longest.action_tokens
+    width = text.num_attention_heads * (text.hidden_size // text.num_attention_heads)
+    language += 2.0 * longest.max_context**2 * width * text.num_hidden_layers
+    patches = longest.image_tokens * vision.spatial_merge_size**2
+    seen = 2.0 * weights.vision * patches + 4.0 * patches**2 * vision.hidden_size * len(vision.fullatt_block_indexes)
+    return language, seen * longest.steps
+
+
+def update_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, work: Work) -> float:
+    """Return the floating-point operations of one trajectory in the updates of one iteration.
+
+    A backward costs two forwards, one where only adapters are trained, and none where all is frozen. What
+    checkpointing computes again is not counted, as usual for an MFU.
+    """
+    language, vision = forward_flops(shape, weights, longest)
+    backward = (1 if weights.lora else 2) * language + (2 if weights.train_vision else 0) * vision
+    steps = work.minibatches * work.epochs
+    before = (steps - 1) / steps  # old log-probabilities; the first step needs none
+    forwards = 1 + before + (1 if work.reference else 0)
+    return work.epochs * (forwards * (language + vision) + backward)
+
+
+def update_seconds(flops: float, work: Work, layout: Layout, gpu: Gpu, mfu: float) -> float:
+    """Return how long the updates of one iteration take: a rank computes whole trajectories, one after the other."""
+    in_a_row = work.minibatches * ceil(work.trajectories / work.minibatches / layout.trainers)
+    return flops * in_a_row / (gpu.bf16_tflops * 1e12 * mfu)
+
+
+def sync_bytes(weights: Weights) -> int:
+    """Return the bytes of one weight sync: bfloat16 weights, or float32 adapters."""
+    return weights.trained * FLOAT32 if weights.lora else weights.total * BFLOAT16
+
+
+def sync_seconds(size: int, layout: Layout, gpu: Gpu) -> float:
+    """Return how long a sync takes by its links: gathered from shards, then through the host where GPUs are split."""
+    link = gpu.network_gb_s if layout.nodes > 1 else gpu.peer_gb_s
+    gathered = size / (link * 1e9) if layout.strategy == "fsdp" and layout.trainers > 1 else 0.0
+    travelled = 2 * size / (gpu.host_gb_s * 1e9) if layout.name == "split" else size / (gpu.peer_gb_s * 1e9)
+    return gathered + travelled
+
+
+def kv_bytes(shape: Qwen2_5_VLConfig) -> int:
+    """Return the bytes of keys and values of one token in bfloat16."""
+    text = shape.text_config
+    head = text.hidden_size // text.num_attention_heads
+    return int(2 * text.num_hidden_layers * text.num_key_value_heads * head * BFLOAT16)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The memory of a GPU while it serves."""
+
+    weights_gib: float
+    resident_gib: float
+    """GiB of a sleeping trainer."""
+    workspace_gib: float
+    kv_gib: float
+    """GiB left for keys and values; negative where even the rest does not fit."""
+    contexts: int
+    """Longest trajectories that fit at once."""
+
+
+def serving(
+    shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, gpu: Gpu, *, resident: float, share: float
+) -> Serving:
+    """Return what fits beside the weights on a GPU that serves.
+
+    Args:
+        shape: Of the model.
+        weights: Of the model.
+        longest: What an episode may become.
+        gpu: The GPU.
+        resident: Bytes that something else keeps there.
+        share: Of the GPU's memory that the engine may take (vLLM's `gpu_memory_utilization`).
+    """
+    whole = gpu.memory_gib * share
+    held = weights.total * BFLOAT16 / GIB
+    patches = longest.image_tokens * shape.vision_config.spatial_merge_size**2
+    # The largest prefill is one of `max_num_batched_tokens` and one screenshot; its widest tensors, and CUDA graphs.
+    workspace = 2.0 + 8 * patches * shape.vision_config.hidden_size * BFLOAT16 / GIB
+    kv = whole - held - workspace - resident / GIB
+    contexts = max(0, int(kv * GIB / kv_bytes(shape) // longest.max_context))
+    return Serving(held, resident / GIB, workspace, kv, contexts)
+
+
+def host_gib(weights: Weights, longest: Longest, work: Work, layout: Layout, screenshot_mb: float) -> dict[str, float]:
+    """Return the host memory of the first node by what it is for, in GiB."""
+    trainers = ceil(layout.trainers / layout.nodes)
+    screens = work.trajectories * longest.steps
+    engines = ceil(layout.engines / layout.nodes)
+    loading = 0.0 if layout.strategy == "fsdp" else trainers * weights.total * BFLOAT16 / GIB
+    asleep = engines * weights.total * BFLOAT16 / GIB if layout.name == "colocated" else 0.0
+    pixels = longest.image_tokens * 4 * 14 * 14 * 3 / GIB
+    return {
+        "training processes": trainers * PROCESS_GIB,
+        "engines and their picture caches": engines * (PROCESS_GIB + ENGINE_CACHE_GIB),
+        "engines' weights while they sleep": asleep,
+        "weights while they are loaded": loading,
+        "screenshots of a batch": screens * screenshot_mb * 1e6 / GIB,
+        "pictures prepared for an update": trainers * longest.steps * pixels * 2,
+        "records of a batch": work.trajectories * longest.action_tokens * TOKEN_BYTES / GIB,
+    }
+
+
+def disk_gib(weights: Weights, longest: Longest, work: Work, keep: int, screenshot_mb: float) -> dict[str, float]:
+    """Return the disk space of a run by what it is for, in GiB: checkpoints hold what is trained and its moments."""
+    checkpoint = weights.trained * (FLOAT32 + MOMENTS) / GIB
+    seen = work.iterations * work.trajectories * longest.steps * screenshot_mb * 1e6 / GIB
+    return {f"checkpoints, {keep} and the one being written": (keep + 1) * checkpoint, "trajectories": seen}

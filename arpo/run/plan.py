@@ -1,0 +1,210 @@
+"""A plan of a run from its configuration: what it needs, whether it fits, and what would help.
+
+python -m arpo plan experiment=arpo_subset32 gpus=8 gpu=h100-80
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from arpo.display.tables import print_table
+from arpo.errors import ArpoError, ConfigError
+from arpo.host.machine import Budget
+from arpo.models.tokenization import ChatTokenizer
+from arpo.modules.grpo import GRPOModule
+from arpo.plan.costs import Work, disk_gib, host_gib, serving, sync_bytes, sync_seconds, update_flops, update_seconds
+from arpo.plan.hardware import Gpu
+from arpo.plan.layout import Layout, Strategy
+from arpo.plan.longest import Longest
+from arpo.plan.model import stand_in
+from arpo.plan.report import Plan
+from arpo.plan.update import Simulated, simulate
+from arpo.run.build import build, register_resolvers
+
+log = logging.getLogger(__name__)
+
+CONF = Path(__file__).parent.parent.parent / "conf"
+PIXELS = (56 * 56, 14 * 14 * 4 * 16384)
+"""The smallest and the largest picture that Qwen2.5-VL's processor makes."""
+RECOMMENDED = 3
+STRATEGIES: dict[str, Strategy] = {
+    "lightning.pytorch.strategies.DDPStrategy": "ddp",
+    "arpo.modules.strategy.ShardedStrategy": "fsdp",
+}
+
+
+def main(overrides: Sequence[str]) -> int:
+    """Print the plan of a configuration and return the exit status: 0 where the run fits, 1 where it does not."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        plan = estimate(compose(overrides))
+        title = f"{plan.name} on {plan.layout.gpus} x {plan.gpu.name}"
+        print_table(plan.rows(), title=title, caption=plan.verdict())
+        if plan.troubles():
+            print_table(recommendations(plan, overrides), title="What would help most", caption="each setting alone")
+    except (ArpoError, HydraException, OmegaConfBaseException) as error:
+        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
+        return 2
+    return 1 if plan.troubles() else 0
+
+
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """Return conf/plan.yaml with what a person typed."""
+    register_resolvers()
+    with hydra.initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
+        return hydra.compose("plan", [*overrides])
+
+
+def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
+    """Return the plan of a training's configuration on GPUs with so much memory; its times mean nothing."""
+    own: Any = OmegaConf.to_container(OmegaConf.load(CONF / "plan.yaml"))
+    numbers = {key: value for key, value in own.items() if key not in ("defaults", "paths")}
+    numbers["architecture"] = OmegaConf.load(CONF / "architecture" / "qwen2_5_vl_7b.yaml")
+    numbers["gpu"] = OmegaConf.load(CONF / "gpu" / "h100-80.yaml")
+    here = {"gpu": {"name": "GPU here", "memory_gib": memory_gib}}
+    merged = OmegaConf.merge(numbers, cfg, here)
+    assert isinstance(merged, DictConfig)
+    return estimate(merged)
+
+
+def estimate(cfg: DictConfig) -> Plan:
+    """Return the plan of a configuration.
+
+    Raises:
+        ConfigError: When its numbers contradict each other, or it does not train by GRPO.
+    """
+    gpu: Gpu = build(cfg.gpu)
+    layout = layout_of(cfg)
+    with policy_directory(cfg) as path:
+        longest = longest_of(cfg, ChatTokenizer(path))
+        cfg.model.path = str(path)
+        cfg.model.policy._target_ = "arpo.plan.model.WeightlessPolicy"
+        module = build(cfg.module)
+        if not isinstance(module, GRPOModule):
+            raise ConfigError(f"a plan is of a run that learns from rollouts, got {cfg.module._target_}")
+        buckets = not OmegaConf.select(cfg, "trainer.strategy.gradient_as_bucket_view", default=False)
+        simulated = simulate(module, longest, strategy=layout.strategy, ranks=layout.trainers, buckets=buckets)
+    return _plan(cfg, gpu, layout, longest, simulated)
+
+
+def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated: Simulated) -> Plan:
+    given, weights, shape = cfg.assumptions, simulated.weights, simulated.shape
+    work = Work(
+        trajectories=cfg.datamodule.sampler.tasks_per_iteration * cfg.rollout.settings.group_size,
+        minibatches=cfg.module.minibatches,
+        epochs=cfg.module.epochs,
+        iterations=cfg.iterations,
+        reference=cfg.module.objective.kl_coefficient > 0,
+    )
+    flops = update_flops(shape, weights, longest, work)
+    size = sync_bytes(weights)
+    resident = simulated.resident if layout.name == "colocated" else 0.0
+    budget = OmegaConf.select(cfg, "requires.budget")
+    return Plan(
+        name=cfg.name,
+        gpu=gpu,
+        layout=layout,
+        longest=longest,
+        weights=weights,
+        peak=simulated.peak,
+        reserve_gib=given.reserve_gib,
+        serving=serving(shape, weights, longest, gpu, resident=resident, share=given.engine_share),
+        environments=cfg.env.size,
+        sync_bytes=size,
+        sync_s=sync_seconds(size, layout, gpu),
+        update_flops=flops,
+        update_s=update_seconds(flops, work, layout, gpu, given.mfu),
+        iterations=cfg.iterations,
+        mfu=given.mfu,
+        host=host_gib(weights, longest, work, layout, given.screenshot_mb),
+        disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
+        desktops="" if budget is None else Budget(**budget).needs(),
+    )
+
+
+def layout_of(cfg: DictConfig) -> Layout:
+    """Return which GPUs train and which serve: the only function that reads this from a configuration."""
+    nodes = OmegaConf.select(cfg, "trainer.num_nodes", default=1)
+    required = OmegaConf.select(cfg, "requires.gpus", default=1) * nodes
+    # An engine in the trainer's process shares its GPU; another one has the first GPU of every node, used or not.
+    engine = OmegaConf.select(cfg, "engine.num_gpus")
+    return Layout(
+        name="colocated" if engine is None else cfg.layout,
+        strategy=_strategy(OmegaConf.select(cfg, "trainer.strategy")),
+        gpus=cfg.gpus or required,
+        nodes=nodes,
+        engine_gpus=(engine or 0) * nodes,
+    )
+
+
+def _strategy(node: DictConfig | str | None) -> Strategy:
+    if node is None:
+        return "single"
+    target = node if isinstance(node, str) else node.get("_target_")
+    if target not in STRATEGIES:
+        raise ConfigError(f"there is no plan for trainer.strategy={target}: choose trainer=default, ddp or fsdp")
+    return STRATEGIES[target]
+
+
+def longest_of(cfg: DictConfig, chat: ChatTokenizer) -> Longest:
+    """Return the longest trajectory of an experiment."""
+    settings = cfg.rollout.settings
+    width, height = cfg.screen
+    return Longest(
+        max_context=settings.max_context,
+        max_steps=settings.max_steps,
+        max_tokens=settings.max_tokens,
+        screen=(width, height),
+        image_tokens=chat.image_tokens(width, height),
+    )
+
+
+@contextmanager
+def policy_directory(cfg: DictConfig) -> Iterator[Path]:
+    """Yield a directory that describes the policy: the checkpoint, or one of its shape where it is not there."""
+    path = "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)
+    if path and (Path(path) / "config.json").exists():
+        yield Path(path)
+    elif "make" in cfg.model:
+        with TemporaryDirectory(prefix="arpo_plan_") as directory:
+            yield build(cfg.model.make)(directory, corpus=())
+    else:
+        architecture: Any = OmegaConf.to_container(cfg.architecture, resolve=True)
+        with stand_in(architecture, *PIXELS) as directory:
+            yield directory
+
+
+def recommendations(plan: Plan, overrides: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return the three settings that lower a training GPU's need most, each with the figure of a plan of its own."""
+    tried = []
+    for setting in candidates(compose(overrides), plan):
+        other = estimate(compose([*overrides, *setting.split()]))
+        if other.training_gib < plan.training_gib or not other.troubles():
+            tried.append((other.training_gib, setting, other.verdict()))
+    best = sorted(tried)[:RECOMMENDED]
+    return [("setting", "training GPU", "verdict"), *((name, f"{gib:.1f} GiB", said) for gib, name, said in best)]
+
+
+def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
+    """Return settings that lower the need for memory and that a configuration does not have yet."""
+    policy, settings = cfg.model.policy, cfg.rollout.settings
+    several = plan.layout.gpus - plan.layout.engine_gpus > 1
+    tokens = settings.max_context // 2
+    offers = {
+        "trainer=fsdp": several and plan.layout.strategy != "fsdp",
+        "layout=colocated": plan.layout.name == "split",
+        "model=qwen2_5_vl_7b": policy.get("lora") is None and "make" not in cfg.model,
+        "model.policy.gradient_checkpointing=true": not policy.get("gradient_checkpointing", False),
+        "model.policy.train_vision=false": policy.get("train_vision", True) and policy.get("lora") is None,
+        f"rollout.settings.max_context={tokens} module.micro_batch_tokens={tokens}": tokens > 8192,
+        f"gpus={2 * plan.layout.gpus}": plan.layout.strategy == "fsdp",
+    }
+    return [setting for setting, offered in offers.items() if offered]

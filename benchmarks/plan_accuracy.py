@@ -1,0 +1,103 @@
+"""How near the simulated memory of an update is to that of a real process, for models of several widths and lengths.
+
+    python benchmarks/plan_accuracy.py                                  # three widths x three lengths
+    python benchmarks/plan_accuracy.py --hidden 128 --tokens 4096       # one of them, as JSON
+
+Measured is the largest sum of what PyTorch's own allocator gave out (the profiler's memory events) while the same
+module takes a step and adds the gradient of one micro-batch with real numbers, in a process of its own. What kernels
+take and give back inside of one operation is in it; the simulation cannot see that.
+"""
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from torch.distributed._tools.common_utils import get_untyped_storages
+from torch.profiler import ProfilerActivity, profile
+
+from arpo.models.policy import Policy
+from arpo.models.tiny import make_tiny
+from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
+from arpo.plan.longest import Longest
+from arpo.plan.model import WeightlessPolicy
+from arpo.plan.tracker import MemoryTracker
+from arpo.plan.update import accumulate, attach, prepare, simulate, step
+
+WIDTHS = (64, 128, 256)
+LENGTHS = (2048, 4096, 8192)
+SCREEN = (448, 448)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int)
+    parser.add_argument("--tokens", type=int)
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    options = parser.parse_args()
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    if options.hidden:
+        print(json.dumps(compare(options.hidden, options.tokens, options.dtype)))
+        return
+    print("width  tokens  simulated MiB  measured MiB  simulated / measured")
+    for hidden in WIDTHS:
+        for tokens in LENGTHS:
+            command = [sys.executable, __file__, "--dtype", options.dtype]
+            done = subprocess.run(
+                [*command, "--hidden", str(hidden), "--tokens", str(tokens)],
+                capture_output=True,
+                check=True,
+                text=True,
+            )
+            found = json.loads(done.stdout.splitlines()[-1])
+            simulated, measured = found["simulated"] / 2**20, found["measured"] / 2**20
+            print(f"{hidden:5} {tokens:7} {simulated:14.1f} {measured:13.1f} {simulated / measured:21.3f}", flush=True)
+
+
+def compare(hidden: int, tokens: int, dtype: str) -> dict[str, int]:
+    """Return the bytes of an update of the tiny model, simulated and measured."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = make_tiny(directory, corpus=(), hidden=hidden, words=1000, max_pixels=SCREEN[0] * SCREEN[1])
+        longest = Longest(tokens, 8, 32, SCREEN, image_tokens=256)
+        simulated = simulate(module(WeightlessPolicy, path, dtype), longest, strategy="single", ranks=1)
+        return {
+            "simulated": sum(simulated.peak.values()),
+            "measured": measure(module(Policy, path, dtype), longest),
+        }
+
+
+def module(policy: type[Policy], path: Path, dtype: str) -> GRPOModule:
+    make = partial(policy, path, dtype=dtype, gradient_checkpointing=True)
+    return GRPOModule(make, partial(torch.optim.AdamW, lr=1e-6), Objective(), micro_batch_tokens=1)
+
+
+def measure(real: GRPOModule, longest: Longest) -> int:
+    """Return the largest number of bytes that tensors of a real update take at once."""
+    real.configure_model()
+    prepare(real.policy, longest)
+    names = MemoryTracker(vocabulary=0)  # only to name tensors: outside of its block it sees nothing else
+    tensors = [*real.policy.parameters(), *real.policy.buffers()]
+    storages = {storage.data_ptr(): storage.size() for tensor in tensors for storage in get_untyped_storages(tensor)}
+    attach(real)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step(real, names, foreach=True)
+        accumulate(real, names, longest)
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = largest = sum(storages.values())
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        largest = max(largest, held)
+    return largest
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Sums for Qwen2.5-VL-7B, with the arithmetic."""
+
+import pytest
+from transformers import Qwen2_5_VLConfig
+
+from arpo.plan.costs import (
+    Weights,
+    Work,
+    disk_gib,
+    forward_flops,
+    kv_bytes,
+    serving,
+    sync_bytes,
+    sync_seconds,
+    update_flops,
+    update_seconds,
+)
+from arpo.plan.hardware import Gpu
+from arpo.plan.layout import Layout
+from arpo.plan.longest import Longest
+
+SHAPE = Qwen2_5_VLConfig(
+    text_config={
+        "hidden_size": 3584,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+    },
+    vision_config={"hidden_size": 1280, "fullatt_block_indexes": [7, 15, 23, 31]},
+)
+GPU = Gpu(name="G", memory_gib=80, bf16_tflops=1000, peer_gb_s=400, host_gb_s=50, network_gb_s=25)
+LONGEST = Longest(65536, 15, 8192, (1920, 1080), image_tokens=2691)
+ALL = Weights(8 * 10**9, 8 * 10**9, 6 * 10**9, 10**9, 10**9, train_vision=True, lora=False)
+ADAPTERS = Weights(8 * 10**9, 10**8, 6 * 10**9, 10**9, 10**9, train_vision=False, lora=True)
+WORK = Work(trajectories=16, minibatches=2, epochs=1, iterations=10, reference=False)
+SPLIT = Layout("split", "fsdp", gpus=8, nodes=1, engine_gpus=1)
+COLOCATED = Layout("colocated", "fsdp", gpus=8, nodes=1, engine_gpus=1)
+
+
+def test_a_token_of_the_7b_has_57_kb_of_keys_and_values():
+    # two of them, 28 layers, 4 heads of 128, 2 bytes
+    assert kv_bytes(SHAPE) == 2 * 28 * 4 * 128 * 2 == 57_344
+
+
+def test_a_forward_is_two_operations_a_parameter_and_token_and_attention():
+    language, vision = forward_flops(SHAPE, ALL, LONGEST)
+    sampled = 65536 - 1 - 15 * 2691
+    attention = 2 * 65536**2 * 3584 * 28
+    assert language == pytest.approx(2 * 6e9 * 65536 + 2 * 1e9 * sampled + attention)
+    patches = 4 * 2691
+    assert vision == pytest.approx(15 * (2 * 1e9 * patches + 4 * patches**2 * 1280 * 4))
+
+
+def test_an_update_is_a_forward_half_of_another_one_and_a_backward():
+    language, vision = forward_flops(SHAPE, ALL, LONGEST)
+    # old log-probabilities of the second of two minibatches
+    assert update_flops(SHAPE, ALL, LONGEST, WORK) == pytest.approx((1.5 + 2) * (language + vision))
+    assert update_flops(SHAPE, ADAPTERS, LONGEST, WORK) == pytest.approx(1.5 * (language + vision) + language)
+
+
+def test_eight_trajectories_on_seven_ranks_take_as_long_as_two_in_a_row():
+    # two minibatches of 8; 7 ranks: 2 in a row each; 350 TFLOP a second at an MFU of 0.35
+    assert update_seconds(700e12, WORK, SPLIT, GPU, mfu=0.35) == pytest.approx(2 * 2 * 2.0)
+    assert update_seconds(700e12, WORK, COLOCATED, GPU, mfu=0.35) == pytest.approx(2 * 1 * 2.0)
+
+
+def test_a_sync_carries_bfloat16_weights_or_float32_adapters():
+    assert sync_bytes(ALL) == 16 * 10**9
+    assert sync_bytes(ADAPTERS) == 4 * 10**8
+
+
+def test_a_sync_is_gathered_and_goes_through_the_host_where_gpus_are_split():
+    # 16 GB: 0.04 s between GPUs, twice 0.32 s over PCIe
+    assert sync_seconds(sync_bytes(ALL), SPLIT, GPU) == pytest.approx(0.04 + 0.64)
+    assert sync_seconds(sync_bytes(ALL), COLOCATED, GPU) == pytest.approx(0.04 + 0.04)
+
+
+def test_an_engine_has_the_rest_of_its_share_for_keys_and_values():
+    # 72 GiB - 14.9 of weights - 2.2 of workspace = 54.9 GiB: 15.7 times 65,536 x 57,344 bytes = 3.5 GiB
+    alone = serving(SHAPE, ALL, LONGEST, GPU, resident=0, share=0.9)
+    assert alone.kv_gib == pytest.approx(54.89, abs=0.01)
+    assert alone.contexts == 15
+    beside = serving(SHAPE, ALL, LONGEST, GPU, resident=60 * 2**30, share=0.9)
+    assert beside.contexts == 0
+
+
+def test_a_checkpoint_holds_what_is_trained_and_its_moments():
+    found = disk_gib(ALL, LONGEST, WORK, keep=3, screenshot_mb=1.0)
+    # 12 bytes a parameter, three files and one in the making; 10 x 16 x 15 screenshots of 1 MB
+    assert list(found.values()) == pytest.approx([4 * 12 * 8e9 / 2**30, 2400e6 / 2**30])

@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import pytest
+
+from arpo.errors import ConfigError
+from arpo.models.tokenization import ChatTokenizer
+from arpo.plan.longest import Longest
+
+
+def longest(**changed: int) -> Longest:
+    numbers = {"max_context": 1000, "max_steps": 15, "max_tokens": 8192, "image_tokens": 20} | changed
+    return Longest(**numbers, screen=(112, 140))
+
+
+def test_the_text_of_the_longest_trajectory_is_sampled_as_far_as_responses_may_be_long():
+    # 1000 - 15 screenshots of 20 tokens = 700, of which the first is no response: nothing precedes it
+    assert (longest().steps, longest().action_tokens) == (15, 699)
+    assert longest(max_tokens=10).action_tokens == 150
+
+
+def test_a_short_context_has_room_for_fewer_screenshots():
+    # a screenshot and one token of a response each: 99 // 21
+    assert longest(max_context=100).steps == 4
+
+
+def test_a_context_without_room_for_one_screenshot_is_refused():
+    with pytest.raises(ConfigError, match="max_context=21 has no room for a screenshot of 112 x 140 pixels"):
+        longest(max_context=21)
+
+
+def test_its_tokens_are_as_many_as_it_says(tiny_model: Path):
+    for bounds in (longest(), longest(max_tokens=10), longest(max_context=100)):
+        tokens = bounds.tokens(ChatTokenizer(tiny_model))
+        assert len(tokens) == bounds.max_context
+        assert int(tokens.image_mask.sum()) == bounds.steps * 20
+        assert int(tokens.action_mask.sum()) == len(tokens.sampler_logprobs) == bounds.action_tokens
+        assert not (tokens.image_mask & tokens.action_mask).any()
+
+
+def test_a_micro_batch_has_as_many_as_fit_and_one_at_least(tiny_model: Path):
+    chat = ChatTokenizer(tiny_model)
+    assert len(longest().minibatch(chat, 3500).samples) == 3
+    assert len(longest().minibatch(chat, 10).samples) == 1

@@ -1,0 +1,146 @@
+"""From a configuration to a plan: what is read from where, and what a person is told."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from arpo.errors import ConfigError
+from arpo.models.tiny import make_tiny
+from arpo.plan.costs import Serving, Weights
+from arpo.plan.hardware import GIB, Gpu
+from arpo.plan.layout import Layout
+from arpo.plan.longest import Longest
+from arpo.plan.report import Plan
+from arpo.run import check
+from arpo.run import plan as planning
+from arpo.run.build import build
+from arpo.run.plan import candidates, compose, estimate, layout_of, main, recommendations
+
+PLAN = Plan(
+    name="smoke",
+    gpu=Gpu(name="G", memory_gib=10, bf16_tflops=1, peer_gb_s=1, host_gb_s=1, network_gb_s=1),
+    layout=Layout("split", "ddp", gpus=8, nodes=1, engine_gpus=1),
+    longest=Longest(1024, 4, 24, (112, 140), image_tokens=20),
+    weights=Weights(10, 10, 5, 2, 3, train_vision=True, lora=False),
+    peak=Counter({"parameters": 4 * GIB, "activations": 3 * GIB}),
+    reserve_gib=1.0,
+    serving=Serving(1.0, 0.0, 1.0, 5.0, 3),
+    environments=8,
+    sync_bytes=1,
+    sync_s=1.0,
+    update_flops=1.0,
+    update_s=1.0,
+    iterations=1,
+    mfu=0.35,
+    host={"training processes": 3.0},
+    disk={"trajectories": 2.0},
+    desktops="",
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["experiment=arpo_subset32"], (7, 1)),
+        (["experiment=arpo_subset32", "gpus=4"], (3, 1)),
+        (["experiment=arpo_subset32", "layout=colocated"], (8, 8)),
+        (["experiment=arpo_full"], (14, 2)),
+        (["experiment=smoke"], (1, 1)),
+    ],
+)
+def test_the_gpus_of_an_experiment_train_or_serve(overrides: list[str], expected: tuple[int, int]) -> None:
+    layout = layout_of(compose(overrides))
+    assert (layout.trainers, layout.engines) == expected
+
+
+def test_a_strategy_that_nobody_knows_has_no_plan() -> None:
+    with pytest.raises(ConfigError, match=r"there is no plan for trainer\.strategy=deepspeed: choose trainer=default"):
+        layout_of(compose(["experiment=smoke", "+trainer.strategy=deepspeed"]))
+
+
+def test_a_run_that_fits_says_by_how_much() -> None:
+    assert PLAN.troubles() == []
+    assert PLAN.verdict() == (
+        "It fits: a training GPU has 2.0 GiB to spare, and 3 episodes of the longest kind fit into the KV cache at "
+        "once, of 8 environments."
+    )
+
+
+def test_a_run_that_does_not_fit_says_everything_that_is_too_small() -> None:
+    wrong = replace(PLAN, reserve_gib=5.0, serving=Serving(9.0, 0.0, 1.0, -1.0, 0))
+    assert wrong.verdict() == (
+        "It does not fit: a training GPU needs 12.0 GiB and has 10.0: 2.0 GiB too little; a serving GPU has -1.0 GiB "
+        "for the KV cache, too little for one context of the longest trajectory."
+    )
+
+
+def test_what_would_help_is_tried_and_the_best_three_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs(cfg: DictConfig) -> Plan:
+        lora = cfg.model.policy.get("lora") is not None
+        gib = {"fsdp": 2} if "Sharded" in cfg.trainer.strategy._target_ else {"lora": 3} if lora else {"same": 99}
+        return replace(PLAN, peak=Counter({"parameters": gib.popitem()[1] * GIB}))
+
+    monkeypatch.setattr(planning, "estimate", needs)
+    header, *told = recommendations(replace(PLAN, reserve_gib=9.0), ["experiment=arpo_subset32", "trainer=ddp"])
+    assert header[0] == "setting"
+    assert [(setting, figure) for setting, figure, _ in told[:2]] == [
+        ("trainer=fsdp", "3.0 GiB"),
+        ("model=qwen2_5_vl_7b", "4.0 GiB"),
+    ]
+    assert len(told) <= 3
+
+
+def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
+    offered = candidates(compose(["experiment=arpo_subset32", "model=qwen2_5_vl_7b", "trainer=fsdp"]), PLAN)
+    assert not any(setting.startswith(("model", "model.policy.train_vision")) for setting in offered)
+    assert "layout=colocated" in offered
+
+
+def test_a_plan_of_a_checkpoint_on_disk_reads_its_shape(tmp_path: Path) -> None:
+    model = make_tiny(tmp_path / "model", corpus=(), hidden=64)
+    plan = estimate(compose(["experiment=smoke", f"model.path={model}", "module.micro_batch_tokens=1024"]))
+    assert plan.weights.total == plan.weights.trained < 10**6
+    assert plan.troubles() == []
+    assert {name: figure for name, figure, _ in plan.rows()}["longest trajectory"] == "1024 tokens"
+
+
+def test_a_run_for_gpus_that_are_too_small_is_refused_with_the_figures_of_its_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def needs(cfg: DictConfig) -> Plan:
+        asked.append(cfg.gpu.memory_gib)
+        return replace(PLAN, reserve_gib=5.0)
+
+    monkeypatch.setattr(planning, "estimate", needs)
+    monkeypatch.setattr(check, "smallest_gpu_gib", lambda: 10.0)
+    cfg = OmegaConf.masked_copy(compose(["experiment=arpo_subset32"]), ["requires", "model", "trainer", "env"])
+    with pytest.raises(ConfigError, match=r"a training GPU needs 12\.0 GiB and has 10\.0: 2\.0 GiB too little"):
+        check._check_memory(cfg)
+    assert asked == [10.0]
+
+
+def test_without_a_gpu_nothing_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "smallest_gpu_gib", lambda: None)
+    check._check_memory(compose(["experiment=arpo_subset32"]))
+
+
+def test_a_warm_start_has_no_plan() -> None:
+    with pytest.raises(ConfigError, match="a plan is of a run that learns from rollouts"):
+        estimate(compose(["experiment=warmstart_fake", "module.steps=3"]))
+
+
+def test_a_wrong_word_is_one_message_and_exit_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu=abacus"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("kind", sorted(path.stem for path in (planning.CONF / "gpu").glob("*.yaml")))
+def test_every_gpu_is_one_that_can_be_built(kind: str) -> None:
+    gpu: Gpu = build(compose([f"gpu={kind}"]).gpu)
+    named = float(kind.rpartition("-")[2])
+    assert 0.95 * named < gpu.memory_gib < named
