@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError
+from arpo.errors import ConfigError, EngineError, check_at_least
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, check_length
@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 GREEDY = 1e-5
 """vLLM's own border below which a temperature means greedy."""
 CPU_KV_CACHE_GB = 0.25
-CPU_IMAGE_CACHE_GB = 0.25
+SCREEN = (1920, 1080)
+"""Width and height of the largest screenshots: those of OSWorld."""
 
 
 class VllmEngine(PumpedEngine):
@@ -45,7 +46,7 @@ class VllmEngine(PumpedEngine):
     is not set (a tiny model is several times slower with 2), and the trainer's keeps its own number.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a line of the configuration
         self,
         path: str | Path,
         *,
@@ -55,6 +56,8 @@ class VllmEngine(PumpedEngine):
         max_images: int = 16,
         kv_cache_gb: float | None = None,
         deterministic: bool = False,
+        screenshots: int = 256,
+        sleeps: bool = False,
         engine_args: Mapping[str, object] | None = None,
     ) -> None:
         """Start the engine with the weights at `path` as policy version 0; this takes seconds on CPU.
@@ -69,6 +72,10 @@ class VllmEngine(PumpedEngine):
                 `gpu_memory_utilization` leaves.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests then run
                 one by one without any cache of activations, so this is for tests and tiny runs.
+            screenshots: Number of screenshots in use at once, of the episodes that this engine serves: so many stay
+                preprocessed in host memory, 25 MB each at 1080p in bfloat16. With fewer, an episode's next step
+                prepares its whole history again.
+            sleeps: Whether `sleep` gives the GPU's memory back; the updates must bring all weights then.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
                 `gpu_memory_utilization` or `enforce_eager`.
 
@@ -76,17 +83,14 @@ class VllmEngine(PumpedEngine):
             ConfigError: If an argument is impossible, the model takes no such contexts, or the engine cannot start
                 here.
         """
-        if min(max_model_len, max_num_seqs, max_images) < 1:
-            raise ConfigError(
-                "max_model_len, max_num_seqs and max_images must be at least 1, "
-                f"got {max_model_len}, {max_num_seqs} and {max_images}"
-            )
+        check_at_least(1, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
+        check_at_least(1, max_images=max_images, screenshots=screenshots)
         dtype_of(dtype)
         check_context(path, max_model_len)
         if torch.distributed.is_initialized():
             raise ConfigError(
                 "torch.distributed is already initialised in this process and vLLM needs its own; "
-                "host the engine in arpo.inference.remote.RemoteEngine"
+                "host the engine in arpo.inference.fleet.FleetEngine"
             )
         before_start()
         self._chat = ChatTokenizer(path)
@@ -95,6 +99,7 @@ class VllmEngine(PumpedEngine):
         self._max_images = max_images
         self._max_model_len = max_model_len
         self._deterministic = deterministic
+        self._sleeps = sleeps and torch.cuda.is_available()
         self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
         self._arguments: dict[str, Any] = {
             "model": str(path),
@@ -108,6 +113,8 @@ class VllmEngine(PumpedEngine):
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             "seed": 0,
+            "mm_processor_cache_gb": screenshots * _preprocessed_bytes(self._chat, dtype_of(dtype)) / 2**30,
+            "enable_sleep_mode": self._sleeps,
             "worker_extension_cls": "arpo.inference.vllm_worker.FileLoader",
             **_device_arguments(kv_cache_gb, 1 if deterministic else max_num_seqs, max_model_len),
             **(engine_args or {}),
@@ -213,6 +220,19 @@ class VllmEngine(PumpedEngine):
         self._engine.reset_mm_cache()
         self._engine.reset_encoder_cache()
 
+    def _suspend(self) -> None:
+        if self._sleeps:
+            # Level 2 forgets the weights, which level 1 would copy to the host: the next update brings all of them.
+            self._engine.sleep(level=2)
+
+    def _wake_weights(self) -> None:
+        if self._sleeps:
+            self._engine.wake_up(["weights"])
+
+    def _wake_cache(self) -> None:
+        if self._sleeps:
+            self._engine.wake_up(["kv_cache"])
+
     def _stop(self) -> None:
         if self._engine is None:
             return
@@ -228,13 +248,18 @@ def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_le
         return {} if kv_cache_gb is None else {"kv_cache_memory_bytes": int(kv_cache_gb * 2**30)}
     return {
         "kv_cache_memory_bytes": int((kv_cache_gb or CPU_KV_CACHE_GB) * 2**30),
-        "mm_processor_cache_gb": CPU_IMAGE_CACHE_GB,
         "block_size": 32,  # of 128, the default on CPU, a tiny prompt never fills one, and nothing would be cached
         # One step must be able to take every prompt whole: vLLM samples after a partial one as well, then turns the
         # request's generator back, which on CPU raises "CPU Generator does not use offset" and ends the engine.
         "max_num_batched_tokens": max_num_seqs * max_model_len,
         "enforce_eager": True,
     }
+
+
+def _preprocessed_bytes(chat: ChatTokenizer, dtype: torch.dtype) -> int:
+    """Return the size of the largest screenshot as vLLM caches it: patches of 2 x 3 x 14 x 14 numbers."""
+    width, height = chat.model_size(*SCREEN)
+    return (width // 14) * (height // 14) * 2 * 3 * 14 * 14 * dtype.itemsize
 
 
 def _with_head(tensors: Iterable[tuple[str, Tensor]], *, tied: bool) -> Iterator[tuple[str, Tensor]]:
