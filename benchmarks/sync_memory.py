@@ -1,8 +1,8 @@
 """Host memory of a weight sync: how much more driver and object store hold while a fleet takes new weights.
 
-    python benchmarks/sync_memory.py [--replicas 2] [--hidden 896] [--layers 24]
+    python benchmarks/sync_memory.py [--replicas 2] [--hidden 896] [--layers 26]
 
-Random parameters with the shapes of a Qwen2.5 (0.5 B by default) in bfloat16 go to replicas that keep a copy each, as
+Random parameters with the shapes of a Qwen2.5 (0.52 B by default) in bfloat16 go to replicas that keep a copy each, as
 engines do. The target is one bucket: the largest tensor, which is the embedding, or 32 MB.
 """
 
@@ -86,7 +86,7 @@ class Peak:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, default in {"replicas": 2, "hidden": 896, "layers": 24, "syncs": 2}.items():
+    for name, default in {"replicas": 2, "hidden": 896, "layers": 26, "syncs": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     numbers = shapes(options.hidden, options.layers)

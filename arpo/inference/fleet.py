@@ -130,9 +130,9 @@ class FleetEngine:
 
     async def _send(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         replicas = self.replicas
-        await _all(replica.begin_update(version) for replica in replicas)
         complete = False
         try:
+            await _all(replica.begin_update(version) for replica in replicas)
             for bucket in shared_buckets(tensors):
                 await _all(replica.feed(bucket) for replica in replicas)
                 del bucket  # before the next one is put
