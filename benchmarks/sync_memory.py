@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
+import ray
 import torch
 from ray._private.internal_api import node_stats
 from torch import Tensor
@@ -77,10 +78,12 @@ class Peak:
 
     def _sample(self) -> None:
         process = psutil.Process()
+        (node,) = ray.nodes()
+        address = node["NodeManagerAddress"], node["NodeManagerPort"]
         while self._running:
             memory = process.memory_info()
             self.driver = max(self.driver, memory.rss - memory.shared)  # the store's pages are counted as the store's
-            self.store = max(self.store, node_stats().store_stats.object_store_bytes_used)
+            self.store = max(self.store, node_stats(*address).store_stats.object_store_bytes_used)
             time.sleep(0.005)
 
 
