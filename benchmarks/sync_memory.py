@@ -3,7 +3,8 @@
     python benchmarks/sync_memory.py [--replicas 2] [--hidden 896] [--layers 26]
 
 Random parameters with the shapes of a Qwen2.5 (0.52 B by default) in bfloat16 go to replicas that keep a copy each, as
-engines do. The target is one bucket: the largest tensor, which is the embedding, or 32 MB.
+engines do. The target is one bucket: the largest tensor, which is the embedding, or 32 MB; engines that hold the last
+tensor of a bucket while they ask for the next one keep it in the store so long.
 """
 
 import argparse

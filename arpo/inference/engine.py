@@ -98,7 +98,7 @@ class InferenceEngine(Protocol):
         ...
 
     async def sleep(self) -> None:
-        """Give the memory of the device back until the next `update_weights`, which wakes the engine.
+        """Free the memory of the device until the next `update_weights`, which wakes the engine.
 
         Requests in flight are answered first; later ones fail with `EngineError` as long as it sleeps. A no-op on a
         CPU.
