@@ -62,6 +62,10 @@ class EngineError(RolloutError):
     """A failure of the inference engine to generate."""
 
 
+class EngineGoneError(EngineError):
+    """An engine that has died or was closed, and will answer nothing any more."""
+
+
 class WeightSyncError(ArpoError):
     """An engine whose log-probabilities do not match the trainer's after a weight update."""
 

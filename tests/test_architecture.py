@@ -19,7 +19,7 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path
 RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").glob("*.py")}
 
 HEAVY = {
-    "ray": {"arpo/host/ray.py", "arpo/envs/pool/ray.py", "arpo/inference/remote.py"},
+    "ray": {"arpo/host/ray.py", "arpo/envs/pool/ray.py", "arpo/inference/remote.py", "arpo/inference/fleet.py"},
     "vllm": {"arpo/inference/vllm.py"},
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},

@@ -28,6 +28,7 @@ from arpo.modules.sft import SFTModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.run.arguments import check_arguments
 from arpo.run.build import build, register_resolvers
+from arpo.run.check import _check_layout
 from arpo.run.train import build_trainer
 
 ROOT = Path(__file__).parent.parent
@@ -100,7 +101,7 @@ def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_hav
     check_arguments(cfg)
 
 
-@pytest.mark.parametrize("engine", ["hf", "vllm", "vllm_remote"])
+@pytest.mark.parametrize("engine", ["hf", "vllm", "fleet"])
 def test_the_smoke_run_is_repeatable_with_every_engine(engine):
     cfg = compose("experiment=smoke", f"engine={engine}")
     check_arguments(cfg)
@@ -279,6 +280,53 @@ def test_the_official_preset_is_what_the_published_code_does():
     assert cfg.replay.buffer.success_threshold == 0.1
     assert cfg.replay.buffer.format_weight == 0.5  # replay weighs a reward as the update does
     assert cfg.module.optimizer.lr == 1e-6  # what both agree on stays
+
+
+# --- which GPUs train and which serve --------------------------------------------------------------------------------
+
+# Devices of the trainer on each node, nodes, engines on each node, and screenshots that each engine has in use:
+# 16 desktops x 15 steps over 8 engines are 30, over one 240; 256 desktops over 16 engines also 16 x 15 = 240.
+LAYOUTS = [
+    (("experiment=arpo_subset32",), [0, 1, 2, 3, 4, 5, 6, 7], 1, 8, 30),
+    (("experiment=arpo_subset32", "layout=split"), [1, 2, 3, 4, 5, 6, 7], 1, 1, 240),
+    (("experiment=arpo_subset32", "layout=split", "serving_gpus=3", "gpus=16"), [*range(3, 16)], 1, 3, 90),
+    (("experiment=arpo_full",), [0, 1, 2, 3, 4, 5, 6, 7], 2, 8, 240),
+    (("experiment=arpo_full", "layout=split", "serving_gpus=2"), [2, 3, 4, 5, 6, 7], 2, 2, 960),
+    (("experiment=arpo_full", "gpus=8"), [0, 1, 2, 3], 2, 4, 480),
+    (("experiment=arpo_full", "layout=split", "serving_gpus=4", "engine.num_gpus=2"), [4, 5, 6, 7], 2, 2, 960),
+    (("experiment=arpo_miniwob", "layout=colocated", "gpus=1"), [0], 1, 1, 64 * 6),
+]
+
+
+@pytest.mark.parametrize(("overrides", "devices", "nodes", "engines", "screenshots"), LAYOUTS, ids=str)
+def test_a_layout_says_which_gpus_train_and_which_serve(overrides, devices, nodes, engines, screenshots):
+    cfg = compose(*overrides)
+    _check_layout(cfg)
+    check_arguments(cfg)
+    numbers = plain(cfg)
+    assert numbers["trainer"]["devices"] == devices
+    assert numbers["trainer"]["num_nodes"] == numbers["engine"]["nodes"] == nodes
+    assert numbers["engine"]["_target_"] == "arpo.inference.fleet.FleetEngine"
+    assert (numbers["engine"]["replicas"], numbers["engine"]["make_engine"]["screenshots"]) == (engines, screenshots)
+    assert numbers["requires"]["gpus"] == numbers["gpus"] // nodes
+    apart = "layout=split" in overrides
+    assert numbers["callbacks"]["weight_sync"].get("colocated", False) is not apart
+    assert numbers["engine"]["make_engine"].get("sleeps", False) is not apart
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("layout=colocated", "rollout.settings.max_policy_lag=1"), "take layout=split, or max_policy_lag=0"),
+        (("layout=split", "gpus=1"), r"serving_gpus=1 must .* leave some of the 1 GPU\(s\)"),
+        (("layout=split", "serving_gpus=0", "gpus=2"), "serving_gpus=0 must be at least 1"),
+        (("layout=split", "trainer.num_nodes=2", "gpus=7"), "gpus=7 must be a multiple of trainer.num_nodes=2"),
+        (("layout=colocated", "gpus=2", "engine.replicas=3"), r"engine.replicas=3 .* than the 2 GPUs"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        _check_layout(compose(*overrides))
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def test_what_is_recommended_exists(override):
 
 
 def test_recommendations_are_found_in_messages_and_on_pages():
-    assert {"resume=auto", "engine=vllm_remote", "rollout.settings.max_context", "replay=off"} <= set(RECOMMENDED)
+    assert {"resume=auto", "engine=fleet", "rollout.settings.max_context", "replay=off"} <= set(RECOMMENDED)
     assert len(RECOMMENDED) > 50
 
 

@@ -3,10 +3,13 @@
 import logging
 import os
 import secrets
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+
+import psutil
 
 import arpo
 from arpo.errors import ConfigError, env_boundary
@@ -18,6 +21,8 @@ MAX_CALLS_IN_FLIGHT = 1000
 """Calls that an actor works on at the same time; Ray holds back the others."""
 OBJECT_STORE_BYTES = 200 * 2**20
 """Room for some hundred 1080p screenshots on their way; small ones never enter the store."""
+WEIGHTS_BYTES = 4 * 2**30
+"""Room for the largest tensors of a model on their way to the engines: the embedding of a 7B is 2 GiB in float32."""
 
 
 class RayRuntime:
@@ -69,7 +74,7 @@ class RayRuntime:
             os.environ.setdefault("RAY_worker_niceness", "0")
             ray.init(
                 num_cpus=0,  # no worker processes in advance
-                object_store_memory=OBJECT_STORE_BYTES,
+                object_store_memory=_object_store_bytes(),
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
@@ -96,6 +101,13 @@ def worker_environment() -> dict[str, str]:
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     label = {LABEL_VARIABLE: os.environ[LABEL_VARIABLE]} if LABEL_VARIABLE in os.environ else {}
     return {**threads, "PYTHONPATH": python_path, **label}
+
+
+def _object_store_bytes() -> int:
+    """Return how far the object store may grow: memory is taken when objects come, and never more than is free."""
+    memory = Path("/dev/shm")
+    free = shutil.disk_usage(memory).free if memory.is_dir() else 0
+    return max(OBJECT_STORE_BYTES, min(WEIGHTS_BYTES, free // 2, psutil.virtual_memory().available // 4))
 
 
 def _ray_directory() -> str | None:

@@ -1,6 +1,6 @@
 """The inference protocol: prompts with images in, sampled ids and their log-probabilities out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,8 @@ class GenerateRequest:
     images: tuple[bytes, ...]
     """PNG screenshots in the order of their placeholders."""
     sampling: Sampling
+    conversation: str = ""
+    """The name of the episode that asks, unique among those that run; a fleet keeps it where its caches are."""
 
     def check_images(self, image_token_id: int) -> None:
         """Check that there is one image for each placeholder.
@@ -63,6 +65,14 @@ class Response:
     policy_version: int
 
 
+class Sampler(Protocol):
+    """A holder of one copy of the policy's weights, which can be asked alone."""
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        """See `InferenceEngine.generate`."""
+        ...
+
+
 class InferenceEngine(Protocol):
     """A sampler of the policy. All methods are coroutines of one event loop, and many may be in flight."""
 
@@ -85,6 +95,24 @@ class InferenceEngine(Protocol):
             tensors: Every parameter by its `transformers` checkpoint name.
             version: The policy version that later responses carry.
         """
+        ...
+
+    async def sleep(self) -> None:
+        """Free the memory of the device until the next `update_weights`, which wakes the engine.
+
+        Requests in flight are answered first; later ones fail with `EngineError` as long as it sleeps. A no-op on a
+        CPU.
+        """
+        ...
+
+    @property
+    def replicas(self) -> Sequence[Sampler]:
+        """Every copy of the weights that answers requests, each of which may be a stale one: the engine itself, or
+        the members of a fleet."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """Return what happened since the start, by metric; every value only grows."""
         ...
 
     async def close(self) -> None:

@@ -31,7 +31,7 @@ from PIL import Image
 
 from arpo.agent.prompt import Prompt
 from arpo.errors import WeightSyncError
-from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
+from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampler, Sampling
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
@@ -82,11 +82,12 @@ class Freshness:
     compared: int
     """Number of tokens that both probes have, and whose log-probability the update changed."""
 
-    def check(self, tolerance: float) -> None:
+    def check(self, tolerance: float, who: str = "the engine") -> None:
         """Stop the run if the engine does not serve the trainer's weights.
 
         Args:
             tolerance: Largest mean gap that is accepted, in nats.
+            who: Whose answers they were, for the message.
 
         Raises:
             WeightSyncError: If the gap is above the tolerance or not a number, or if the engine is stale.
@@ -94,13 +95,13 @@ class Freshness:
         causes = "It serves old weights, or kept a prefix, multimodal or encoder cache"
         if not self.gap <= tolerance:  # a NaN is not above anything either
             raise WeightSyncError(
-                f"after the weight update the engine's log-probabilities differ from the trainer's by {self.gap:.2g}, "
+                f"after the weight update {who}'s log-probabilities differ from the trainer's by {self.gap:.2g}, "
                 f"allowed is {tolerance:.2g} (mean over the tokens of the probe). {causes}, or computes in another "
                 "precision: use the same dtype on both sides; between bfloat16 implementations about 0.012 is normal"
             )
         if self.older > self.compared / 2 + DEVIATIONS * math.sqrt(self.compared) / 2:
             raise WeightSyncError(
-                f"after the weight update the engine is nearer to the trainer's previous weights than to the new ones "
+                f"after the weight update {who} is nearer to the trainer's previous weights than to the new ones "
                 f"at {self.older} of {self.compared} tokens. {causes}"
             )
 
@@ -147,9 +148,13 @@ def picture() -> bytes:
     return buffer.getvalue()
 
 
-async def ask(engine: InferenceEngine, requests: Sequence[GenerateRequest]) -> list[Response]:
-    """Return the engine's responses to requests that it may batch."""
-    return list(await asyncio.gather(*(engine.generate(request) for request in requests)))
+async def ask(engine: InferenceEngine, requests: Sequence[GenerateRequest]) -> list[list[Response]]:
+    """Return the responses of every replica of the engine, because each may be a stale one; it may batch them."""
+
+    async def ask_one(replica: Sampler) -> list[Response]:
+        return list(await asyncio.gather(*(replica.generate(request) for request in requests)))
+
+    return list(await asyncio.gather(*map(ask_one, engine.replicas)))
 
 
 def probe_trajectory(request: GenerateRequest, response: Response) -> Trajectory:

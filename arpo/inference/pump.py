@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from arpo.errors import ArpoError, EngineError, WeightSyncError
+from arpo.errors import ArpoError, EngineError, EngineGoneError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.models.names import HEAD, base_name
 
@@ -30,7 +30,12 @@ class _Update:
     version: int
 
 
-_Command = tuple[GenerateRequest | _Update, Future[Any]]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sleep:
+    pass
+
+
+_Command = tuple[GenerateRequest | _Update | _Sleep, Future[Any]]
 
 
 class PumpedEngine(ABC):
@@ -47,10 +52,11 @@ class PumpedEngine(ABC):
         self._max_in_flight = max_in_flight
         self._shapes = shapes
         self._version = 0
+        self._asleep = False
         self._wake = threading.Condition()
         self._commands: deque[_Command] = deque()
         self._in_flight: dict[str, Future[Response]] = {}
-        self._end: EngineError | None = None
+        self._end: EngineGoneError | None = None
         self._closing = False
         self._keys = itertools.count()
         self._ready: Future[None] = Future()
@@ -67,9 +73,22 @@ class PumpedEngine(ABC):
 
         Raises:
             WeightSyncError: If the tensors are not exactly the model's; the engine is dead then.
-            EngineError: If the engine is dead or closed.
+            EngineGoneError: If the engine is dead or closed.
         """
         await self._put(_Update(tensors, version))
+
+    async def sleep(self) -> None:
+        """See `InferenceEngine.sleep`."""
+        await self._put(_Sleep())
+
+    @property
+    def replicas(self) -> "Sequence[PumpedEngine]":
+        """The engine itself."""
+        return (self,)
+
+    def counters(self) -> dict[str, float]:
+        """See `InferenceEngine.counters`."""
+        return {}
 
     async def close(self) -> None:
         """Free every resource; idempotent. Requests in flight fail with `EngineError`."""
@@ -83,12 +102,12 @@ class PumpedEngine(ABC):
         threading.Thread(target=self._main, name=type(self).__name__, daemon=True).start()
         self._ready.result()
 
-    async def _put(self, order: GenerateRequest | _Update) -> Any:
+    async def _put(self, order: GenerateRequest | _Update | _Sleep) -> Any:
         """Queue an order and wait for what comes of it."""
         future: Future[Any] = Future()
         with self._wake:
             if self._end is not None or self._closing:
-                raise EngineError(str(self._end or CLOSED)) from self._end
+                raise EngineGoneError(str(self._end or CLOSED)) from self._end
             self._commands.append((order, future))
             self._wake.notify()
         return await asyncio.wrap_future(future)
@@ -113,11 +132,7 @@ class PumpedEngine(ABC):
             self._abort(key)
             del self._in_flight[key]
         while (command := self._take()) is not None:
-            order, future = command
-            if isinstance(order, _Update):
-                self._update(order, future)
-            else:
-                self._admit(order, future)
+            self._obey(*command)
         if self._in_flight:
             for key, response in self._step():
                 future = self._in_flight.pop(key)
@@ -126,15 +141,27 @@ class PumpedEngine(ABC):
         return True
 
     def _take(self) -> _Command | None:
-        """Return the next command if it is its turn: an update waits until nothing is in flight."""
+        """Return the next command if it is its turn: an update or a sleep waits until nothing is in flight."""
         with self._wake:
             if not self._commands:
                 return None
-            limit = 1 if isinstance(self._commands[0][0], _Update) else self._max_in_flight
+            limit = self._max_in_flight if isinstance(self._commands[0][0], GenerateRequest) else 1
             return self._commands.popleft() if len(self._in_flight) < limit else None
+
+    def _obey(self, order: GenerateRequest | _Update | _Sleep, future: Future[Any]) -> None:
+        match order:
+            case _Update():
+                self._update(order, future)
+            case _Sleep():
+                self._go_to_sleep(future)
+            case _:
+                self._admit(order, future)
 
     def _admit(self, request: GenerateRequest, future: Future[Response]) -> None:
         if future.cancelled():
+            return
+        if self._asleep:
+            _fail(future, EngineError("the engine sleeps until the next weight update"))
             return
         key = str(next(self._keys))
         self._in_flight[key] = future
@@ -148,7 +175,12 @@ class PumpedEngine(ABC):
         if not future.set_running_or_notify_cancel():
             return
         try:
+            if self._asleep:
+                self._wake_weights()
             self._load(checked(update.tensors, self._shapes))
+            if self._asleep:
+                self._wake_cache()
+            self._asleep = False
             self._reset_caches()
         except Exception as error:
             failed = WeightSyncError(f"the engine did not take the weights: {error}")
@@ -158,13 +190,25 @@ class PumpedEngine(ABC):
         self._version = update.version
         future.set_result(None)
 
+    def _go_to_sleep(self, future: Future[None]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            if not self._asleep:
+                self._suspend()
+        except Exception as error:
+            future.set_exception(EngineError(f"the engine could not go to sleep: {error}"))
+            raise
+        self._asleep = True
+        future.set_result(None)
+
     def _bury(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """Fail everyone who waits, whatever ended the thread: an error, or a call of `close`."""
-        end = EngineError(CLOSED)
+        end = EngineGoneError(CLOSED)
         if error is not None:
-            end = EngineError(f"the engine is dead: {kind.__name__ if kind else ''}: {error}")
+            end = EngineGoneError(f"the engine is dead: {kind.__name__ if kind else ''}: {error}")
             end.__cause__ = error
         with self._wake:
             self._end = end
@@ -180,6 +224,15 @@ class PumpedEngine(ABC):
 
     def _check(self, request: GenerateRequest) -> None:  # noqa: B027 - optional
         """Raise EngineError for a request that can be refused at once; runs in the caller's thread."""
+
+    def _suspend(self) -> None:  # noqa: B027 - optional
+        """Free the memory of weights and caches on the device; nothing is in flight."""
+
+    def _wake_weights(self) -> None:  # noqa: B027 - optional
+        """Take the memory of the weights back; what was in it may be lost, because an update follows."""
+
+    def _wake_cache(self) -> None:  # noqa: B027 - optional
+        """Take the memory of the caches back; they are empty."""
 
     @abstractmethod
     def _start(self) -> None:

@@ -2,12 +2,12 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError
+from arpo.errors import ConfigError, EngineError, EngineGoneError
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.models.tokenization import ChatTokenizer
 
@@ -22,6 +22,7 @@ class ScriptedEngine:
         requests: Every request so far, in the order they came.
         policy_version: The version that the next response carries.
         updates: Number of weight updates so far.
+        asleep: Whether it sleeps.
     """
 
     def __init__(
@@ -58,14 +59,22 @@ class ScriptedEngine:
         self.requests: list[GenerateRequest] = []
         self.policy_version = 0
         self.updates = 0
+        self.asleep = False
+        self._in_flight = 0
 
     async def generate(self, request: GenerateRequest) -> Response:
         """See `InferenceEngine.generate`."""
         if self._closed:
-            raise EngineError("the engine is closed")
+            raise EngineGoneError("the engine is closed")
+        if self.asleep:
+            raise EngineError("the engine sleeps until the next weight update")
         self.requests.append(request)
         number, version = len(self.requests), self.policy_version
-        await asyncio.sleep(self._latency_s)
+        self._in_flight += 1
+        try:
+            await asyncio.sleep(self._latency_s)
+        finally:
+            self._in_flight -= 1
         if self._fail_every and number % self._fail_every == 0:
             raise EngineError(f"request {number} was scripted to fail")
         ids = self._chat.encode_response(self._respond(request))
@@ -79,6 +88,22 @@ class ScriptedEngine:
             pass
         self.policy_version = version
         self.updates += 1
+        self.asleep = False
+
+    async def sleep(self) -> None:
+        """See `InferenceEngine.sleep`."""
+        while self._in_flight:
+            await asyncio.sleep(0.001)
+        self.asleep = True
+
+    @property
+    def replicas(self) -> "Sequence[ScriptedEngine]":
+        """The engine itself."""
+        return (self,)
+
+    def counters(self) -> dict[str, float]:
+        """See `InferenceEngine.counters`."""
+        return {}
 
     async def close(self) -> None:
         """See `InferenceEngine.close`."""

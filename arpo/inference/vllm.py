@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError, WeightSyncError
+from arpo.errors import ConfigError, EngineError, WeightSyncError, check_at_least
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, check_length
@@ -37,7 +37,8 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """A directory in memory, for files between processes; None where the machine has none."""
 CPU_KV_CACHE_GB = 0.25
-CPU_IMAGE_CACHE_GB = 0.25
+SCREEN = (1920, 1080)
+"""Width and height of the largest screenshots: those of OSWorld."""
 
 
 class VllmEngine(PumpedEngine):
@@ -61,6 +62,8 @@ class VllmEngine(PumpedEngine):
         kv_cache_gb: float | None = None,
         deterministic: bool = False,
         lora_rank: int | None = None,
+        screenshots: int = 256,
+        sleeps: bool = False,
         engine_args: Mapping[str, object] | None = None,
     ) -> None:
         """Start the engine with the weights at `path` as policy version 0; this takes seconds on CPU.
@@ -76,6 +79,11 @@ class VllmEngine(PumpedEngine):
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests then run
                 one by one without any cache of activations, so this is for tests and tiny runs.
             lora_rank: Rank of the adapter that every update brings; None where updates bring all weights.
+            screenshots: Number of screenshots in use at once, of the episodes that this engine serves: so many stay
+                preprocessed in host memory, 25 MB each at 1080p in bfloat16. With fewer, an episode's next step
+                prepares its whole history again.
+            sleeps: Whether `sleep` gives the GPU's memory back. Updates bring all weights anew, or the adapter: the
+                weights under it wait in host memory.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
                 `gpu_memory_utilization` or `enforce_eager`.
 
@@ -83,11 +91,8 @@ class VllmEngine(PumpedEngine):
             ConfigError: If an argument is impossible, the model takes no such contexts, or the engine cannot start
                 here.
         """
-        if min(max_model_len, max_num_seqs, max_images) < 1:
-            raise ConfigError(
-                "max_model_len, max_num_seqs and max_images must be at least 1, "
-                f"got {max_model_len}, {max_num_seqs} and {max_images}"
-            )
+        check_at_least(1, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
+        check_at_least(1, max_images=max_images, screenshots=screenshots)
         if lora_rank is not None and not 1 <= lora_rank <= max(LORA_RANKS):
             raise ConfigError(f"lora_rank must be null or from 1 to {max(LORA_RANKS)}, got {lora_rank}")
         if lora_rank is not None and dtype_of(dtype) == torch.float32 and torch.cuda.is_available():
@@ -97,7 +102,7 @@ class VllmEngine(PumpedEngine):
         if torch.distributed.is_initialized():
             raise ConfigError(
                 "torch.distributed is already initialised in this process and vLLM needs its own; "
-                "host the engine in arpo.inference.remote.RemoteEngine"
+                "host the engine in arpo.inference.fleet.FleetEngine"
             )
         before_start()
         self._chat = ChatTokenizer(path)
@@ -108,6 +113,7 @@ class VllmEngine(PumpedEngine):
         self._deterministic = deterministic
         self._lora_rank = lora_rank
         self._adapter: Any = None
+        self._sleeps = sleeps and torch.cuda.is_available()
         self._forbidden = dict.fromkeys(self._chat.forbidden_ids, float("-inf"))
         self._arguments: dict[str, Any] = {
             "model": str(path),
@@ -122,6 +128,8 @@ class VllmEngine(PumpedEngine):
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             "seed": 0,
+            "mm_processor_cache_gb": screenshots * _preprocessed_bytes(self._chat, dtype_of(dtype)) / 2**30,
+            "enable_sleep_mode": self._sleeps,
             "worker_extension_cls": "arpo.inference.vllm_worker.FileLoader",
             **_device_arguments(kv_cache_gb, 1 if deterministic else max_num_seqs, max_model_len),
             **_lora_arguments(lora_rank),
@@ -249,6 +257,19 @@ class VllmEngine(PumpedEngine):
         self._engine.reset_mm_cache()
         self._engine.reset_encoder_cache()
 
+    def _suspend(self) -> None:
+        if self._sleeps:
+            # Level 1 copies the weights to the host, and level 2 forgets them: an update brings them, or the adapter.
+            self._engine.sleep(level=2 if self._lora_rank is None else 1)
+
+    def _wake_weights(self) -> None:
+        if self._sleeps:
+            self._engine.wake_up(["weights"])
+
+    def _wake_cache(self) -> None:
+        if self._sleeps:
+            self._engine.wake_up(["kv_cache"])
+
     def _stop(self) -> None:
         if self._engine is None:
             return
@@ -264,7 +285,6 @@ def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_le
         return {} if kv_cache_gb is None else {"kv_cache_memory_bytes": int(kv_cache_gb * 2**30)}
     return {
         "kv_cache_memory_bytes": int((kv_cache_gb or CPU_KV_CACHE_GB) * 2**30),
-        "mm_processor_cache_gb": CPU_IMAGE_CACHE_GB,
         "block_size": 32,  # of 128, the default on CPU, a tiny prompt never fills one, and nothing would be cached
         # One step must be able to take every prompt whole: vLLM samples after a partial one as well, then turns the
         # request's generator back, which on CPU raises "CPU Generator does not use offset" and ends the engine.
@@ -283,6 +303,12 @@ def _lora_arguments(rank: int | None) -> dict[str, Any]:
         "max_cpu_loras": 1,
         "max_lora_rank": min(size for size in LORA_RANKS if size >= rank),
     }
+
+
+def _preprocessed_bytes(chat: ChatTokenizer, dtype: torch.dtype) -> int:
+    """Return the size of the largest screenshot as vLLM caches it: patches of 2 x 3 x 14 x 14 numbers."""
+    width, height = chat.model_size(*SCREEN)
+    return (width // 14) * (height // 14) * 2 * 3 * 14 * 14 * dtype.itemsize
 
 
 def _with_head(tensors: Iterable[tuple[str, Tensor]], *, tied: bool) -> Iterator[tuple[str, Tensor]]:

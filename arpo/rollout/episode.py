@@ -172,7 +172,7 @@ class _Conversation:
             max_tokens=self._spec.max_tokens,
             seed=derive_seed(self._spec.seed, len(self.steps)),
         )
-        return GenerateRequest(tuple(self._ids), tuple(self._images), sampling)
+        return GenerateRequest(tuple(self._ids), tuple(self._images), sampling, conversation=self._spec.id)
 
     def answer(self, response: Response, text: str, *, action: str = "", parse_error: str = "") -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""

@@ -184,11 +184,11 @@ class RolloutRuntime:
         return self._engine
 
     def counters(self) -> dict[str, float]:
-        """Return the cumulative counters of the environments."""
+        """Return the cumulative counters of environments and engine."""
         return self._loop.run(self._counters())
 
     async def _counters(self) -> dict[str, float]:
-        return self.pool.counters()
+        return self.pool.counters() | self.engine.counters()
 
     def status(self) -> Meter:
         """Return where the rollout stands, as a copy; cheap, and allowed from any thread."""

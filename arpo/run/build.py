@@ -1,5 +1,7 @@
 """From the configuration to objects, and what the configuration itself says."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -15,6 +17,41 @@ def register_resolvers() -> None:
     """Teach OmegaConf the functions that our YAML calls; idempotent."""
     OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
     OmegaConf.register_new_resolver("policy_of", policy_of, replace=True)
+    for function in (gpu_range, node_gpus, node_engines, screenshots):
+        OmegaConf.register_new_resolver(function.__name__, _of_numbers(function), replace=True)
+
+
+def gpu_range(first: int, end: int) -> list[int]:
+    """Return the numbers of a node's GPUs from `first` up to `end`, which is not among them."""
+    return list(range(first, end))
+
+
+def node_gpus(gpus: int, nodes: int) -> int:
+    """Return how many of all GPUs are on one node."""
+    return gpus // nodes
+
+
+def node_engines(serving_gpus: int, num_gpus: float) -> int:
+    """Return how many engines of `num_gpus` GPUs those of a node serve with; one each where none is needed."""
+    return int(serving_gpus / num_gpus) if num_gpus else serving_gpus
+
+
+def screenshots(environments: int, max_steps: int, replicas: int, nodes: int) -> int:
+    """Return how many screenshots one replica has in use at once: those of its share of the running episodes."""
+    return max(math.ceil(environments / (replicas * nodes)) * max_steps, 1)
+
+
+def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function for YAML, where it is 0 if a number is none or impossible: its own check names that one."""
+
+    def total(*values: object) -> Any:
+        usable = all(isinstance(value, int | float) and value >= 0 for value in values)
+        try:
+            return function(*values) if usable else 0
+        except ZeroDivisionError:
+            return 0
+
+    return total
 
 
 REFUSALS = (ArpoError, ValueError)

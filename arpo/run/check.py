@@ -105,7 +105,7 @@ def _check_values(cfg: DictConfig) -> None:
     except OmegaConfBaseException as error:
         problem = str(error.msg).partition("\n")[0]
         raise ConfigError(f"{problem} (configuration key: {error.full_key})") from error
-    for name in ("iterations", "threads", "trainer.max_epochs"):
+    for name in ("iterations", "threads", "trainer.max_epochs", "trainer.num_nodes", "gpus"):
         number = OmegaConf.select(cfg, name)
         if not isinstance(number, int) or number < 1:
             raise ConfigError(f"{name} must be a whole number of at least 1, got {number}")
@@ -114,8 +114,39 @@ def _check_values(cfg: DictConfig) -> None:
     one_process = OmegaConf.select(cfg, "trainer.strategy") is None
     if not one_process and cfg.engine.get("_target_") == "arpo.inference.vllm.VllmEngine":
         raise ConfigError(
-            "a trainer of several processes cannot have vLLM in one of them: choose engine=vllm_remote, or "
-            "trainer=default"
+            "a trainer of several processes cannot have vLLM in one of them: choose engine=fleet, or trainer=default"
+        )
+    _check_layout(cfg)
+
+
+def _check_layout(cfg: DictConfig) -> None:
+    """Check that the GPUs can be shared out, and that nobody needs the engine while it sleeps.
+
+    Raises:
+        ConfigError: With what does not fit and what to do.
+    """
+    if cfg.gpus % cfg.trainer.num_nodes:
+        raise ConfigError(
+            f"gpus={cfg.gpus} must be a multiple of trainer.num_nodes={cfg.trainer.num_nodes}: it counts all nodes"
+        )
+    on_node = cfg.gpus // cfg.trainer.num_nodes
+    serving = cfg.get("serving_gpus", on_node)
+    if "serving_gpus" in cfg and not 1 <= serving < on_node:
+        raise ConfigError(
+            f"serving_gpus={serving} must be at least 1 and leave some of the {on_node} GPU(s) of a node to train; "
+            "with one GPU take layout=colocated"
+        )
+    num_gpus = cfg.engine.get("num_gpus") or 1
+    if "replicas" in cfg.engine and cfg.engine.replicas * num_gpus > serving and cfg.requires.get("gpus"):
+        raise ConfigError(
+            f"engine.replicas={cfg.engine.replicas} with engine.num_gpus={num_gpus} want more than the {serving} GPUs "
+            "of a node that serve"
+        )
+    lag = OmegaConf.select(cfg, "rollout.settings.max_policy_lag")
+    if OmegaConf.select(cfg, "callbacks.weight_sync.colocated") and lag:
+        raise ConfigError(
+            f"rollout.settings.max_policy_lag={lag} lets rollouts go on during an update, when the engines of "
+            "layout=colocated sleep: take layout=split, or max_policy_lag=0"
         )
 
 

@@ -131,17 +131,15 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
 
 
 def layout_of(cfg: DictConfig) -> Layout:
-    """Return which GPUs train and which serve: the only function that reads this from a configuration."""
+    """Return which GPUs train and which serve, as `layout=` has set it."""
     nodes = OmegaConf.select(cfg, "trainer.num_nodes", default=1)
-    required = OmegaConf.select(cfg, "requires.gpus", default=1) * nodes
-    # An engine in the trainer's process shares its GPU; another one has the first GPU of every node, used or not.
-    engine = OmegaConf.select(cfg, "engine.num_gpus")
+    serving = OmegaConf.select(cfg, "serving_gpus", default=0) * nodes
     return Layout(
-        name="colocated" if engine is None else cfg.layout,
+        name="split" if serving else "colocated",
         strategy=_strategy(OmegaConf.select(cfg, "trainer.strategy")),
-        gpus=cfg.gpus or required,
+        gpus=cfg.gpus,
         nodes=nodes,
-        engine_gpus=(engine or 0) * nodes,
+        engine_gpus=serving,
     )
 
 

@@ -36,6 +36,10 @@ class LoggedEngine(ScriptedEngine):
         await super().update_weights(tensors, version)
         self.events.append(("update", version))
 
+    async def sleep(self):
+        await super().sleep()
+        self.events.append(("sleep", self.policy_version))
+
     def story(self):
         """The events without repetitions in a row."""
         return [event for i, event in enumerate(self.events) if i == 0 or event != self.events[i - 1]]
@@ -55,6 +59,25 @@ class Policy:
     def checkpoint_tensors(self):
         yield from ()
         self.read += 1
+
+
+class Fleet:
+    """Engines as the members of a fleet, of which rollouts ask the first one only."""
+
+    def __init__(self, *engines):
+        self.replicas = engines
+        self.generate = engines[0].generate
+
+    async def update_weights(self, tensors, version):
+        read = list(tensors)
+        for engine in self.replicas:
+            await engine.update_weights(read, version)
+
+    def counters(self):
+        return {"engine/replica_0/requests": float(len(self.replicas[0].requests))}
+
+    async def close(self):
+        """Nothing to free."""
 
 
 class SyncedModule(IdleModule):
@@ -171,6 +194,42 @@ def test_the_tolerance_is_the_gap_that_is_still_accepted(run):
     run(error=0.05, tolerance=0.06, iterations=1)
     with pytest.raises(WeightSyncError, match=r"by 0\.05, allowed is 0\.04"):
         run(error=0.05, tolerance=0.04, iterations=1)
+
+
+def test_every_replica_is_probed_and_the_stale_one_is_named(run, chat):
+    healthy, stale = LoggedEngine(chat), LoggedEngine(chat, sticky_cache=True)
+    with pytest.raises(WeightSyncError, match=r"engine 1 of the fleet's log-probabilities differ"):
+        run(engine=Fleet(healthy, stale))
+    assert healthy.story()[-2:] == stale.story()[-2:] == [("update", 1), ("probe", 1)]
+
+
+def test_the_worst_of_the_replicas_is_logged(run, chat):
+    fleet = Fleet(LoggedEngine(chat), SlightlyOff(chat))
+    _, _, trainer = run(engine=fleet, tolerance=0.1)
+    assert trainer.callback_metrics["engine/probe_gap"].item() == pytest.approx(0.01, rel=1e-2)
+
+
+class SlightlyOff(LoggedEngine):
+    """Rounds as another implementation would."""
+
+    def _logprobs(self, request, ids, version):
+        return tuple(logprob - 0.01 for logprob in super()._logprobs(request, ids, version))
+
+
+def test_beside_the_trainer_the_engine_sleeps_from_the_end_of_a_rollout_to_the_next_sync(run):
+    engine, _, _ = run(colocated=True)
+    assert engine.story() == [
+        ("update", 0),
+        ("probe", 0),
+        ("rollout", 0),
+        ("sleep", 0),
+        ("update", 1),
+        ("probe", 1),
+        ("rollout", 1),
+        ("sleep", 1),
+        ("update", 2),
+        ("probe", 2),
+    ]
 
 
 @pytest.mark.parametrize(("every", "probed"), [(0, []), (1, [0, 1, 2, 3]), (2, [0, 2])])

@@ -28,12 +28,12 @@ def start(tiny_model: Path, closing: Callable[[Any], Any]) -> Callable[..., Any]
     def make(name: str, **options: Any) -> Any:
         if name == "hf":
             return closing(HfEngine(tiny_model, max_model_len=MAX_MODEL_LEN, **options))
-        from arpo.inference.remote import RemoteEngine
+        from arpo.inference.fleet import FleetEngine
         from arpo.inference.vllm import VllmEngine
 
         options = {"max_num_seqs": 8, "max_images": 4, "kv_cache_gb": 0.125, "lora_rank": 4} | options
         vllm = partial(VllmEngine, tiny_model, max_model_len=MAX_MODEL_LEN, **options)
-        return closing(RemoteEngine(vllm) if name == "remote" else vllm())
+        return closing(FleetEngine(vllm) if name == "fleet" else vllm())
 
     return make
 
@@ -51,7 +51,7 @@ def adapter(path: Path, seed: int, rank: int = 4, dtype: str = "float32") -> Pol
 
 @pytest.mark.parametrize(
     "name",
-    ["hf", pytest.param("vllm", marks=pytest.mark.engine), pytest.param("remote", marks=pytest.mark.ray)],
+    ["hf", pytest.param("vllm", marks=pytest.mark.engine), pytest.param("fleet", marks=pytest.mark.ray)],
 )
 def test_every_version_of_an_adapter_answers_as_the_trainer_s_and_the_one_before_is_forgotten(
     start: Callable[..., Any], tiny_model: Path, questions: Questions, trainer: Trainer, name: str

@@ -17,10 +17,11 @@ from tests.inference.conftest import Questions, Trainer, Weights, together
 
 TOLERANCE = 1e-4
 MAX_MODEL_LEN = 512
+FAKE = ["scripted", pytest.param("scripted fleet", marks=pytest.mark.ray)]
 REAL = [
     "hf",
     pytest.param("vllm", marks=pytest.mark.engine),
-    pytest.param("remote", marks=pytest.mark.ray),
+    pytest.param("fleet", marks=pytest.mark.ray),
 ]
 
 
@@ -40,9 +41,12 @@ def make_engine(name: str, path: Path) -> InferenceEngine:
 
             return VllmEngine(path, max_model_len=MAX_MODEL_LEN, max_num_seqs=8, max_images=4, kv_cache_gb=0.125)
         case _:
-            from arpo.inference.remote import RemoteEngine
+            from arpo.inference.fleet import FleetEngine
 
-            return RemoteEngine(partial(HfEngine, path, max_model_len=MAX_MODEL_LEN))
+            fake = partial(ScriptedEngine, path, click_or_ramble)
+            return FleetEngine(
+                fake if name == "scripted fleet" else partial(HfEngine, path, max_model_len=MAX_MODEL_LEN), replicas=2
+            )
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def update(engine: InferenceEngine, trainer: Trainer) -> Iterator[Callable[[Weig
     send(trainer.first_weights, 0)
 
 
-every_engine = pytest.mark.parametrize("started", ["scripted", *REAL], indirect=True)
+every_engine = pytest.mark.parametrize("started", [*FAKE, *REAL], indirect=True)
 real_engines = pytest.mark.parametrize("started", REAL, indirect=True)
 
 

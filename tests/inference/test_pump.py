@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from arpo.errors import EngineError, WeightSyncError
+from arpo.errors import EngineError, EngineGoneError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.pump import PumpedEngine, checked
 from tests.inference.conftest import together
@@ -65,6 +65,16 @@ class ListEngine(PumpedEngine):
 
     def _reset_caches(self) -> None:
         self.note("reset")
+
+    def _suspend(self) -> None:
+        self.note("suspend")
+        assert not self.running
+
+    def _wake_weights(self) -> None:
+        self.note("wake weights")
+
+    def _wake_cache(self) -> None:
+        self.note("wake cache")
 
     def _stop(self) -> None:
         self.note("stop")
@@ -207,6 +217,44 @@ def test_an_update_that_is_cancelled_before_its_turn_is_left_out(closing: Any) -
 
     assert asyncio.run(scene()).policy_version == 0
     assert "load" not in engine.events
+
+
+def test_an_engine_sleeps_when_nothing_is_in_flight_and_wakes_weights_before_caches(closing: Any) -> None:
+    engine = closing(ListEngine())
+    engine.go.clear()
+
+    async def scene() -> None:
+        before = asyncio.create_task(engine.generate(ask(3)))
+        await asyncio.sleep(0.01)
+        sleep = asyncio.create_task(engine.sleep())
+        await asyncio.sleep(0)
+        late = asyncio.create_task(engine.generate(ask()))
+        await asyncio.sleep(0.01)
+        engine.go.set()
+        await before
+        await sleep
+        await engine.sleep()  # twice is once
+        with pytest.raises(EngineError, match="sleeps until the next weight update"):
+            await late
+        await engine.update_weights([], 1)
+        assert (await engine.generate(ask())).policy_version == 1
+        await engine.update_weights([], 2)
+
+    asyncio.run(scene())
+    awake = ["load", "reset"]
+    # start, three steps of the first request, and later one of the second
+    assert engine.events == [
+        *["start", "step", "step", "step", "suspend"],
+        *["wake weights", "load", "wake cache", "reset", "step", *awake],
+    ]
+
+
+def test_an_engine_that_cannot_sleep_says_so_and_is_dead(closing: Any) -> None:
+    engine = closing(ListEngine(broken="suspend"))
+    with pytest.raises(EngineError, match="could not go to sleep: suspend broke"):
+        asyncio.run(engine.sleep())
+    with pytest.raises(EngineGoneError, match="is dead"):
+        asyncio.run(engine.generate(ask()))
 
 
 def test_a_missing_tensor_is_an_error_at_the_end() -> None:

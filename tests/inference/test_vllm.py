@@ -60,7 +60,7 @@ def test_starting_and_asking_leaves_the_process_as_it_was(start: Callable[..., A
 
 def test_a_second_engine_waits_its_turn(start: Callable[..., Any], questions: Questions) -> None:
     first = start()
-    with pytest.raises(ConfigError, match="RemoteEngine"):
+    with pytest.raises(ConfigError, match="FleetEngine"):
         start()
     asyncio.run(first.close())
     assert not torch.distributed.is_initialized()

@@ -6,7 +6,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark
 
 ENGINES = {
     # The composition of the paper's run: an engine in a Ray actor starts while the pool starts its own.
-    "an engine in an actor beside a pool of actors": ("engine=vllm_remote", "engine.num_gpus=0"),
+    "an engine in an actor beside a pool of actors": ("engine=fleet", "engine.num_gpus=0"),
+    "two engines in actors that sleep during updates": (
+        "engine=fleet",
+        "engine.replicas=2",
+        "engine.num_gpus=0",
+        "callbacks.weight_sync.colocated=true",
+    ),
     "transformers in place of vLLM": ("engine=hf",),
 }
 

@@ -11,7 +11,7 @@ from tests.integration.runs import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
-TWO_RANKS = ("trainer=fsdp", "trainer.devices=2", "trainer.accelerator=cpu", "engine=vllm_remote", "engine.num_gpus=0")
+TWO_RANKS = ("trainer=fsdp", "trainer.devices=2", "trainer.accelerator=cpu", "engine=fleet", "engine.num_gpus=0")
 KILLED_AFTER = 5
 
 

@@ -44,10 +44,11 @@ PLAN = Plan(
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["experiment=arpo_subset32"], (7, 1)),
-        (["experiment=arpo_subset32", "gpus=4"], (3, 1)),
-        (["experiment=arpo_subset32", "layout=colocated"], (8, 8)),
-        (["experiment=arpo_full"], (14, 2)),
+        (["experiment=arpo_subset32"], (8, 8)),
+        (["experiment=arpo_subset32", "gpus=4"], (4, 4)),
+        (["experiment=arpo_subset32", "layout=split"], (7, 1)),
+        (["experiment=arpo_full", "layout=split", "serving_gpus=2"], (12, 4)),
+        (["experiment=arpo_full"], (16, 16)),
         (["experiment=smoke"], (1, 1)),
     ],
 )
@@ -94,7 +95,7 @@ def test_what_would_help_is_tried_and_the_best_three_are_told(monkeypatch: pytes
 
 
 def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
-    offered = candidates(compose(["experiment=arpo_subset32", "model=qwen2_5_vl_7b", "trainer=fsdp"]), PLAN)
+    offered = candidates(compose(["experiment=arpo_subset32", "model=qwen2_5_vl_7b", "layout=split"]), PLAN)
     assert not any(setting.startswith(("model", "model.policy.train_vision")) for setting in offered)
     assert "layout=colocated" in offered
 

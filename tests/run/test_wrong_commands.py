@@ -58,7 +58,7 @@ EARLY = [
         "train.py experiment=warmstart_fake datamodule.collector.demonstrator.success_rate=2",
         "success_rate must be in (0, 1]",
     ),
-    ("train.py experiment=smoke engine=vllm trainer=ddp", "choose engine=vllm_remote"),
+    ("train.py experiment=smoke engine=vllm trainer=ddp", "choose engine=fleet"),
     (
         "train.py experiment=smoke trainer.max_epochs=0",
         "trainer.max_epochs must be a whole number of at least 1, got 0",
