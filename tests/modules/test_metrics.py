@@ -76,3 +76,13 @@ def test_an_update_that_saw_nothing_still_has_a_record_that_can_be_drawn():
     record = UpdateMeter().record(RolloutBatch(0, 0, []))
     assert record["advantage"].tolist() == [0.0]
     assert record["ratio"].tolist() == [1.0]
+
+
+def test_ranks_give_the_mean_of_everything_the_largest_of_all_and_the_mean_of_their_totals():
+    one, two = Averages(), Averages()
+    one.mean("a", 1.0, weight=3)
+    two.mean("a", 5.0)
+    for part, value in ((one, 2.0), (two, 4.0)):
+        part.total("total", value)
+        part.maximum("most", value)
+    assert Averages.of_ranks([one, two]).compute() == {"a": 2.0, "total": 3.0, "most": 4.0}  # (3 · 1 + 5) / 4
