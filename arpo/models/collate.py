@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from arpo.errors import ConfigError
+from arpo.errors import check_at_least
 from arpo.models.images import ImageProcessor, PackedPatches
 from arpo.models.tokenization import TokenizedTrajectory
 
@@ -81,8 +81,7 @@ def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     Raises:
         ConfigError: If `max_tokens` is not positive.
     """
-    if max_tokens < 1:
-        raise ConfigError(f"max_tokens must be at least 1, got {max_tokens}")
+    check_at_least(1, max_tokens=max_tokens)
     groups: list[list[int]] = []
     for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
         # The first of a group is its longest: the group's padded size is known before anything is added.

@@ -17,7 +17,7 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +94,7 @@ def make_tiny(
     """
     if hidden < 2 * HEAD_DIM or hidden % (2 * HEAD_DIM):
         raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
-    if layers < 1:
-        raise ConfigError(f"layers must be at least 1, got {layers}")
+    check_at_least(1, layers=layers)
     if not 0 < min_pixels <= max_pixels:
         raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {min_pixels} and {max_pixels}")
     largest_number = isqrt(max_pixels * 16 // 9)

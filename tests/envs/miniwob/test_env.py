@@ -125,7 +125,7 @@ def test_a_task_without_page_or_seed_is_refused_before_a_browser_starts(config):
         ({"scale": 2.0}, "needs a screen"),
         ({"scale": 0.0}, "positive"),
         ({"renderers": 0}, "renderers"),
-        ({"step_timeout_s": 0.0}, "positive"),
+        ({"step_timeout_s": 0.0}, "step_timeout_s must be above 0, got 0.0"),
         ({"executable": "no-such-browser"}, "apt-get install"),
     ],
 )
