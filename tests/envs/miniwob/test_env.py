@@ -134,6 +134,10 @@ def test_impossible_settings_are_refused_at_once(settings, fault):
         MiniWobEnv(**settings)
 
 
+def test_before_the_first_reset_there_is_no_browser():
+    assert MiniWobEnv(executable="true").browser_pid == 0
+
+
 def test_screen_and_page_coordinates_are_each_others_inverse():
     # 400 x 300 screen, 160 x 210 page: the window starts at ((400 - 160) / 2, (300 - 210) / 2) = (120, 45).
     geometry = Geometry((400, 300), (160, 210), 1.0)
