@@ -140,9 +140,10 @@ def kept(cfg: DictConfig) -> list[tuple[str, str]]:
     policy, engine = cfg.model.policy, cfg.engine
     inner = f" of {said(cfg, 'engine.make_engine')}" if "make_engine" in engine else ""
     what = "LoRA" if policy.get("lora") else "all weights"
+    strategy = said(cfg, "trainer.strategy") if cfg.trainer.get("strategy") else "one process"
     asleep = ", asleep during updates" if OmegaConf.select(cfg, "callbacks.weight_sync.colocated") else ""
     return [
-        ("strategy", f"{said(cfg, 'trainer.strategy')}, {what} in {policy.dtype}"),
+        ("strategy", f"{strategy}, {what} in {policy.dtype}"),
         ("engine", f"{said(cfg, 'engine')}{inner}{asleep}"),
         ("desktops", f"{said(cfg, 'env')} with {said(cfg, 'env.backend')}, with its deadlines"),
         ("update", f"{said(cfg, 'module')}, {cfg.module.minibatches} minibatches, {said(cfg, 'module.optimizer')}"),

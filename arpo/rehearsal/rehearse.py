@@ -6,6 +6,7 @@ python -m arpo rehearse experiment=arpo_subset32
 import hashlib
 import logging
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,9 @@ def main(overrides: Sequence[str]) -> int:
     except (ArpoError, HydraException, OmegaConfBaseException) as error:
         log.error("%s", error)  # noqa: TRY400
         return 2
+    except KeyboardInterrupt:
+        log.error("stopped by Ctrl-C")  # noqa: TRY400
+        return 128 + signal.SIGINT
     return 0
 
 

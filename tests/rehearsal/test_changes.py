@@ -50,13 +50,8 @@ def test_whatever_is_different_is_in_the_list(experiment, more):
     one, other = written(before), written(played.cfg)
     different = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
     listed = tuple(change.key for change in played.changes)
-    silent = {
-        "engine.replicas",  # written out, because it is computed from num_gpus, and lowered where it is large
-        "warmstart",
-        "resume",
-        "requires",
-    }
-    assert {key for key in different if not key.startswith(listed) and key.partition("=")[0] not in silent} == set()
+    written_out = {"engine.replicas"}  # computed from num_gpus, which becomes 0
+    assert {key for key in different if not key.startswith(listed)} <= written_out
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
