@@ -44,20 +44,25 @@ class Recast:
 
     Attributes:
         cfg: The composition, a copy.
-        changes: What is different so far, in the order in which it was changed.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = cfg.copy()
         OmegaConf.set_struct(self.cfg, value=False)
-        self.changes: list[Change] = []
+        self._changes: dict[str, Change] = {}
+
+    @property
+    def changes(self) -> list[Change]:
+        """What is different so far, in the order in which it was changed first."""
+        return list(self._changes.values())
 
     def put(self, key: str, value: object) -> None:
         """Put a value in the place of what a key has, whatever it has."""
         before = said(self.cfg, key)
         OmegaConf.update(self.cfg, key, value, merge=False, force_add=True)
         if (after := said(self.cfg, key)) != before:
-            self.changes.append(Change(key, before, after))
+            first = self._changes[key].before if key in self._changes else before
+            self._changes[key] = Change(key, first, after)
 
     def lower(self, key: str, most: int) -> None:
         """Put a number in the place of a larger one."""
@@ -72,7 +77,7 @@ def said(cfg: DictConfig, key: str) -> str:
     if isinstance(value, DictConfig):
         target = value.get("_target_")
         return str(target).rpartition(".")[2] if target else ", ".join(map(str, value)) or "nothing"
-    if isinstance(value, ListConfig):
+    if isinstance(value, list | ListConfig):
         return f"{value[0]} to {value[-1]}" if len(value) > 2 else ", ".join(map(str, value))
     return "nothing" if value is None else str(value)
 
@@ -173,7 +178,7 @@ def _processes(cfg: DictConfig) -> int:
     devices = cfg.trainer.devices
     if OmegaConf.select(cfg, "trainer.strategy") is None:
         return 1
-    return len(devices) if isinstance(devices, ListConfig) else devices
+    return devices if isinstance(devices, int) else len(devices)
 
 
 def _without_vllm(node: DictConfig) -> dict[str, Any]:

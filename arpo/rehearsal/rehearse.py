@@ -32,7 +32,7 @@ from arpo.run.warmstart import check_warmstart
 
 log = logging.getLogger(__name__)
 
-IMITATION = {"steps": 60, "batch_size": 8, "per_task": 16}
+IMITATION = {"steps": 120, "batch_size": 8, "per_task": 16, "collector.demonstrator.success_rate": 1.0}
 """The school of the tiny policy: afterwards most of what it says is an action, and hardly any is the right one."""
 
 

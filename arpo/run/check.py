@@ -137,7 +137,7 @@ def _check_layout(cfg: DictConfig) -> None:
         )
     on_node = cfg.gpus // cfg.trainer.num_nodes
     devices = cfg.trainer.devices
-    ranks = len(devices) if isinstance(devices, ListConfig) else devices
+    ranks = len(devices) if isinstance(devices, list | ListConfig) else devices
     if cfg.requires.get("gpus") and isinstance(ranks, int) and ranks > on_node:
         raise ConfigError(
             f"trainer.devices={devices} wants {ranks} GPUs of a node, and gpus={cfg.gpus} with "
