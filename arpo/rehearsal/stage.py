@@ -53,7 +53,8 @@ class Stage:
 
     def start(self, composition: Path, *overrides: str) -> None:
         """Start `train.py` with a composition, on every node."""
-        command = [sys.executable, str(PROGRAM), f"--config-path={composition.parent}", *overrides]
+        where = [f"--config-path={composition.parent}", f"--config-name={composition.stem}"]
+        command = [sys.executable, str(PROGRAM), *where, *overrides]  # Lightning adds overrides of its own behind
         port = _free_port()
         self._launchers = []
         for node in range(self._nodes):
@@ -62,7 +63,7 @@ class Stage:
                 output.flush()
                 place = {} if self._nodes == 1 else _of_torchrun(node, self._nodes, port)
                 launcher = subprocess.Popen(
-                    [*command, f"--config-name={composition.stem}"],
+                    command,
                     env={**self._environment, **place},
                     stdout=output,
                     stderr=subprocess.STDOUT,

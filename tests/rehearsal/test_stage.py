@@ -45,7 +45,7 @@ def failure(folder: Path, *overrides: str, until: str = "") -> str:
 
 def test_a_run_gets_its_composition_and_is_waited_for(program, tmp_path):
     program("time.sleep(0.1); print(sys.argv[1:])")
-    words = [f"--config-path={tmp_path}", "resume=auto", "--config-name=composition"]
+    words = [f"--config-path={tmp_path}", "--config-name=composition", "resume=auto"]
     assert str(words) in play(tmp_path, "resume=auto")
 
 
