@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from arpo.host.ray import OBJECT_STORE_BYTES, settle_environment
 
 
 @contextmanager
-def ray_nodes(resources: Sequence[Mapping[str, float]], directory: Path) -> Iterator[str]:
+def ray_nodes(resources: Sequence[Mapping[str, float]]) -> Iterator[str]:
     """Start a Ray cluster and yield its address; its processes end with the block.
+
+    Its files lie in `TMPDIR`, which a session makes short, because sockets are among them.
 
     Args:
         resources: Of each node, such as `docker:10.0.0.1`; the first one is the head.
-        directory: Where Ray keeps its files; short, because sockets lie in it.
     """
     from ray.cluster_utils import Cluster
 
@@ -24,7 +24,7 @@ def ray_nodes(resources: Sequence[Mapping[str, float]], directory: Path) -> Iter
     ]
     cluster = Cluster(
         initialize_head=True,
-        head_node_args={**head, "temp_dir": str(directory / "ray"), "include_dashboard": False},
+        head_node_args={**head, "include_dashboard": False},
     )
     try:
         for other in others:

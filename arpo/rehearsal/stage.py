@@ -138,9 +138,9 @@ def on_stage(folder: Path, nodes: int, desktops: int) -> Iterator[Stage]:
     try:
         with ExitStack() as stack:
             if nodes > 1:
-                session = stack.enter_context(Session.start(temporary))
+                stack.enter_context(Session.start(temporary))
                 rooms = [{f"docker:10.0.0.{node + 1}": float(desktops)} for node in range(nodes)]
-                environment["RAY_ADDRESS"] = stack.enter_context(ray_nodes(rooms, session.directory))
+                environment["RAY_ADDRESS"] = stack.enter_context(ray_nodes(rooms))
                 environment["RAY_AUTH_TOKEN"] = os.environ["RAY_AUTH_TOKEN"]
             yield Stage(folder, nodes, environment)
         _check_empty(label, temporary)
