@@ -115,7 +115,7 @@ def test_a_change_is_said_in_words():
     said = {change.key: (change.before, change.after) for change in recast("experiment=arpo_subset32").changes}
     assert said["env.make_env"] == ("OSWorldEnv", "DrawnDesktop")
     assert said["tasks.train"] == ("osworld_tasks", "fake_tasks")
-    assert said["trainer.devices"] == ("8", "2")
+    assert said["trainer.devices"] == ("0 to 7", "2")
     assert said["iterations"] == ("240", "3")
     assert "held_out" not in str(said)  # it is empty, and stays so
 
