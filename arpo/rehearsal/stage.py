@@ -31,6 +31,10 @@ NOT_INHERITED = ("ARPO_SESSION", "RAY_", "SLURM_", "CUDA_", "VLLM_")
 """Beginnings of variables that would lead a rehearsal to another session, another cluster or a GPU."""
 ERROR = re.compile(r"^\d\d:\d\d:\d\d ERROR +(.*?)(?=^\d\d:\d\d:\d\d [A-Z]|\Z)", re.MULTILINE | re.DOTALL)
 
+"""An error of ours in a log, to the next line of the log."""
+EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception): .+$", re.MULTILINE)
+"""The line of a traceback with the exception; Hydra writes more below it."""
+
 
 class StageError(ArpoError):
     """A rehearsal that went wrong; the message is what the real run would say."""
@@ -107,11 +111,13 @@ class Stage:
     def _last_words(self, node: int, otherwise: str) -> str:
         """Return the error that a launcher ended with."""
         said = self.output(node).read_text(errors="replace").rpartition("\n$ ")[2]
-        errors = ERROR.findall(said)
-        if errors:
-            return str(errors[-1]).strip()
-        lines = [line for line in said.splitlines() if line.strip()]
-        return f"{otherwise}; its last line, of {self.output(node)}: {lines[-1] if lines else 'none'}"
+        ours = ERROR.findall(said)
+        if ours:
+            return str(ours[-1]).strip()
+        # The first one: other ranks then say that they have lost the one that failed.
+        foreign = EXCEPTION.search(said)
+        lines = [line for line in said.splitlines() if line.strip()] or ["nothing"]
+        return f"{otherwise}; it said, in {self.output(node)}: {foreign[0] if foreign else lines[-1]}"
 
     def output(self, node: int) -> Path:
         """Return the file with what the processes of a node say."""

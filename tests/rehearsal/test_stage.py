@@ -57,11 +57,16 @@ def test_a_run_that_fails_is_quoted(program, tmp_path):
     assert failure(tmp_path) == "size must be above 0, got 0\nlower it"
 
 
-def test_of_a_run_that_fails_without_an_error_of_ours_the_last_line_is_quoted(program, tmp_path):
-    program('raise SystemExit("nobody foresaw this")')
+def test_of_a_run_that_fails_without_an_error_of_ours_the_first_exception_is_quoted(program, tmp_path):
+    program('print("RuntimeError: nobody foresaw this\\nRuntimeError: connection lost\\nset a variable"); sys.exit(1)')
     said = failure(tmp_path)
-    assert said.startswith("the run ended with exit status 1 before its end; its last line, of ")
-    assert said.endswith("nobody foresaw this")
+    assert said.startswith("the run ended with exit status 1 before its end; it said, in ")
+    assert said.endswith(": RuntimeError: nobody foresaw this")
+
+
+def test_of_a_run_that_fails_without_any_error_the_last_line_is_quoted(program, tmp_path):
+    program('print("usage"); print("a last word\\n"); sys.exit(3)')
+    assert failure(tmp_path).endswith(": a last word")
 
 
 def test_an_error_of_an_earlier_start_is_not_quoted(program, tmp_path):
