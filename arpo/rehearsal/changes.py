@@ -53,7 +53,7 @@ class Recast:
 
     @property
     def changes(self) -> list[Change]:
-        """What is different so far, in the order in which it was changed first."""
+        """All that is different so far, in the order in which it was changed first."""
         return list(self._changes.values())
 
     def put(self, key: str, value: object) -> None:

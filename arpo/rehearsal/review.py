@@ -1,4 +1,4 @@
-"""What a rehearsed run left on disk, and whether it is what a run must leave."""
+"""The traces of a rehearsed run on disk, and whether they are those of a run that went well."""
 
 import json
 from pathlib import Path
