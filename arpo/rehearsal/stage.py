@@ -76,12 +76,21 @@ class Stage:
             self._launchers.append(launcher)
 
     def wait_until(self, happened: Callable[[], bool], what: str) -> None:
-        """Wait until something has happened while all launchers live.
+        """Wait until something has happened.
 
         Raises:
-            StageError: If one of them ends before, or it takes too long.
+            StageError: If a launcher fails before, all of them end before, or it takes too long.
         """
-        self._wait(happened, what)
+        deadline = time.monotonic() + PATIENCE_S
+        while not happened():
+            codes = [launcher.poll() for launcher in self._launchers]
+            failed = [node for node, code in enumerate(codes) if code]
+            if failed or (None not in codes and not happened()):
+                node = failed[0] if failed else 0
+                raise StageError(self._last_words(node, f"the run ended with exit status {codes[node]} before {what}"))
+            if time.monotonic() > deadline:
+                raise StageError(f"the run did not come to {what} within {PATIENCE_S:.0f} s: see {self.output(0)}")
+            time.sleep(0.05)
 
     def wait(self) -> None:
         """Wait until all launchers have ended well.
@@ -89,24 +98,13 @@ class Stage:
         Raises:
             StageError: If one of them fails, or it takes too long.
         """
-        self._wait(lambda: all(launcher.returncode == 0 for launcher in self._launchers), "its end", ends=True)
+        self.wait_until(lambda: all(launcher.poll() == 0 for launcher in self._launchers), "its end")
 
     def kill(self) -> None:
         """Kill the launchers, as `kill -9` does."""
         for launcher in self._launchers:
             launcher.kill()
             launcher.wait()
-
-    def _wait(self, happened: Callable[[], bool], what: str, *, ends: bool = False) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not happened():
-            codes = [launcher.poll() for launcher in self._launchers]
-            for node, code in enumerate(codes):
-                if code or (code == 0 and not ends and not happened()):
-                    raise StageError(self._last_words(node, f"the run ended with exit status {code} before {what}"))
-            if time.monotonic() > deadline:
-                raise StageError(f"the run did not come to {what} within {PATIENCE_S:.0f} s: see {self.output(0)}")
-            time.sleep(0.05)
 
     def _last_words(self, node: int, otherwise: str) -> str:
         """Return the error that a launcher ended with."""

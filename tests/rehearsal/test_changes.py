@@ -7,6 +7,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.errors import ConfigError
+from arpo.models.tiny import make_tiny
 from arpo.rehearsal import changes
 from arpo.rehearsal.changes import Recast, kept, with_small_numbers, with_stand_ins
 from arpo.rehearsal.rehearse import recast_of
@@ -80,19 +81,19 @@ def test_the_paper_s_runs_are_played_with_their_own_parts(experiment):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "processes", "nodes", "engines"),
+    ("overrides", "processes", "nodes", "engines", "gpus"),
     [
-        (("experiment=arpo_subset32",), 2, 1, 2),
-        (("experiment=arpo_subset32", "layout=split"), 2, 1, 1),
-        (("experiment=arpo_full",), 1, 2, 1),
-        (("experiment=arpo_full", "layout=split", "serving_gpus=2"), 1, 2, 1),
-        (("experiment=arpo_subset32", "gpus=1"), 1, 1, 1),
+        (("experiment=arpo_subset32",), 2, 1, 2, 2),
+        (("experiment=arpo_subset32", "layout=split"), 2, 1, 1, 3),  # two train and one serves
+        (("experiment=arpo_full",), 1, 2, 1, 2),
+        (("experiment=arpo_full", "layout=split", "serving_gpus=2"), 1, 2, 1, 4),  # of each of two nodes, one serves
+        (("experiment=arpo_subset32", "gpus=1"), 1, 1, 1, 1),
     ],
 )
-def test_ranks_and_engines_are_as_many_as_fit_on_two_cores(overrides, processes, nodes, engines):
+def test_ranks_and_engines_are_as_many_as_fit_on_two_cores(overrides, processes, nodes, engines, gpus):
     cfg = recast(*overrides).cfg
     assert (cfg.trainer.devices, cfg.trainer.num_nodes, cfg.engine.replicas) == (processes, nodes, engines)
-    assert (cfg.trainer.accelerator, cfg.engine.num_gpus) == ("cpu", 0)
+    assert (cfg.trainer.accelerator, cfg.engine.num_gpus, cfg.gpus) == ("cpu", 0, gpus)
 
 
 def test_without_a_vllm_for_cpus_transformers_plays(monkeypatch):
@@ -152,6 +153,14 @@ REFUSED = [
 def test_what_the_real_run_would_refuse_is_refused_in_its_words(overrides, words, tmp_path):
     with pytest.raises(ConfigError, match=words):
         recast_of(compose("train", overrides), tmp_path / "run", tmp_path / "policy")
+
+
+def test_a_context_that_the_run_s_own_model_does_not_take_is_refused_though_the_stand_in_would_take_it(tmp_path):
+    policy = make_tiny(tmp_path / "policy", corpus=(), context=65536)
+    own = make_tiny(tmp_path / "own", corpus=(), context=2048)
+    words = compose("train", ["experiment=arpo_subset32", f"model.path={own}"])
+    with pytest.raises(ConfigError, match="max_context=65536 is above the 2048 tokens"):
+        recast_of(words, tmp_path / "run", policy)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
