@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
 from arpo.display.drawing import ending, film_strip
+from arpo.errors import ConfigError, check_at_least
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import Group, RolloutBatch, Step, Trajectory
@@ -30,14 +31,16 @@ class TrajectoryLog(RolloutCallback):
         columns: Steps side by side in a strip.
         rows: Rows of a strip at most; of longer episodes it shows the beginning and the end.
         width: Of one screenshot in a strip, in pixels, about.
+
+    Raises:
+        ConfigError: If a number is impossible.
     """
 
     def __init__(self, *, every_n_iterations: int = 10, columns: int = 5, rows: int = 3, width: int = 320) -> None:
-        if min(every_n_iterations, columns, rows) < 1 or columns * rows < 2 or width < 64:
-            raise ValueError(
-                "every_n_iterations, columns and rows must be at least 1, a strip must have room for 2 pictures of at "
-                f"least 64 pixels, got {every_n_iterations=}, {columns=}, {rows=}, {width=}"
-            )
+        check_at_least(1, every_n_iterations=every_n_iterations, columns=columns, rows=rows)
+        check_at_least(64, width=width)
+        if columns * rows < 2:
+            raise ConfigError(f"a strip must have room for 2 screenshots, got {columns=} and {rows=}")
         self.every_n_iterations = every_n_iterations
         self.columns, self.rows, self.width = columns, rows, width
 

@@ -18,7 +18,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from arpo.errors import ConfigError, EngineError
+from arpo.errors import EngineError, check_at_least
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, check_length
@@ -62,8 +62,7 @@ class HfEngine(PumpedEngine):
             ConfigError: If an argument is impossible, or the model takes no such contexts.
         """
         torch_dtype = dtype_of(dtype)
-        if min(max_batch, max_model_len) < 1:
-            raise ConfigError(f"max_batch and max_model_len must be at least 1, got {max_batch} and {max_model_len}")
+        check_at_least(1, max_batch=max_batch, max_model_len=max_model_len)
         check_context(path, max_model_len)
         before_start()
         chat = ChatTokenizer(path)

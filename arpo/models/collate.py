@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from arpo.errors import ConfigError
+from arpo.errors import check_at_least
 from arpo.models.images import ImageProcessor
 from arpo.models.tokenization import TokenizedTrajectory
 from arpo.models.transfer import to_device
@@ -122,8 +122,7 @@ def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     Raises:
         ConfigError: If `max_tokens` is not positive.
     """
-    if max_tokens < 1:
-        raise ConfigError(f"max_tokens must be at least 1, got {max_tokens}")
+    check_at_least(1, max_tokens=max_tokens)
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     starts = _cuts([lengths[position] for position in order], max_tokens)
     return [order[start:end] for start, end in pairwise([*starts, len(order)])]

@@ -17,7 +17,7 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least
 
 log = logging.getLogger(__name__)
 
@@ -101,10 +101,7 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
         raise ConfigError(f"full_attention must name layers 0 to {VISION_DEPTH - 1}, got {list(full_attention)}")
     if hidden < 2 * HEAD_DIM or hidden % (2 * HEAD_DIM):
         raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
-    if layers < 1:
-        raise ConfigError(f"layers must be at least 1, got {layers}")
-    if context < 1:
-        raise ConfigError(f"context must be at least 1, got {context}")
+    check_at_least(1, layers=layers, context=context)
     if not 0 < min_pixels <= max_pixels:
         raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {min_pixels} and {max_pixels}")
     largest_number = isqrt(max_pixels * 16 // 9)

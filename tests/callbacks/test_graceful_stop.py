@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from arpo.callbacks.graceful_stop import GracefulStop
+from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from tests.callbacks.support import IdleModule, fit
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -92,3 +92,10 @@ def test_an_error_in_training_brings_the_handlers_back_too(run, handlers):
     with pytest.raises(RuntimeError, match="diverged"):
         run(IdleModule(at_step=fail))
     assert installed() == handlers
+
+
+def test_before_training_sigterm_ends_the_process_with_what_a_shell_expects():
+    end_on_sigterm()
+    with pytest.raises(SystemExit) as ended:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 143  # 128 + 15

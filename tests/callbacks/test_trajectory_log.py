@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from arpo.agent.actions import Click, TypeText, Wait
 from arpo.callbacks.trajectory_log import TrajectoryLog, as_markdown, choose
+from arpo.errors import ConfigError
 from arpo.run.loggers import TensorBoardLogger
 from arpo.types import Outcome
 from tests.callbacks.support import fit, make_group, make_trajectory
@@ -78,5 +79,11 @@ def test_without_tensorboard_nothing_is_drawn(tmp_path: Path, make_collector) ->
 
 
 def test_a_strip_without_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="columns=0"):
-        TrajectoryLog(columns=0)
+    TrajectoryLog(every_n_iterations=1, columns=2, rows=1, width=64)
+    for options, message in (
+        ({"columns": 0}, "columns must be at least 1, got 0"),
+        ({"width": 63}, "width must be at least 64, got 63"),
+        ({"columns": 1, "rows": 1}, "room for 2 screenshots"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            TrajectoryLog(**options)

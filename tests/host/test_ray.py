@@ -2,11 +2,14 @@
 
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+from arpo.errors import ConfigError
 from arpo.host.labels import LABEL_VARIABLE
-from arpo.host.ray import RayRuntime, worker_environment
+from arpo.host.ray import RayRuntime, _ray_directory, worker_environment
+from arpo.host.session import MAX_DIRECTORY_LENGTH
 
 
 class SlowToStart(threading.Thread):
@@ -80,6 +83,15 @@ def test_the_ray_of_a_cluster_lives_on(monkeypatch: pytest.MonkeyPatch):
     runtime.acquire().result()
     runtime.release().result()
     assert ray.runs
+
+
+def test_the_files_of_ray_lie_in_the_session_whose_name_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch):
+    for directory, expected in ((None, None), (Path("/tmp/s"), "/tmp/s/ray")):
+        monkeypatch.setattr("arpo.host.ray.session_directory", lambda directory=directory: directory)
+        assert _ray_directory() == expected
+    monkeypatch.setattr("arpo.host.ray.session_directory", lambda: Path("/tmp") / (MAX_DIRECTORY_LENGTH * "s"))
+    with pytest.raises(ConfigError, match="too long for the sockets of Ray"):
+        _ray_directory()
 
 
 def test_a_worker_is_labelled_as_its_session_is(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import ray
 import torch
-from ray.cluster_utils import Cluster
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError, EngineGoneError, WeightSyncError
@@ -197,23 +196,6 @@ def test_the_episodes_of_a_dead_replica_go_to_another_one() -> None:
         together(fleet.generate(named("a")))
     with pytest.raises(EngineError):
         asyncio.run(fleet.close())
-
-
-@pytest.mark.slow
-def test_replicas_get_the_first_gpus_of_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 4})
-    try:
-        cluster.add_node(num_cpus=0, num_gpus=4)
-        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        fleet = FleetEngine(Who, replicas=2, nodes=2, num_gpus=1)
-        gpus = [reply.token_ids[0] for (reply,) in asyncio.run(ask(fleet, [ASK]))]
-        assert sorted(gpus) == [0, 0, 1, 1]  # of four on each of two nodes
-        asyncio.run(fleet.close())
-        with pytest.raises(ConfigError, match=r"want 6 GPUs on 2 node\(s\), there are 4, 4"):
-            FleetEngine(Who, replicas=3, nodes=2, num_gpus=2)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 @pytest.mark.slow

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hydra import compose, initialize_config_dir
 
 from arpo.errors import ConfigError
+from arpo.models.tiny import make_tiny
+from arpo.run.build import register_resolvers
+from arpo.run.check import check_training
 from arpo.run.warmstart import check_warmstart, ensure_model, policy_of, wait_or_kill
 
 ROOT = Path(__file__).parent.parent.parent
@@ -46,6 +50,15 @@ def entry_point(tmp_path, monkeypatch):
         return tmp_path
 
     return make
+
+
+def test_a_warm_start_that_was_killed_may_start_again(tmp_path):
+    """The model that it had made takes shorter conversations than an engine would be asked for, by default."""
+    make_tiny(tmp_path / "model", corpus=("wait",))
+    register_resolvers()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose("train", ["experiment=warmstart_fake", f"paths.run_dir={tmp_path}", "resume=auto"])
+    check_training(cfg)
 
 
 def test_a_missing_policy_is_made_by_the_warm_start(entry_point):

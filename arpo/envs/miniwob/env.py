@@ -17,7 +17,7 @@ from arpo.envs.miniwob.chromium import ChromiumError, find_chromium
 from arpo.envs.miniwob.tab import Geometry, Tab
 from arpo.envs.miniwob.tasks import known_pages, pages_directory
 from arpo.envs.protocol import StepResult
-from arpo.errors import ConfigError, EnvError, TaskFormatError, env_boundary
+from arpo.errors import ConfigError, EnvError, TaskFormatError, check_at_least, check_positive, env_boundary
 from arpo.types import Observation, Task
 
 log = logging.getLogger(__name__)
@@ -85,10 +85,8 @@ class MiniWobEnv:
         reset_timeout_s: float = 30.0,
         step_timeout_s: float = 15.0,
     ) -> None:
-        if min(renderers, tabs) < 1:
-            raise ConfigError(f"renderers and tabs must be at least 1, got {renderers} and {tabs}")
-        if min(reset_timeout_s, step_timeout_s) <= 0:
-            raise ConfigError(f"timeouts must be positive, got reset {reset_timeout_s}, step {step_timeout_s}")
+        check_at_least(1, renderers=renderers, tabs=tabs)
+        check_positive(reset_timeout_s=reset_timeout_s, step_timeout_s=step_timeout_s)
         self._geometry = Geometry((screen[0], screen[1]), (viewport[0], viewport[1]), scale)
         self._executable = find_chromium(executable)
         pages_directory()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least
 from arpo.host.container_spec import ContainerSpec
 
 SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
@@ -43,8 +43,7 @@ def virtual_machine(
     """
     if disk is None:
         raise ConfigError("OSWorld's machine needs its disk: set ARPO_OSWORLD_DISK to the path of Ubuntu.qcow2")
-    if cores < 1:
-        raise ConfigError(f"cores of a virtual machine must be at least 1, got {cores}")
+    check_at_least(1, cores=cores)
     environment = {"DISK_SIZE": DISK_SIZE, "RAM_SIZE": f"{memory_mb}M", "CPU_CORES": str(cores)}
     return ContainerSpec(
         image=image,

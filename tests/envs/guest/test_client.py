@@ -178,6 +178,22 @@ def test_a_file_that_is_not_there_is_none(server, guest):
     assert guest.file("~/there") == b"text"
 
 
+def test_programs_windows_and_keys_are_asked_for_by_their_routes(server, guest):
+    window = {"window_name": "Editor", "strict": True, "by_class": False}
+    guest.launch("mousepad", shell=True)
+    guest.open_file("/home/user/list.txt")
+    guest.activate_window("Editor", strict=True)
+    guest.close_window("Editor", strict=True)
+    guest.reset()
+    assert [(path, json.loads(body)) for _, path, body, _ in server.asked] == [
+        ("/setup/launch", {"command": "mousepad", "shell": True}),
+        ("/setup/open_file", {"path": "/home/user/list.txt"}),
+        ("/setup/activate_window", window),
+        ("/setup/close_window", window),
+        ("/setup/reset", {}),
+    ]
+
+
 def test_what_is_no_json_is_an_error(server, guest):
     server.behave = lambda request: request.reply(b"<html>")
     with pytest.raises(EnvError, match="where JSON was due"):

@@ -1,35 +1,58 @@
-"""The connection to a browser, without a browser."""
+"""The connection to a browser, on a script that speaks as one."""
 
+import sys
 import time
-from concurrent.futures import Future
-from threading import Timer
 
 import pytest
 
 from arpo.envs.miniwob.chromium import Browser
 from arpo.errors import EnvError
 
+pytestmark = pytest.mark.timeout(30)  # an error here is a wait without end
 
-class Silent(Browser):
-    """A browser that answers after five seconds."""
+SPEAKS_AS_A_BROWSER = """\
+#!{python}
+import json, os
+buffer = b""
+while chunk := os.read(3, 65536):
+    *messages, buffer = (buffer + chunk).split(b"\\0")
+    for message in map(json.loads, messages):
+        if message["method"] == "Browser.close":
+            raise SystemExit
+        if message["method"] == "Page.hang":
+            continue
+        said = [dict(id=message["id"], result=dict(product="Script/1"))]
+        if message["method"] == "Page.crash":
+            said.append(dict(method="Inspector.targetCrashed", params=dict(), sessionId=message["sessionId"]))
+        for each in said:
+            os.write(4, json.dumps(each).encode() + b"\\0")
+"""
 
-    def __init__(self) -> None:
-        self.killed = ""
 
-    def send(self, *_: object) -> Future[str]:
-        answer: Future[str] = Future()
-        timer = Timer(5.0, answer.set_result, ["too late"])
-        timer.daemon = True
-        timer.start()
-        return answer
-
-    def kill(self, reason: str) -> None:
-        self.killed = reason
+@pytest.fixture
+def browser(tmp_path):
+    script = tmp_path / "browser"
+    script.write_text(SPEAKS_AS_A_BROWSER.format(python=sys.executable))
+    script.chmod(0o755)
+    browser = Browser(str(script))
+    yield browser
+    browser.close()
 
 
-def test_a_browser_that_does_not_answer_in_time_is_killed():
-    browser, started = Silent(), time.monotonic()
-    with pytest.raises(EnvError, match=r"Page\.navigate: no answer in time; the browser was killed"):
-        browser.call("Page.navigate", timeout_s=0.05)
+def test_a_browser_that_does_not_answer_in_time_is_killed(browser):
+    started = time.monotonic()
+    with pytest.raises(EnvError, match=r"Page\.hang: no answer in time; the browser was killed"):
+        browser.call("Page.hang", timeout_s=0.05)
     assert time.monotonic() - started < 4.0
-    assert browser.killed == "Page.navigate hung"
+    assert not browser.alive
+
+
+def test_a_page_that_crashes_is_a_fault_of_its_own_session_alone(browser):
+    lost, others = (browser.event(session, "Page.loadEventFired") for session in ("a", "b"))
+    hanging = browser.send("Page.hang", session="a")
+    browser.call("Page.crash", session="a", timeout_s=10.0)
+    for future in (lost, hanging):
+        with pytest.raises(EnvError, match="the page's renderer crashed"):
+            future.result(10.0)
+    assert not others.done()
+    assert browser.alive

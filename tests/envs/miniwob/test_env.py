@@ -125,13 +125,17 @@ def test_a_task_without_page_or_seed_is_refused_before_a_browser_starts(config):
         ({"scale": 2.0}, "needs a screen"),
         ({"scale": 0.0}, "positive"),
         ({"renderers": 0}, "renderers"),
-        ({"step_timeout_s": 0.0}, "positive"),
+        ({"step_timeout_s": 0.0}, "step_timeout_s must be above 0, got 0.0"),
         ({"executable": "no-such-browser"}, "apt-get install"),
     ],
 )
 def test_impossible_settings_are_refused_at_once(settings, fault):
     with pytest.raises(ConfigError, match=fault):
         MiniWobEnv(**settings)
+
+
+def test_before_the_first_reset_there_is_no_browser():
+    assert MiniWobEnv(executable="true").browser_pid == 0
 
 
 def test_screen_and_page_coordinates_are_each_others_inverse():
