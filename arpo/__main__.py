@@ -1,4 +1,4 @@
-"""List of what a person can do here: `python -m arpo`; `doctor` examines this machine, `plan` a run."""
+"""List of what a person can do here: `python -m arpo`; `doctor` examines this machine, `plan` and `rehearse` a run."""
 
 import sys
 from collections.abc import Sequence
@@ -17,6 +17,10 @@ COMMANDS = {
     "plan": (
         "python -m arpo plan experiment=… gpus=8 gpu=h100-80",
         "Compute memory, time and disk of a run before anything is rented.",
+    ),
+    "rehearse": (
+        "python -m arpo rehearse experiment=…",
+        "Play a run small on this machine, stand-ins for GPUs and desktops, with a crash on the way.",
     ),
     "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
     "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
@@ -42,19 +46,28 @@ def main(words: Sequence[str]) -> int:
             from arpo.run.doctor import main as examine
 
             return examine()
-        case ["plan", *overrides]:
-            from arpo.run.entry import quiet
-
-            quiet()  # before the libraries are imported that read it then
-            from arpo.run.plan import main as plan
-
-            return plan(overrides)
+        case ["plan" | "rehearse" as word, *overrides]:
+            return compute(word, overrides)
         case [word] if word in COMMANDS:
             said = f"`python -m arpo {word}` is not a command of its own; type `{COMMANDS[word][0]}`"
         case _:
             said = f"`python -m arpo` does not know {' '.join(words)!r}; without a word it lists what you can do"
     sys.stderr.write(f"{said}.\n")
     return 2
+
+
+def compute(word: str, overrides: Sequence[str]) -> int:
+    """Run a command that takes the overrides of a run, and return its exit status."""
+    from arpo.run.entry import quiet
+
+    quiet()  # before the libraries are imported that read it then
+    if word == "plan":
+        from arpo.run.plan import main as plan
+
+        return plan(overrides)
+    from arpo.rehearsal.rehearse import main as rehearse
+
+    return rehearse(overrides)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,23 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path
 
 RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").glob("*.py")}
 
+REHEARSAL = {"arpo/rehearsal/rehearse.py", "arpo/rehearsal/changes.py"}
+
 HEAVY = {
-    "ray": {"arpo/host/ray.py", "arpo/envs/pool/ray.py", "arpo/inference/remote.py", "arpo/inference/fleet.py"},
+    "ray": {
+        "arpo/host/ray.py",
+        "arpo/host/cluster.py",
+        "arpo/envs/pool/ray.py",
+        "arpo/inference/remote.py",
+        "arpo/inference/fleet.py",
+    },
     "vllm": {"arpo/inference/vllm.py"},
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},
     "peft": {"arpo/models/lora.py"},
     "tensorboard": {"arpo/run/loggers.py"},
-    "hydra": {"train.py", "evaluate.py", *RUN},
-    "omegaconf": {"train.py", "evaluate.py", *RUN},
+    "hydra": {"train.py", "evaluate.py", *REHEARSAL, *RUN},
+    "omegaconf": {"train.py", "evaluate.py", *REHEARSAL, *RUN},
 }
 """A library, and the only files that may import it."""
 FILE_LINES = 400

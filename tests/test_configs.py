@@ -322,6 +322,8 @@ def test_a_layout_says_which_gpus_train_and_which_serve(overrides, devices, node
         (("layout=split", "serving_gpus=0", "gpus=2"), "serving_gpus=0 must be at least 1"),
         (("layout=split", "trainer.num_nodes=2", "gpus=7"), "gpus=7 must be a multiple of trainer.num_nodes=2"),
         (("layout=colocated", "gpus=2", "engine.replicas=3"), r"engine.replicas=3 .* than the 2 GPUs"),
+        (("layout=colocated", "gpus=2", "trainer.devices=3"), r"trainer.devices=3 wants 3 GPUs of a node, .* are 2"),
+        (("layout=split", "gpus=2", "trainer.devices=[0,1,2]"), r"trainer.devices=\[0, 1, 2\] wants 3 GPUs"),
     ],
 )
 def test_a_layout_that_cannot_be_is_refused(overrides, words):

@@ -31,6 +31,13 @@ def test_plan_gets_the_words_after_it(monkeypatch):
     assert main(["plan", "gpus=8", "gpu=h100-80"]) == 3
 
 
+def test_a_rehearsal_gets_the_words_after_it(monkeypatch):
+    from arpo.rehearsal import rehearse
+
+    monkeypatch.setattr(rehearse, "main", lambda words: 3 if words == ["experiment=smoke", "seed=1"] else 4)
+    assert main(["rehearse", "experiment=smoke", "seed=1"]) == 3
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -78,6 +78,8 @@ def check_command(words: list[str]) -> None:
                 check_composes("train.py", shlex.split(word.removeprefix("ARGS=")))
     elif arguments[:3] == ["-m", "arpo", "plan"]:
         check_composes("plan", arguments[3:])
+    elif arguments[:3] == ["-m", "arpo", "rehearse"]:
+        check_composes("train.py", arguments[3:])
     elif arguments[:2] == ["-m", "arpo"]:
         assert arguments[2:] in ([], ["doctor"]), f"python -m arpo knows no {arguments[2:]}"
     elif program == "python":

@@ -75,6 +75,11 @@ def end_processes(label: str, directory: Path | None = None, variable: str = LAB
     return len(ended)
 
 
+def count_processes(label: str, directory: Path | None = None, variable: str = LABEL_VARIABLE) -> int:
+    """Return how many processes `end_processes` would end now."""
+    return len(_marked_processes(variable, label, directory))
+
+
 def _marked_processes(variable: str, label: str, directory: Path | None) -> list[psutil.Process]:
     """Find the processes of a label with their descendants, without this process and its ancestors."""
     myself = psutil.Process()

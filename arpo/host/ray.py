@@ -68,10 +68,7 @@ class RayRuntime:
         if os.environ.get("RAY_ADDRESS"):
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
         else:
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one into the home directory
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Ray's workers are as nice as can be by default: on a busy machine a browser would starve.
-            os.environ.setdefault("RAY_worker_niceness", "0")
+            settle_environment()
             ray.init(
                 num_cpus=0,  # no worker processes in advance
                 object_store_memory=_object_store_bytes(),
@@ -92,6 +89,14 @@ class RayRuntime:
 
 
 RAY = RayRuntime()
+
+
+def settle_environment() -> None:
+    """Set, unless they are set, the variables that a Ray reads which this process starts."""
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one into the home directory
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's workers are as nice as can be by default: on a busy machine a browser would starve.
+    os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 def worker_environment() -> dict[str, str]:

@@ -1,9 +1,11 @@
 """From the configuration to objects, and what the configuration itself says."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import hydra
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -11,6 +13,15 @@ from omegaconf import DictConfig, OmegaConf
 from arpo.errors import ArpoError, ConfigError
 from arpo.run.folder import run_name
 from arpo.run.warmstart import policy_of
+
+CONF = Path(__file__).parent.parent.parent / "conf"
+
+
+def compose(name: str, overrides: Sequence[str]) -> DictConfig:
+    """Return a file of conf/ with what a person typed; `paths.run_dir` is known only where Hydra starts a run."""
+    register_resolvers()
+    with hydra.initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
+        return hydra.compose(name, [*overrides])
 
 
 def register_resolvers() -> None:

@@ -4,6 +4,7 @@ Cheap checks come first: whatever can be said without importing torch is said wi
 """
 
 import os
+import pydoc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,15 +32,16 @@ def check_training(cfg: DictConfig) -> None:
         ConfigError: With what is wrong and what to do; nothing was started or written.
     """
     quiet()
-    _check_tasks(cfg)
+    check_tasks(cfg)
     check_resume(cfg.resume, cfg.paths.checkpoints)
     refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
     preflight(_plain(cfg.requires), required_model(cfg))
-    _check_values(cfg)
+    check_values(cfg)
     if cfg.warmstart is not None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output)
     imitates = "make_model" in cfg.datamodule  # it asks no engine anything
-    _check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates else ())
+    check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates else ())
+    check_callbacks(cfg)
     _check_memory(cfg)
 
 
@@ -57,15 +59,15 @@ def check_evaluation(cfg: DictConfig) -> None:
     if cfg.export is not None:
         return
     cfg.model.path = str(cfg.checkpoint)
-    _check_tasks(cfg)
+    check_tasks(cfg)
     if not isinstance(cfg.lists, ListConfig) or not cfg.lists:
         raise ConfigError(f"lists={cfg.lists} must be names in brackets, such as lists=[{', '.join(cfg.tasks)}]")
     absent = [name for name in cfg.lists if name not in cfg.tasks]
     if absent:
         raise ConfigError(f"lists={list(cfg.lists)}: there is no list {absent[0]}, there are {', '.join(cfg.tasks)}")
     preflight(_plain(cfg.requires), None)
-    _check_values(cfg)
-    _check_constructors(cfg, WITHOUT_A_TRAINER)
+    check_values(cfg)
+    check_constructors(cfg, WITHOUT_A_TRAINER)
     if "selection" in cfg:
         build(cfg.selection).check_attempts(cfg.evaluation.rollouts_per_task)
 
@@ -99,8 +101,12 @@ def check_export(export: str | None, checkpoint: Path) -> None:
         raise ConfigError(f"checkpoint={checkpoint} is a directory that engines load already: copy it instead")
 
 
-def _check_values(cfg: DictConfig) -> None:
-    """Check what belongs to no constructor, and what two of them must agree on."""
+def check_values(cfg: DictConfig) -> None:
+    """Check what belongs to no constructor, and what two of them must agree on.
+
+    Raises:
+        ConfigError: With the key, its value and what is allowed.
+    """
     try:
         OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
@@ -131,6 +137,13 @@ def _check_layout(cfg: DictConfig) -> None:
             f"gpus={cfg.gpus} must be a multiple of trainer.num_nodes={cfg.trainer.num_nodes}: it counts all nodes"
         )
     on_node = cfg.gpus // cfg.trainer.num_nodes
+    devices = cfg.trainer.devices
+    ranks = len(devices) if isinstance(devices, list | ListConfig) else devices
+    if cfg.requires.get("gpus") and isinstance(ranks, int) and ranks > on_node:
+        raise ConfigError(
+            f"trainer.devices={devices} wants {ranks} GPUs of a node, and gpus={cfg.gpus} with "
+            f"trainer.num_nodes={cfg.trainer.num_nodes} are {on_node}: lower trainer.devices, or raise gpus"
+        )
     serving = cfg.get("serving_gpus", on_node)
     if "serving_gpus" in cfg and not 1 <= serving < on_node:
         raise ConfigError(
@@ -151,8 +164,12 @@ def _check_layout(cfg: DictConfig) -> None:
         )
 
 
-def _check_tasks(cfg: DictConfig) -> None:
-    """Check that the tasks were written for the environment, where both are ours."""
+def check_tasks(cfg: DictConfig) -> None:
+    """Check that the tasks were written for the environment, where both are ours.
+
+    Raises:
+        ConfigError: With tasks and environment, and what to choose.
+    """
     env = _room(OmegaConf.select(cfg, "env.make_env._target_"))
     for name, node in cfg.tasks.items():
         room = _room_of_tasks(node)
@@ -175,8 +192,16 @@ def _room(target: str | None) -> str | None:
     return str(target).split(".")[2] if str(target).startswith("arpo.envs.") else None
 
 
-def _check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
-    """Check the arguments of all constructors, light ones first."""
+def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
+    """Check the arguments of all constructors, light ones first.
+
+    Args:
+        cfg: The configuration.
+        parts: Keys at its top that count; all by default.
+
+    Raises:
+        ConfigError: With what a constructor says, and its key.
+    """
     for rooms in STAGES:
         check_arguments(cfg, rooms)
         try_constructors(cfg, rooms, parts)
@@ -200,6 +225,29 @@ def _check_memory(cfg: DictConfig) -> None:
         raise ConfigError(
             f"this run does not fit the GPUs here:\n{lines}\n`python -m arpo plan` with the same words says what helps"
         )
+
+
+def check_callbacks(cfg: DictConfig) -> None:
+    """Check that a callback takes what the policy learns to the engine.
+
+    Raises:
+        ConfigError: When there is none.
+    """
+    from arpo.callbacks.weight_sync import WeightSync
+    from arpo.datamodules.rollouts import RolloutDataModule
+
+    if not _is_a(cfg.datamodule, RolloutDataModule) or any(_is_a(node, WeightSync) for node in cfg.callbacks.values()):
+        return
+    raise ConfigError(
+        "no callback sends the policy to the engine, which would go on with the weights that it started with: put "
+        "callbacks.weight_sync back"
+    )
+
+
+def _is_a(node: object, kind: type) -> bool:
+    """Return whether a node builds an object of a class."""
+    target = pydoc.locate(str(node.get("_target_"))) if isinstance(node, DictConfig) else None
+    return isinstance(target, type) and issubclass(target, kind)
 
 
 def _plain(node: DictConfig) -> Mapping[str, object]:

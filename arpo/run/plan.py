@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -27,11 +26,11 @@ from arpo.plan.longest import Longest
 from arpo.plan.model import stand_in
 from arpo.plan.report import Plan
 from arpo.plan.update import Simulated, simulate
-from arpo.run.build import build, register_resolvers
+from arpo.run.build import CONF, build
+from arpo.run.build import compose as compose_file
 
 log = logging.getLogger(__name__)
 
-CONF = Path(__file__).parent.parent.parent / "conf"
 PIXELS = (56 * 56, 14 * 14 * 4 * 16384)
 """The smallest and the largest picture that Qwen2.5-VL's processor makes."""
 RECOMMENDED = 3
@@ -58,9 +57,7 @@ def main(overrides: Sequence[str]) -> int:
 
 def compose(overrides: Sequence[str]) -> DictConfig:
     """Return conf/plan.yaml with what a person typed."""
-    register_resolvers()
-    with hydra.initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        return hydra.compose("plan", [*overrides])
+    return compose_file("plan", overrides)
 
 
 def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:

@@ -31,18 +31,23 @@ def preflight(requires: Mapping[str, object], model_path: str | Path | None) -> 
     Raises:
         ConfigError: One line for each missing piece, with what to do about it.
     """
+    missing = missing_here(requires, model_path)
+    if missing:
+        lines = "\n".join(f"  - {line}" for line in missing)
+        raise ConfigError(f"this run cannot start here:\n{lines}\n{LAPTOP}")
+
+
+def missing_here(requires: Mapping[str, object], model_path: str | Path | None) -> list[str]:
+    """Return a line for each thing that a run needs and this machine lacks; the arguments are those of `preflight`."""
     with ThreadPoolExecutor() as threads:  # engine and KVM answer late when they are ill
         on_nodes = [threads.submit(check, requires) for check in (_missing_desktops, _missing_kvm)]
-        missing = [
+        return [
             *_missing_gpus(requires),
             *(line for lines in on_nodes for line in lines.result()),
             *_missing_files(requires, "files"),
             *_missing_files(requires, "node_files"),
             *_missing_model(model_path),
         ]
-    if missing:
-        lines = "\n".join(f"  - {line}" for line in missing)
-        raise ConfigError(f"this run cannot start here:\n{lines}\n{LAPTOP}")
 
 
 def _missing_gpus(requires: Mapping[str, object]) -> list[str]:

@@ -13,7 +13,7 @@ from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
 from arpo.host.session import Session
 from arpo.run.build import build
-from arpo.run.folder import hold
+from arpo.run.folder import hold, rank
 from arpo.run.warmstart import ensure_model
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
     session = Session.start()
     datamodule = None
     try:
-        write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+        if rank() == 0:  # `torchrun` starts all of them at the same moment
+            write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         datamodule = build(cfg.datamodule)
         module = build(cfg.module)
         trainer = build_trainer(cfg, checkpoint)

@@ -103,6 +103,7 @@ LATE = [
         "train.py experiment=smoke rollout.settings.max_context=65536",
         "is above the 32768 tokens that the model was made",
     ),
+    ("train.py experiment=smoke ~callbacks.weight_sync", "no callback sends the policy to the engine"),
 ]
 TYPED_WRONG = [
     ("train.py experiment=arpo_miniwop", "Could not find 'experiment/arpo_miniwop'"),

@@ -1,0 +1,34 @@
+"""A Ray cluster of several nodes that one machine plays."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from arpo.host.ray import OBJECT_STORE_BYTES, settle_environment
+
+
+@contextmanager
+def ray_nodes(resources: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    """Start a Ray cluster and yield its address; its processes end with the block.
+
+    Its files lie in `TMPDIR`, which a session makes short, because sockets are among them.
+
+    Args:
+        resources: Of each node, such as `docker:10.0.0.1`; the first one is the head.
+    """
+    from ray.cluster_utils import Cluster
+
+    settle_environment()
+    head, *others = [
+        {"num_cpus": 0, "num_gpus": 0, "resources": dict(room), "object_store_memory": OBJECT_STORE_BYTES}
+        for room in resources
+    ]
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={**head, "include_dashboard": False},
+    )
+    try:
+        for other in others:
+            cluster.add_node(**other)
+        yield cluster.address
+    finally:
+        cluster.shutdown()
