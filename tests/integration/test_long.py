@@ -1,0 +1,56 @@
+"""The whole loop in bfloat16, as the 7B runs it: 1080p, windowed vision, caches, probes; narrow, and with few steps.
+
+`benchmarks/long_loop.py` runs it with fifteen screenshots and for longer.
+"""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from arpo.errors import WeightSyncError
+from arpo.models.policy import LoraSettings
+from tests.integration.long import LongEngine, OldEyes, OneBehind, UnableToForget, learn, write_talker
+
+LORA = OmegaConf.load(Path(__file__).parents[2] / "conf/model/qwen2_5_vl_7b.yaml")
+SCREENSHOTS = 3
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.engine,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:.*sync_dist"),
+]
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_talker(tmp_path_factory.mktemp("talker"))
+
+
+def test_every_probe_of_a_sound_run_proves_the_engine_fresh(talker: Path, tmp_path: Path) -> None:
+    run = learn(talker, tmp_path, LongEngine, screenshots=SCREENSHOTS, iterations=3)
+    assert run.steps[-1] >= 2  # there was something to sync
+    for metrics in run.metrics:
+        assert metrics["rollout/parse_error"] == 0
+        assert metrics["rollout/steps"] == SCREENSHOTS
+        assert metrics["engine/probe_gap"] <= 0.02  # half of the tolerance
+        assert metrics["engine/probe_unjudged"] == 0
+
+
+@pytest.mark.parametrize("engine", [UnableToForget, OldEyes, OneBehind])
+def test_whatever_is_stale_ends_the_run_at_the_first_update(
+    talker: Path, tmp_path: Path, engine: type[LongEngine]
+) -> None:
+    with pytest.raises(WeightSyncError, match="It serves old weights, or kept a prefix, multimodal or encoder cache"):
+        learn(talker, tmp_path, engine, screenshots=SCREENSHOTS, iterations=2)
+
+
+def test_the_engine_s_update_is_the_trainer_s_within_5_percent_after_a_step_of_lora(
+    talker: Path, tmp_path: Path
+) -> None:
+    lora = LoraSettings(LORA.policy.lora.rank, LORA.policy.lora.alpha)
+    assert lora.rank == 32
+    run = learn(talker, tmp_path, LongEngine, screenshots=1, iterations=1, rate=LORA.learning_rate, lora=lora)
+    assert run.steps[-1] == 1
+    assert run.metrics[-1]["engine/update_error"] <= 0.05
