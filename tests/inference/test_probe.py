@@ -11,7 +11,19 @@ import torch
 from arpo.errors import WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.hf import HfEngine
-from arpo.inference.probe import Answer, Freshness, Watch, ask, freshness, picture, probe_trajectory, questions
+from arpo.inference.probe import (
+    DEVIATIONS,
+    FEWEST_TOKENS,
+    INSTRUCTIONS,
+    Answer,
+    Freshness,
+    Watch,
+    ask,
+    freshness,
+    picture,
+    probe_trajectory,
+    questions,
+)
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.collate import collate
 from arpo.models.policy import Policy
@@ -157,7 +169,7 @@ def test_240_probes_of_a_fresh_bfloat16_engine_never_alarm(move: float, kind: ty
 
 
 # The noise is 0.012 in the mean, and at the uncertain tokens of a long conversation 0.018.
-@pytest.mark.parametrize(("kind", "move"), [(Noise, 0.025), (Noise, 0.2), (LongNoise, 0.05), (LongNoise, 0.2)])
+@pytest.mark.parametrize(("kind", "move"), [(Noise, 0.015), (Noise, 0.2), (LongNoise, 0.04), (LongNoise, 0.2)])
 def test_a_bfloat16_engine_that_is_one_version_old_is_caught_each_time(kind: type[Noise], move: float) -> None:
     noise = kind(0)
     for _ in range(240):
@@ -182,7 +194,6 @@ def test_updates_too_small_to_be_judged_add_up(kind: type[Noise], move: float, u
     else:
         pytest.fail(f"an engine that stands still passed {updates} probes")
     assert unjudged[:4] == [0, 1, 2, 3]
-    assert unjudged.count(0) > 1  # one that goes along was proven fresh meanwhile
 
 
 def passes(probe: Freshness) -> bool:
