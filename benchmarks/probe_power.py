@@ -2,11 +2,10 @@
 
     python benchmarks/probe_power.py [--syncs 240] [--sizes 3e-4 1e-3 2e-3 4e-3]
 
-A tiny policy that has learned to answer, trained in random directions: every step moves each weight by `size` times the
-mean size of its tensor, half of the way on from the step before, as AdamW does with a noisy gradient. After every step
-vLLM gets the weights and is probed. Its answers of before it got them are those of an engine that is one version old;
-an engine that stands still is watched until it is caught, and then another one from there. A sync takes a
-second of one core.
+A tiny policy that has learned to answer, trained in random directions: every step moves each weight by `size` times
+the mean size of its tensor, half of the way on from the step before, as AdamW does with a noisy gradient. After every step
+vLLM gets the weights and is probed. Its answers of before are those of an engine that is one version old; an engine
+that stands still is watched until it is caught, and then another one from there. A sync takes a second of one core.
 """
 
 import argparse
@@ -90,7 +89,7 @@ def probe_syncs(model: Path, size: float, syncs: int) -> Found:
         walk.go()
         old = opinion(policy, requests, responses)
         found.stale.append(freshness(old, before))
-        found.moves.append(fmean(abs(n - o) for a, b in zip(old, before) for n, o in zip(a.trainer, b.trainer)))
+        found.moves.append(mean_move(before, old))
         asyncio.run(engine.update_weights(policy.checkpoint_tensors(), version))
         responses = answer()
         before = opinion(policy, requests, responses)
@@ -103,6 +102,11 @@ def probe_syncs(model: Path, size: float, syncs: int) -> Found:
             watch_held.judge(before)
     asyncio.run(engine.close())
     return found
+
+
+def mean_move(before: list[Answer], now: list[Answer]) -> float:
+    pairs = (zip(a.trainer, b.trainer, strict=True) for a, b in zip(before, now, strict=True))
+    return fmean(abs(old - new) for pair in pairs for old, new in pair)
 
 
 def alarms(probe: Freshness) -> bool:
@@ -135,7 +139,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--syncs", type=int, default=240)
     parser.add_argument("--sizes", type=float, nargs="+", default=[3e-4, 1e-3, 2e-3, 4e-3])
-    parser.add_argument("--model", type=Path, help="what write_talker has written; otherwise it does, in half a minute")
+    parser.add_argument(
+        "--model", type=Path, help="what write_talker has written; otherwise it does, in half a minute"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:

@@ -48,8 +48,7 @@ def test_the_evidence_is_that_of_signed_ranks_over_all_answers() -> None:
     before = [answer([-9.0, -9.0], [-2.0, -2.0]), answer([-9.0], [-2.0])]
     # |e - o| - |e - n|: 0.1 - 0.9 = -0.8, 0.7 - 0.3 = 0.4, 1 - 0 = 1; ranks 2, 1, 3
     now = [answer([-2.1, -1.3], [-3.0, -1.0]), answer([-1.0], [-1.0])]
-    # (-2 + 1 + 3) / sqrt(4 + 1 + 9)
-    assert freshness(now, before).evidence == pytest.approx(2 / math.sqrt(14))
+    assert freshness(now, before).evidence == pytest.approx(2 / math.sqrt(14))  # -2 + 1 + 3 and 4 + 1 + 9
 
 
 def test_tokens_are_compared_with_the_weights_of_before_up_to_the_first_one_that_differs() -> None:
@@ -95,7 +94,9 @@ def test_an_engine_is_stale_six_standard_deviations_below_nought_and_proven_six_
     found = Freshness(gap=0.0, largest_gap=0.0, evidence=evidence, compared=128)
     assert found.judged == judged
     if stale:
-        with pytest.raises(WeightSyncError, match=r"evidence of 128 tokens is 6\.1 standard deviations.*kept a prefix"):
+        with pytest.raises(
+            WeightSyncError, match=r"evidence of 128 tokens is 6\.1 standard deviations.*kept a prefix"
+        ):
             found.check(BFLOAT16)
     else:
         found.check(BFLOAT16)

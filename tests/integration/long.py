@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 1920, 1080
 MAX_PIXELS = 2_116_800
 """Of UI-TARS: 2,691 tokens a screenshot of 1080p."""
 CONTEXT = 65_536
-WORDS = "file edit view the of report budget total click save cell sum name date open window mail search note".split()
+WORDS = ("file", "edit", "view", "report", "budget", "total", "save", "cell", "date", "open", "window", "mail")
 TOKENS = 40
 """Of a response; the longest has some twenty."""
 RATE = 3e-4
@@ -82,7 +82,10 @@ def written(policy: Policy, generator: random.Random) -> tuple[int, ...]:
 def record(policy: Policy, screens: Mapping[str, bytes], responses: Sequence[tuple[int, ...]]) -> Trajectory:
     """A conversation of a screenshot a turn."""
     asked = [{"type": "text", "text": "Click on the left."}, {"type": "image"}]
-    prompts = [policy.chat.first_prompt([{"role": "user", "content": asked}]), *map(policy.chat.next_prompt, responses)]
+    prompts = [
+        policy.chat.first_prompt([{"role": "user", "content": asked}]),
+        *map(policy.chat.next_prompt, responses),
+    ]
     steps = [
         Step(key, WIDTH, HEIGHT, prompt, ids, (0.0,) * len(ids), 0, "")
         for key, prompt, ids in zip(screens, prompts, responses, strict=False)
@@ -90,9 +93,7 @@ def record(policy: Policy, screens: Mapping[str, bytes], responses: Sequence[tup
     return Trajectory("written", "slides", "", "", 0, tuple(steps), Outcome.MAX_STEPS, 0.0, 0.0, dict(screens))
 
 
-def answer_logprobs(
-    policy: Policy, requests: Sequence[GenerateRequest], answers: Sequence[tuple[int, ...]]
-) -> Tensor:
+def answer_logprobs(policy: Policy, requests: Sequence[GenerateRequest], answers: Sequence[tuple[int, ...]]) -> Tensor:
     """The log-probabilities of all tokens of the answers to some questions."""
     pairs = zip(requests, answers, strict=True)
     return sampled_logprobs(
@@ -211,8 +212,6 @@ def learn(
         probe_every=1,
         learning_rate=rate,
         policy=partial(Policy, model, dtype="bfloat16", train_vision=lora is None, lora=lora),
-        settings=RolloutSettings(
-            group_size=group_size, max_steps=screenshots, max_tokens=TOKENS, max_context=CONTEXT
-        ),
+        settings=RolloutSettings(group_size=group_size, max_steps=screenshots, max_tokens=TOKENS, max_context=CONTEXT),
         callbacks=[recorder] if recorder else [],
     )
