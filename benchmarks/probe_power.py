@@ -3,9 +3,10 @@
     python benchmarks/probe_power.py [--syncs 240] [--sizes 3e-4 1e-3 2e-3 4e-3]
 
 A tiny policy that has learned to answer, trained in random directions: every step moves each weight by `size` times
-the mean size of its tensor, half of the way on from the step before, as AdamW does with a noisy gradient. After every step
-vLLM gets the weights and is probed. Its answers of before are those of an engine that is one version old; an engine
-that stands still is watched until it is caught, and then another one from there. A sync takes a second of one core.
+the mean size of its tensor, half of the way on from the step before, as AdamW does with a noisy gradient. After every
+step vLLM gets the weights and is probed. Its answers of before are those of an engine that is one version old; an
+engine that stands still is watched until it is caught, and then another one from there. A sync takes a second of one
+core.
 """
 
 import argparse
