@@ -14,6 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import lightning as L
+
 from arpo.errors import WeightSyncError
 from tests.integration import long
 
@@ -30,13 +32,26 @@ COLUMNS = {
 }
 
 
-def main(screenshots: int, iterations: int, engines: list[str], group_size: int, rate: float) -> None:
+class Table(long.Recorder):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        values = (f"{self.metrics[-1].get(metric, float('nan')):.3g}" for metric in COLUMNS.values())
+        print(" | ".join([self.name, str(len(self.metrics)), *values]), flush=True)
+
+
+def main(
+    model: Path | None, screenshots: int, iterations: int, engines: list[str], group_size: int, rate: float
+) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        model = long.write_talker(Path(directory))
+        model = model or long.write_talker(Path(directory))
         print(" | ".join(["engine", "update", *COLUMNS]), flush=True)
         for name in engines:
             start = time.perf_counter()
-            seen = long.Recorder()
+            seen = Table(name)
             try:
                 long.learn(
                     model,
@@ -51,9 +66,6 @@ def main(screenshots: int, iterations: int, engines: list[str], group_size: int,
                 end = "passed every probe"
             except WeightSyncError as error:
                 end = f"ended at update {len(seen.metrics) + 1}: {error}"
-            for number, metrics in enumerate(seen.metrics, 1):
-                values = (f"{metrics.get(metric, float('nan')):.3g}" for metric in COLUMNS.values())
-                print(" | ".join([name, str(number), *values]))
             print(f"{name} {end}; {time.perf_counter() - start:.0f} s", flush=True)
 
 
@@ -64,5 +76,5 @@ if __name__ == "__main__":
     parser.add_argument("--group-size", type=int, default=4)
     parser.add_argument("--rate", type=float, default=long.RATE)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    arguments = parser.parse_args()
-    main(arguments.screenshots, arguments.iterations, arguments.engines, arguments.group_size, arguments.rate)
+    parser.add_argument("--model", type=Path, help="what write_talker has written; otherwise it does")
+    main(**vars(parser.parse_args()))

@@ -13,7 +13,7 @@ from arpo.models.policy import LoraSettings
 from tests.integration.long import LongEngine, OldEyes, OneBehind, UnableToForget, learn, write_talker
 
 LORA = OmegaConf.load(Path(__file__).parents[2] / "conf/model/qwen2_5_vl_7b.yaml")
-SCREENSHOTS = 3
+SCREENSHOTS = 2
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,14 +28,12 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_talker(tmp_path_factory.mktemp("talker"))
 
 
-def test_every_probe_of_a_sound_run_proves_the_engine_fresh(talker: Path, tmp_path: Path) -> None:
-    run = learn(talker, tmp_path, LongEngine, screenshots=SCREENSHOTS, iterations=3)
-    assert run.steps[-1] >= 2  # there was something to sync
-    for metrics in run.metrics:
-        assert metrics["rollout/parse_error"] == 0
-        assert metrics["rollout/steps"] == SCREENSHOTS
-        assert metrics["engine/probe_gap"] <= 0.02  # half of the tolerance
-        assert metrics["engine/probe_unjudged"] == 0
+def test_every_probe_of_a_sound_run_passes_and_proves_the_engine_fresh(talker: Path, tmp_path: Path) -> None:
+    run = learn(talker, tmp_path, LongEngine, screenshots=SCREENSHOTS, iterations=2)
+    assert all(metrics["rollout/steps"] > 1 for metrics in run.metrics)  # the policy is understood
+    assert all(metrics["engine/probe_gap"] <= 0.02 for metrics in run.metrics)  # of 0.05
+    assert run.steps[-1] >= 1  # there was something to sync
+    assert max(metrics["engine/probe_evidence"] for metrics in run.metrics) > 6
 
 
 @pytest.mark.parametrize("engine", [UnableToForget, OldEyes, OneBehind])
