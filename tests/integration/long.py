@@ -32,8 +32,8 @@ WORDS = ("file", "edit", "view", "report", "budget", "total", "save", "cell", "d
 DIRECTIONS = ("up", "down", "left", "right")
 TOKENS = 40
 """Of a response; the longest has some twenty."""
-RATE = 1e-5
-"""Moves log-probabilities of this policy by some hundredths in an update."""
+RATE = 3e-5
+"""Moves log-probabilities of this policy by more than the noise in an update."""
 SHARPER = 2.0
 """The factor of all logits once it has learned: a word in a hundred would be wrong, and end the episode."""
 
