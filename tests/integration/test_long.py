@@ -47,6 +47,7 @@ def test_the_engine_s_update_is_the_trainer_s_within_5_percent_after_a_step_of_l
 ) -> None:
     lora = LoraSettings(LORA.policy.lora.rank, LORA.policy.lora.alpha)
     assert lora.rank == 32
-    run = learn(talker, tmp_path, LongEngine, screenshots=1, iterations=1, rate=LORA.learning_rate, lora=lora)
-    assert run.steps[-1] == 1
-    assert run.metrics[-1]["engine/update_error"] <= 0.05
+    run = learn(talker, tmp_path, LongEngine, screenshots=1, iterations=3, rate=LORA.learning_rate, lora=lora)
+    # a group without signal has no step
+    after_one = next(metrics for steps, metrics in zip(run.steps, run.metrics, strict=True) if steps == 1)
+    assert after_one["engine/update_error"] <= 0.05
