@@ -32,8 +32,8 @@ WORDS = ("file", "edit", "view", "report", "budget", "total", "save", "cell", "d
 DIRECTIONS = ("up", "down", "left", "right")
 TOKENS = 40
 """Of a response; the longest has some twenty."""
-RATE = 3e-5
-"""Moves log-probabilities of this policy by more than the noise in an update."""
+RATE = 1e-5
+"""Moves log-probabilities of this policy by more than the noise in an update, and by less than the tolerance."""
 SHARPER = 2.0
 """The factor of all logits once it has learned: a word in a hundred would be wrong, and end the episode."""
 
@@ -71,7 +71,7 @@ def write_talker(directory: Path) -> Path:
     screens = {screenshot_key(png): png for png in (screen(-1, step) for step in range(2))}
     pictures = [policy.images.packed(key, png) for key, png in screens.items()]
     features = dict(zip(screens, policy.visual_tokens(pictures), strict=True))
-    for _ in range(30):  # among thousands of visual tokens its own last word is hard to find
+    for _ in range(60):  # among thousands of visual tokens its own last word is hard to find
         conversation = record(policy, screens, [written(policy, generator) for _ in screens])
         learn_from(sampled_logprobs(policy, [conversation], features))
     with torch.no_grad():

@@ -13,7 +13,7 @@ from arpo.models.policy import LoraSettings
 from tests.integration.long import LongEngine, OldEyes, OneBehind, UnableToForget, learn, write_talker
 
 LORA = OmegaConf.load(Path(__file__).parents[2] / "conf/model/qwen2_5_vl_7b.yaml")
-SCREENSHOTS = 2
+SCREENSHOTS = 3
 
 pytestmark = [
     pytest.mark.slow,
