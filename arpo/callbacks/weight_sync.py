@@ -8,11 +8,14 @@ import torch
 from typing_extensions import override
 
 from arpo.errors import check_at_least, check_positive
-from arpo.inference.probe import Answer, Freshness, ask, freshness, probe_trajectory, questions
+from arpo.inference.probe import Answer, Freshness, Watch, ask, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import RolloutBatch, Trajectory
+
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.05}
+"""Largest mean gap of log-probabilities between engine and trainer, by the format of the computation."""
 
 
 class WeightSync(RolloutCallback):
@@ -27,9 +30,9 @@ class WeightSync(RolloutCallback):
     its memory before the update begins, and takes it back, weights first, after the trainer has freed what it can.
 
     Args:
-        tolerance: Largest mean gap of log-probabilities that the probe accepts, in nats: 1e-4 in float32, 0.05 in
-            bfloat16, where two implementations of one model differ by 0.011 to 0.014.
-        probe_tokens: Length of each of the probe's sixteen responses at most.
+        tolerance: Largest mean gap of log-probabilities that the probe accepts, in nats; None is 1e-4 where the policy
+            computes in float32, and 0.05 in bfloat16, where two implementations of one model differ by 0.011 to 0.014.
+        probe_tokens: Length of each of the probe's 32 responses at most.
         probe_every: Probe at every n-th policy version; 0 never.
         colocated: Whether engine and trainer share their GPUs; rollouts cannot go on during an update then
             (`max_policy_lag` must be 0).
@@ -39,16 +42,17 @@ class WeightSync(RolloutCallback):
     """
 
     def __init__(
-        self, *, tolerance: float = 1e-4, probe_tokens: int = 16, probe_every: int = 1, colocated: bool = False
+        self, *, tolerance: float | None = None, probe_tokens: int = 32, probe_every: int = 1, colocated: bool = False
     ) -> None:
-        check_positive(tolerance=tolerance)
+        if tolerance is not None:
+            check_positive(tolerance=tolerance)
         check_at_least(1, probe_tokens=probe_tokens)
         check_at_least(0, probe_every=probe_every)
         self.tolerance = tolerance
         self.probe_tokens = probe_tokens
         self.probe_every = probe_every
         self.colocated = colocated
-        self._before: Sequence[Sequence[Answer]] = ()
+        self._watches: Sequence[Watch] = ()
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
@@ -58,7 +62,7 @@ class WeightSync(RolloutCallback):
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._before = ()  # another training may have gone before
+        self._watches = ()  # another training may have gone before
         self._sync(trainer, pl_module)
 
     @override
@@ -71,8 +75,8 @@ class WeightSync(RolloutCallback):
         if probed:  # of several replicas, the worst
             metrics["engine/probe_gap"] = max(replica.gap for replica in probed)
             metrics["engine/probe_gap_max"] = max(replica.largest_gap for replica in probed)
-            if all(replica.compared for replica in probed):
-                metrics["engine/probe_older_share"] = max(replica.older / replica.compared for replica in probed)
+            metrics["engine/probe_evidence"] = min(replica.evidence for replica in probed)
+            metrics["engine/probe_unjudged"] = float(max(watch.unjudged for watch in self._watches))
         error = PolicyModule.of(pl_module).policy.update_error()
         if error is not None:
             metrics["engine/update_error"] = error
@@ -105,12 +109,14 @@ class WeightSync(RolloutCallback):
 
     def _judge(self, asked: list[list[Trajectory]], module: PolicyModule) -> list[Freshness]:
         """Return how fresh every replica is, and stop the run if one is not."""
-        answers = [_answers(replica, module) for replica in asked]
-        before = self._before if len(self._before) == len(answers) else [()] * len(answers)
-        probed = [freshness(now, then) for now, then in zip(answers, before, strict=True)]
-        for number, replica in enumerate(probed):
-            replica.check(self.tolerance, "the engine" if len(probed) == 1 else f"engine {number} of the fleet")
-        self._before = answers
+        if len(self._watches) != len(asked):
+            self._watches = [Watch() for _ in asked]
+        tolerance = self.tolerance or TOLERANCES[module.policy.dtype]
+        probed = []
+        for number, (watch, replica) in enumerate(zip(self._watches, asked, strict=True)):
+            found = watch.judge(_answers(replica, module))
+            found.check(tolerance, "the engine" if len(asked) == 1 else f"engine {number} of the fleet")
+            probed.append(found)
         return probed
 
 

@@ -8,16 +8,22 @@ tokens of the answers show it:
    differ by about 1e-6. Two bfloat16 ones differ by 0.011 to 0.014 in the mean, and 2 to 4 % of their tokens by more
    than 0.1, so that the largest gap of a few tokens says nothing there, while the mean of a hundred tokens hardly
    moves. A gap above the tolerance means that the engine serves another model.
-2. A count of the tokens at which the engine is nearer to the trainer's weights of the probe before than to its new
-   ones. One update in bfloat16 may move log-probabilities by less than the tolerance, and then a stale engine passes
-   the first comparison. Noise without a lean to one side is as likely to favour the old weights as the new ones,
-   whatever its size: where the engine is fresh, the count out of n tokens is at most that of n tosses of a fair coin,
-   n/2 with a standard deviation of sqrt(n)/2. A count six standard deviations above n/2 means that the engine is
-   stale. At 128 tokens those are 98, which a stale engine reaches once an update moves log-probabilities by about
-   twice the noise.
+2. The evidence for the new weights against the old ones, because one update in bfloat16 may move log-probabilities by
+   less than the tolerance. At token i the engine says e_i, the trainer says n_i and said o_i with the old weights.
+   Evidence is Wilcoxon's signed-rank statistic (Biometrics Bulletin 1, 1945), in standard deviations:
+
+       d_i = |e_i - o_i| - |e_i - n_i|,  T = sum_i sign(d_i) rank(|d_i|) / sqrt(sum_i rank(|d_i|)^2)
+
+   If the update changed nothing but what was rounded, n_i and o_i are two draws of the same noise, and every sign is a
+   fair coin, whatever the size and the shape of the noise: P(T <= -t) <= exp(-t^2 / 2) (Hoeffding, 1963). A fresh
+   engine's T is larger the more the update changed, a stale engine's is as much smaller. Below -6 the engine is stale;
+   a fresh one gets there once in 6e7 probes. Above 6 it is proven fresh.
+
+Between the two the update was too small to be judged. The old answers are then kept for the next probe, so that
+updates add up until they can be judged: an engine that stands still is caught sooner or later.
 
 The second comparison needs no old weights: a seed gives the same ids until an update changes one of them, and for
-those ids the trainer's log-probabilities of before are known from the probe before.
+those ids the trainer's log-probabilities of before are known from an earlier probe.
 """
 
 import asyncio
@@ -37,13 +43,16 @@ from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
 INSTRUCTIONS = tuple(
     f"{verb} the {thing}."
-    for verb in ("Click", "Find", "Open", "Close")
+    for verb in ("Click", "Find", "Open", "Close", "Select", "Drag", "Copy", "Read")
     for thing in ("blue button", "search field", "third item of the list", "last page")
 )
-"""Sixteen, because a trained policy writes few tokens, and those of one answer share what was rounded before them."""
+"""Thirty-two, because the evidence grows with the root of the number of tokens, and a trained policy writes few."""
 
 DEVIATIONS = 6.0
-"""Of the fair coin. Five would do for independent tokens (3e-7 a probe); those of one answer are not quite that."""
+"""Of the evidence from nought, at which a probe is judged; the bound on a wrong one is exp(-18) = 1.5e-8."""
+
+FEWEST_TOKENS = 48
+"""With fewer the evidence never reaches six deviations: at n tokens it is at most sqrt(1.5 n (n + 1) / (2 n + 1))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +86,15 @@ class Freshness:
     """Mean distance between the log-probabilities of engine and trainer; NaN where one of them is."""
     largest_gap: float
     """Distance at the worst token."""
-    older: int
-    """Number of tokens at which the engine is nearer to the trainer's weights of the probe before."""
-    compared: int
-    """Number of tokens that both probes have, and whose log-probability the update changed."""
+    evidence: float = 0.0
+    """For the new weights where it is positive, for the old ones where it is negative, in standard deviations."""
+    compared: int = 0
+    """Number of tokens that the probe before has too."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether the evidence suffices."""
+        return abs(self.evidence) >= DEVIATIONS
 
     def check(self, tolerance: float, who: str = "the engine") -> None:
         """Stop the run if the engine does not serve the trainer's weights.
@@ -99,28 +113,57 @@ class Freshness:
                 f"allowed is {tolerance:.2g} (mean over the tokens of the probe). {causes}, or computes in another "
                 "precision: use the same dtype on both sides; between bfloat16 implementations about 0.012 is normal"
             )
-        if self.older > self.compared / 2 + DEVIATIONS * math.sqrt(self.compared) / 2:
+        if self.evidence <= -DEVIATIONS:
             raise WeightSyncError(
-                f"after the weight update {who} is nearer to the trainer's previous weights than to the new ones "
-                f"at {self.older} of {self.compared} tokens. {causes}"
+                f"after the weight update {who} is nearer to the trainer's old weights than to the new ones: the "
+                f"evidence of {self.compared} tokens is {-self.evidence:.1f} standard deviations, "
+                f"{DEVIATIONS:.0f} is enough. {causes}"
             )
 
 
+class Watch:
+    """The watch over one replica: its probes, each compared with the last one that could be judged.
+
+    Attributes:
+        unjudged: Number of updates since then.
+    """
+
+    def __init__(self) -> None:
+        self.unjudged = 0
+        self._before: Sequence[Answer] = ()
+
+    def judge(self, now: Sequence[Answer]) -> Freshness:
+        """Return what the answers of a probe say, and remember them if later ones are to be compared with them."""
+        found = freshness(now, self._before)
+        self.unjudged = 0 if found.judged or not self._before else self.unjudged + 1
+        # Where other ids are sampled by now, the old answers would never be judged.
+        if found.judged or found.compared < FEWEST_TOKENS:
+            self._before = now
+        return found
+
+
 def freshness(now: Sequence[Answer], before: Sequence[Answer] = ()) -> Freshness:
-    """Compare the answers of a probe with the trainer's opinion, and with those of the probe before.
+    """Compare the answers of a probe with the trainer's opinion, and with those of a probe before.
 
     Args:
         now: One answer for each question.
-        before: The answers of the previous probe to the same questions; empty at the first probe.
+        before: The answers of an earlier probe to the same questions; empty at the first probe.
     """
     gaps = [gap for answer in now for gap in answer.gaps]
-    older = [
-        abs(engine - old) < abs(engine - new)
+    nearer = [
+        abs(engine - old) - abs(engine - new)
         for answer, previous in zip(now, before, strict=False)
         for engine, new, old in _shared(answer, previous)
-        if new != old
     ]
-    return Freshness(fmean(gaps), max(gaps), sum(older), len(older))
+    return Freshness(fmean(gaps), max(gaps), _signed_rank(nearer), len(nearer))
+
+
+def _signed_rank(differences: Sequence[float]) -> float:
+    """Return Wilcoxon's signed-rank statistic, divided by its standard deviation if all signs are fair coins."""
+    ranked = sorted(filter(None, differences), key=abs)  # what is no difference has no sign
+    n = len(ranked)
+    signed = sum(math.copysign(rank, difference) for rank, difference in enumerate(ranked, 1))
+    return signed / math.sqrt(n * (n + 1) * (2 * n + 1) / 6) if n else 0.0
 
 
 def _shared(answer: Answer, previous: Answer) -> Iterator[tuple[float, float, float]]:

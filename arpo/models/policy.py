@@ -168,6 +168,11 @@ class Policy(nn.Module):
         """The device of the weights."""
         return self._forbidden.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The format of the computation."""
+        return self._dtype
+
     def action_logprobs(
         self, batch: TokenBatch, temperature: float = 1.0, *, with_entropy: bool = False
     ) -> ActionLogprobs:

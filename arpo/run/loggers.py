@@ -31,7 +31,7 @@ LAYOUT: dict[str, list[str]] = {
     "ratio and KL": ["train/approx_kl", "train/kl_reference", "train/ratio_max"],
     "clipped tokens": ["train/clip_fraction_low", "train/clip_fraction_high"],
     "gradient norm": ["train/grad_norm"],
-    "engine against trainer": ["engine/logprob_gap_max", "engine/probe_gap", "engine/probe_older_share"],
+    "engine against trainer": ["engine/logprob_gap_max", "engine/probe_gap", "engine/probe_evidence"],
     "parse errors and truncation": ["rollout/parse_error", "rollout/truncated"],
     "steps an episode": ["rollout/steps"],
     "seconds an iteration": ["time/rollout", "time/update", "time/sync", "time/evaluation"],

@@ -4,6 +4,7 @@ import asyncio
 
 import lightning as L
 import pytest
+import torch
 
 from arpo.callbacks.weight_sync import WeightSync
 from arpo.datamodules.rollouts import RolloutDataModule
@@ -50,6 +51,7 @@ class Policy:
 
     def __init__(self, chat):
         self.chat = chat
+        self.dtype = torch.float32
         self.read = 0
         self.error = None
 
@@ -88,13 +90,14 @@ class SyncedModule(IdleModule):
         self.policy = Policy(chat)
         self.error = error
         self.temperature = 0.7
+        self.frozen = False
 
     def sampled_logprobs(self, trajectories):
         return [self.opinion(trajectory) for trajectory in trajectories]
 
     def opinion(self, trajectory):
         healthy = ScriptedEngine(self.policy.chat, wait)
-        healthy.policy_version = self.policy_version
+        healthy.policy_version = 0 if self.frozen else self.policy_version
         (step,) = trajectory.steps
         png = trajectory.screenshots[step.screenshot]
         request = GenerateRequest(step.prompt_ids, (png,), Sampling(max_tokens=len(step.response_ids)))
@@ -105,9 +108,9 @@ class SyncedModule(IdleModule):
 
 @pytest.fixture
 def run(chat, make_collector):
-    def train(*, engine=None, error=0.0, lost=None, iterations=2, sync=None, **options):
+    def train(*, engine=None, module=None, error=0.0, lost=None, iterations=2, sync=None, **options):
         engine = engine or LoggedEngine(chat)
-        module = SyncedModule(chat, error)
+        module = module or SyncedModule(chat, error)
         module.policy.error = lost
         collector = make_collector(engine=engine, start=False, group_size=2)
         trainer = L.Trainer(
@@ -144,7 +147,8 @@ def test_the_gap_and_the_time_of_a_sync_are_logged(run):
     _, _, trainer = run(error=1e-5)
     assert trainer.callback_metrics["engine/probe_gap"].item() == pytest.approx(1e-5, rel=1e-3)
     assert trainer.callback_metrics["engine/probe_gap_max"].item() == pytest.approx(1e-5, rel=1e-3)
-    assert trainer.callback_metrics["engine/probe_older_share"].item() == 0
+    assert trainer.callback_metrics["engine/probe_evidence"].item() > 6
+    assert trainer.callback_metrics["engine/probe_unjudged"].item() == 0
     assert trainer.callback_metrics["time/sync"].item() > 0
 
 
@@ -171,7 +175,7 @@ class OneBehind(LoggedEngine):
 
 def test_an_engine_that_is_one_version_behind_is_caught_where_the_tolerance_lets_it_pass(run, chat):
     engine = OneBehind(chat)
-    with pytest.raises(WeightSyncError, match=r"nearer to the trainer's previous weights .* at (\d+) of \1 tokens"):
+    with pytest.raises(WeightSyncError, match=r"nearer to the trainer's old weights"):
         run(engine=engine, tolerance=10.0)
     assert engine.story()[-2:] == [("update", 1), ("probe", 1)]
 
@@ -194,6 +198,31 @@ def test_the_tolerance_is_the_gap_that_is_still_accepted(run):
     run(error=0.05, tolerance=0.06, iterations=1)
     with pytest.raises(WeightSyncError, match=r"by 0\.05, allowed is 0\.04"):
         run(error=0.05, tolerance=0.04, iterations=1)
+
+
+def test_without_a_tolerance_it_is_that_of_the_policy_s_format(run, chat):
+    with pytest.raises(WeightSyncError, match=r"by 0\.01, allowed is 0\.0001"):
+        run(error=0.01)
+    sync = WeightSync()
+    module = SyncedModule(chat, 0.01)
+    module.policy.dtype = torch.bfloat16
+    run(module=module, sync=sync, iterations=1)
+
+
+class Still(LoggedEngine):
+    """Answers for ever as at first."""
+
+    def _logprobs(self, request, ids, version):
+        return super()._logprobs(request, ids, 0)
+
+
+def test_updates_that_cannot_be_judged_are_counted(run, chat):
+    """No log-probability has changed at all."""
+    module = SyncedModule(chat)
+    module.frozen = True
+    _, _, trainer = run(engine=Still(chat), module=module, iterations=3)
+    assert trainer.callback_metrics["engine/probe_evidence"].item() == 0
+    assert trainer.callback_metrics["engine/probe_unjudged"].item() == 3
 
 
 def test_every_replica_is_probed_and_the_stale_one_is_named(run, chat):
@@ -243,8 +272,8 @@ def test_probe_tokens_is_how_long_the_answer_may_be(run):
     engine, _, _ = run(probe_tokens=3, iterations=1)
     probes = [request for request in engine.requests if request.images == (picture(),)]
     assert {request.sampling.max_tokens for request in probes} == {3}
-    assert len({(request.prompt_ids, request.sampling) for request in probes}) == 16  # the same questions every time
-    assert len(probes) == 2 * 16
+    assert len({(request.prompt_ids, request.sampling) for request in probes}) == 32  # the same questions every time
+    assert len(probes) == 2 * 32
 
 
 def test_the_probe_is_sampled_at_the_temperature_that_the_trainer_reads_it_at(run):

@@ -11,7 +11,19 @@ import torch
 from arpo.errors import WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.hf import HfEngine
-from arpo.inference.probe import Answer, Freshness, ask, freshness, picture, probe_trajectory, questions
+from arpo.inference.probe import (
+    DEVIATIONS,
+    FEWEST_TOKENS,
+    INSTRUCTIONS,
+    Answer,
+    Freshness,
+    Watch,
+    ask,
+    freshness,
+    picture,
+    probe_trajectory,
+    questions,
+)
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.collate import collate
 from arpo.models.policy import Policy
@@ -32,12 +44,20 @@ def test_the_gap_is_the_mean_distance_over_all_answers_and_the_largest_stands_be
     assert found.compared == 0  # there was no probe before
 
 
+def test_the_evidence_is_that_of_signed_ranks_over_all_answers() -> None:
+    before = [answer([-9.0, -9.0], [-2.0, -2.0]), answer([-9.0], [-2.0])]
+    # |e - o| - |e - n|: 0.1 - 0.9 = -0.8, 0.7 - 0.3 = 0.4, 1 - 0 = 1; ranks 2, 1, 3
+    now = [answer([-2.1, -1.3], [-3.0, -1.0]), answer([-1.0], [-1.0])]
+    assert freshness(now, before).evidence == pytest.approx(2 / math.sqrt(14))  # -2 + 1 + 3 and 4 + 1 + 9
+
+
 def test_tokens_are_compared_with_the_weights_of_before_up_to_the_first_one_that_differs() -> None:
     before = [answer([-9.0] * 4, [-2.0, -2.0, -2.0, -2.0], (5, 6, 7, 8)), answer([-9.0], [-2.0], (1,))]
-    # Old, new, and after a token that is another one nothing. In the second answer the update changed nothing.
-    now = [answer([-2.1, -1.1, -2.0, -2.0], [-1.0, -1.0, -1.0, -1.0], (5, 6, 9, 8)), answer([-2.0], [-2.0], (1,))]
+    # New, new, and after a token that is another one nothing. In the second answer the update changed nothing.
+    now = [answer([-1.1, -1.2, -2.0, -2.0], [-1.0, -1.0, -1.0, -1.0], (5, 6, 9, 8)), answer([-2.5], [-2.0], (1,))]
     found = freshness(now, before)
-    assert (found.older, found.compared) == (1, 2)
+    assert found.compared == 3
+    assert found.evidence == pytest.approx(3 / math.sqrt(5))  # (1 + 2) / sqrt(1 + 4)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [([], []), ([-1.0], [-1.0, -2.0])])
@@ -47,13 +67,13 @@ def test_nothing_to_compare_is_refused(ours: list[float], theirs: list[float]) -
 
 
 def test_a_gap_up_to_the_tolerance_passes() -> None:
-    Freshness(gap=1e-4, largest_gap=1.0, older=0, compared=0).check(1e-4)
+    Freshness(gap=1e-4, largest_gap=1.0).check(1e-4)
 
 
 @pytest.mark.parametrize("gap", [2e-4, math.inf, math.nan])
 def test_a_larger_gap_stops_the_run_and_says_why(gap: float) -> None:
     with pytest.raises(WeightSyncError, match=r"allowed is 0\.0001.*cache"):
-        Freshness(gap=gap, largest_gap=gap, older=0, compared=0).check(1e-4)
+        Freshness(gap=gap, largest_gap=gap).check(1e-4)
 
 
 @pytest.mark.parametrize("wrong", ["engine", "trainer"])
@@ -64,18 +84,28 @@ def test_one_token_that_is_not_a_number_stops_the_run(wrong: str) -> None:
         freshness([answer([-1.0], [-1.0]), answer(**numbers)]).check(1e-4)
 
 
-# n/2 + 6 sqrt(n)/2: 97.9 of 128; 36 of 36, which even an engine that is nearer to the old weights at every token does
-# not exceed; 36.7 of 37.
 @pytest.mark.parametrize(
-    ("older", "compared", "stale"), [(97, 128, False), (98, 128, True), (36, 36, False), (37, 37, True)]
+    ("evidence", "judged", "stale"),
+    [(-6.1, True, True), (-5.9, False, False), (0.0, False, False), (5.9, False, False), (6.1, True, False)],
 )
-def test_an_engine_is_stale_six_standard_deviations_from_a_fair_coin(older: int, compared: int, stale: bool) -> None:
-    found = Freshness(gap=0.0, largest_gap=0.0, older=older, compared=compared)
+def test_an_engine_is_stale_six_standard_deviations_below_nought_and_proven_six_above(
+    evidence: float, judged: bool, stale: bool
+) -> None:
+    found = Freshness(gap=0.0, largest_gap=0.0, evidence=evidence, compared=128)
+    assert found.judged == judged
     if stale:
-        with pytest.raises(WeightSyncError, match=f"{older} of {compared} tokens.*kept a prefix"):
+        with pytest.raises(
+            WeightSyncError, match=r"evidence of 128 tokens is 6\.1 standard deviations.*kept a prefix"
+        ):
             found.check(BFLOAT16)
     else:
         found.check(BFLOAT16)
+
+
+@pytest.mark.parametrize(("tokens", "enough"), [(FEWEST_TOKENS - 1, False), (FEWEST_TOKENS, True)])
+def test_so_many_tokens_are_needed_for_six_standard_deviations(tokens: int, enough: bool) -> None:
+    found = freshness([answer([-1.0] * tokens, [-1.0] * tokens)], [answer([-2.0] * tokens, [-2.0] * tokens)])
+    assert found.judged == enough
 
 
 class Noise:
@@ -88,14 +118,17 @@ class Noise:
         far = self.generator.random(truth.shape) < 0.03
         return truth + np.where(far, 0.15, 0.005) * self.generator.standard_normal(truth.shape)
 
-    def probe(self, *, move: float, stale: bool, answers: int = 16, tokens: int = 8) -> Freshness:
-        """A probe after an update that moved log-probabilities by `move` in the mean, and the one before it."""
-        old = np.full((answers, tokens), -2.0)
-        new = old + move * self.generator.laplace(size=old.shape)
-        engine = self.of(old if stale else new)
-        rows = zip(engine.tolist(), self.of(new).tolist(), self.of(old).tolist(), strict=True)
-        now, before = zip(*((answer(e, n), answer(e, o)) for e, n, o in rows), strict=True)
-        return freshness(now, before)
+    def step(self, old: np.ndarray, move: float) -> np.ndarray:
+        """Log-probabilities after an update that moved them by `move` in the mean."""
+        return old + move * self.generator.laplace(size=old.shape)
+
+    def probe(self, *, serves: np.ndarray, trainer: np.ndarray) -> list[Answer]:
+        rows = zip(self.of(serves).tolist(), self.of(trainer).tolist(), strict=True)
+        return [answer(theirs, ours) for theirs, ours in rows]
+
+
+def start(tokens: int = 8) -> np.ndarray:
+    return np.full((len(INSTRUCTIONS), tokens), -2.0)
 
 
 SHARES = (0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)
@@ -127,28 +160,41 @@ def test_the_noise_of_these_tests_is_that_of_real_runs() -> None:
 
 @pytest.mark.parametrize("kind", [Noise, LongNoise])
 @pytest.mark.parametrize("move", [0.0, 0.001, 0.01, 0.1])
-def test_240_probes_of_a_fresh_bfloat16_engine_never_alarm(move: float, kind: type[Noise]) -> None:
-    for seed in range(10):
-        noise = kind(seed)
+@pytest.mark.parametrize("tokens", [8, 4])  # 4: a policy of few words
+def test_240_probes_of_a_fresh_bfloat16_engine_never_alarm(move: float, kind: type[Noise], tokens: int) -> None:
+    for seed in range(5):
+        noise, watch, weights = kind(seed), Watch(), start(tokens)
         for _ in range(240):
-            noise.probe(move=move, stale=False).check(BFLOAT16)
-            noise.probe(move=move, stale=False, tokens=5).check(BFLOAT16)  # a policy of few words
+            watch.judge(noise.probe(serves=weights, trainer=weights)).check(BFLOAT16)
+            weights = noise.step(weights, move)
 
 
-# 0.012 is the noise: nothing can be said for certain of an update below it.
-@pytest.mark.parametrize(("move", "at_least"), [(0.024, 200), (0.03, 228), (0.05, 240), (0.2, 240)])
-def test_a_bfloat16_engine_that_is_one_version_old_is_caught(move: float, at_least: int) -> None:
-    noise = Noise(0)
-    probes = [noise.probe(move=move, stale=True) for _ in range(240)]
-    assert sum(not passes(probe) for probe in probes) >= at_least
+# The noise is 0.012 in the mean, and at the uncertain tokens of a long conversation 0.018.
+@pytest.mark.parametrize(("kind", "move"), [(Noise, 0.02), (Noise, 0.2), (LongNoise, 0.04), (LongNoise, 0.2)])
+def test_a_bfloat16_engine_that_is_one_version_old_is_caught_each_time(kind: type[Noise], move: float) -> None:
+    noise = kind(0)
+    for _ in range(240):
+        old = start()
+        new = noise.step(old, move)
+        before = noise.probe(serves=old, trainer=old)
+        assert freshness(noise.probe(serves=new, trainer=new), before).judged
+        assert not passes(freshness(noise.probe(serves=old, trainer=new), before))
 
 
-# At uncertain tokens of a long conversation the noise is 0.018, and its middle is as wide as its tails.
-@pytest.mark.parametrize(("move", "at_least"), [(0.05, 200), (0.1, 240), (0.2, 240)])
-def test_and_so_it_is_where_the_noise_is_that_of_a_long_conversation(move: float, at_least: int) -> None:
-    noise = LongNoise(0)
-    probes = [noise.probe(move=move, stale=True) for _ in range(240)]
-    assert sum(not passes(probe) for probe in probes) >= at_least
+# Each update is far below the noise.
+@pytest.mark.parametrize(("kind", "move", "updates"), [(Noise, 0.002, 30), (LongNoise, 0.005, 40)])
+def test_updates_too_small_to_be_judged_add_up(kind: type[Noise], move: float, updates: int) -> None:
+    noise, fresh, standing, weights = kind(0), Watch(), Watch(), start()
+    first, unjudged = weights, []
+    for _ in range(updates):
+        fresh.judge(noise.probe(serves=weights, trainer=weights)).check(BFLOAT16)
+        unjudged.append(fresh.unjudged)
+        if not passes(standing.judge(noise.probe(serves=first, trainer=weights))):
+            break
+        weights = noise.step(weights, move)
+    else:
+        pytest.fail(f"an engine that stands still passed {updates} probes")
+    assert unjudged[:4] == [0, 1, 2, 3]
 
 
 def passes(probe: Freshness) -> bool:
@@ -174,7 +220,8 @@ def test_a_cache_from_before_the_update_is_caught(chat: ChatTokenizer) -> None:
             asyncio.run(each.update_weights([], 1))
         found = freshness(answers(engine, honest), before)
         assert (found.gap > 1e-4) == sticky_cache
-        assert (found.older > 0) == sticky_cache
+        assert (found.evidence < -DEVIATIONS) == sticky_cache
+        assert found.judged
 
 
 def test_a_real_bfloat16_engine_is_caught_where_its_gap_is_within_the_tolerance(
@@ -204,7 +251,7 @@ def test_a_real_bfloat16_engine_is_caught_where_its_gap_is_within_the_tolerance(
             parameter.add_((1e-3 * torch.randn(parameter.shape, generator=generator)).to(parameter.dtype))
     stale = freshness(answers(), before)
     assert stale.gap <= BFLOAT16
-    with pytest.raises(WeightSyncError, match="nearer to the trainer's previous weights"):
+    with pytest.raises(WeightSyncError, match="nearer to the trainer's old weights"):
         stale.check(BFLOAT16)
     asyncio.run(engine.update_weights(policy.checkpoint_tensors(), 1))
     freshness(answers(), before).check(BFLOAT16)
@@ -218,7 +265,7 @@ def test_the_picture_of_the_probe_is_the_same_every_time() -> None:
 def test_questions_differ_in_words_and_seed_and_share_the_picture(chat: ChatTokenizer) -> None:
     requests = questions(chat, 16, 0.7)
     assert requests == questions(chat, 16, 0.7)
-    assert len({request.prompt_ids for request in requests}) == len({r.sampling.seed for r in requests}) == 16
+    assert len({request.prompt_ids for request in requests}) == len({r.sampling.seed for r in requests}) == 32
     assert {request.images for request in requests} == {(picture(),)}
     assert {(r.sampling.max_tokens, r.sampling.temperature) for r in requests} == {(16, 0.7)}
 

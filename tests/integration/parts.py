@@ -35,6 +35,7 @@ Mood = Callable[[int, int], str]
 
 TASKS = fake_tasks(2, kinds=["click"])
 GROUP_SIZE = 6
+SETTINGS = RolloutSettings(group_size=GROUP_SIZE, max_steps=3, max_tokens=40, max_context=1000)
 
 
 class MoodyEngine(ScriptedEngine):
@@ -85,11 +86,12 @@ def train(
     make_env: Callable[[], DesktopEnv] = FakeDesktop,
     probe_every: int = 0,
     learning_rate: float = 1e-3,
+    policy: Callable[..., Policy] | None = None,
+    settings: RolloutSettings = SETTINGS,
     callbacks: Sequence[L.Callback] = (),
 ) -> Recorder:
     """Train for real and tell what happened in each iteration."""
     chat = ChatTokenizer(model)
-    settings = RolloutSettings(group_size=GROUP_SIZE, max_steps=3, max_tokens=40, max_context=1000)
     runtime = RolloutRuntime(
         lambda: make_engine(chat),
         EnvPool(make_env, size=4, backend="thread"),
@@ -113,7 +115,7 @@ def train(
         enable_checkpointing=False,
         num_sanity_val_steps=0,
     )
-    module = GRPOModule(partial(Policy, model), partial(torch.optim.AdamW, lr=learning_rate), Objective())
+    module = GRPOModule(policy or partial(Policy, model), partial(torch.optim.AdamW, lr=learning_rate), Objective())
     data = RolloutDataModule(collector, ShuffledTasks(tasks, tasks_per_iteration=len(tasks), seed=0))
     try:
         trainer.fit(module, data)

@@ -1,0 +1,53 @@
+"""The whole loop in bfloat16, as the 7B runs it: 1080p, windowed vision, caches, probes; narrow, and with few steps.
+
+`benchmarks/long_loop.py` runs it with fifteen screenshots and for longer.
+"""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from arpo.errors import WeightSyncError
+from arpo.models.policy import LoraSettings
+from tests.integration.long import LongEngine, OldEyes, OneBehind, UnableToForget, learn, write_talker
+
+LORA = OmegaConf.load(Path(__file__).parents[2] / "conf/model/qwen2_5_vl_7b.yaml")
+SCREENSHOTS = 3
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.engine,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:.*sync_dist"),
+]
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_talker(tmp_path_factory.mktemp("talker"))
+
+
+def test_every_probe_of_a_sound_run_passes_and_proves_the_engine_fresh(talker: Path, tmp_path: Path) -> None:
+    run = learn(talker, tmp_path, LongEngine, screenshots=SCREENSHOTS, iterations=2)
+    assert all(metrics["rollout/steps"] > 1 for metrics in run.metrics)  # the policy is understood
+    assert all(metrics["engine/probe_gap"] <= 0.02 for metrics in run.metrics)  # of 0.05
+    assert run.steps[-1] >= 1  # there was something to sync
+    assert max(metrics["engine/probe_evidence"] for metrics in run.metrics) > 6
+
+
+@pytest.mark.parametrize("engine", [UnableToForget, OldEyes, OneBehind])
+def test_whatever_is_stale_ends_the_run(talker: Path, tmp_path: Path, engine: type[LongEngine]) -> None:
+    with pytest.raises(WeightSyncError, match="It serves old weights, or kept a prefix, multimodal or encoder cache"):
+        learn(talker, tmp_path, engine, screenshots=SCREENSHOTS, iterations=3)
+
+
+def test_the_engine_s_update_is_the_trainer_s_within_5_percent_after_a_step_of_lora(
+    talker: Path, tmp_path: Path
+) -> None:
+    lora = LoraSettings(LORA.policy.lora.rank, LORA.policy.lora.alpha)
+    assert lora.rank == 32
+    run = learn(talker, tmp_path, LongEngine, screenshots=1, iterations=3, rate=LORA.learning_rate, lora=lora)
+    # a group without signal has no step
+    after_one = next(metrics for steps, metrics in zip(run.steps, run.metrics, strict=True) if steps == 1)
+    assert after_one["engine/update_error"] <= 0.05
