@@ -286,6 +286,10 @@ class Policy(nn.Module):
         """Compute in the format of the computation, where weights are in float32, for a while."""
         return nullcontext() if self._dtype == torch.float32 else torch.autocast(self.device.type, self._dtype)
 
+    def _offload(self) -> AbstractContextManager[object]:
+        """Keep what the backward pass needs in the host's memory, for a while."""
+        return save_on_cpu(pin_memory=self.device.type == "cuda")
+
     def _load(self, dtype: torch.dtype, attention: str) -> Qwen2_5_VLForConditionalGeneration:
         return Qwen2_5_VLForConditionalGeneration.from_pretrained(
             self.path, dtype=dtype, attn_implementation=attention
@@ -306,7 +310,7 @@ class Policy(nn.Module):
         seen = visual.index_select(0, batch.image_index).to(embeddings.dtype)
         rows = embeddings.flatten(0, 1).index_copy(0, batch.image_places, seen)
         offloads = self._offload_activations and torch.is_grad_enabled()
-        with save_on_cpu(pin_memory=self.device.type == "cuda") if offloads else nullcontext():
+        with self._offload() if offloads else nullcontext():
             hidden: Tensor = self.model.model.language_model(
                 inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
             ).last_hidden_state
