@@ -19,8 +19,8 @@ class OffloadedAdamW(AdamW):
     """AdamW (arXiv 1711.05101) that takes 8 bytes a parameter of the host in the place of the device.
 
     The numbers are those of `torch.optim.AdamW`: a step is one of its steps for each parameter, whose moments are
-    copied to the device and back. With a shard of the weights these are the moments of the shard. Between steps, and so
-    in checkpoints, everything is on the host.
+    copied to the device and back. With a shard of the weights these are the moments of the shard. Between steps, and
+    so in checkpoints, everything is on the host.
     """
 
     host = torch.device("cpu")
