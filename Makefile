@@ -36,8 +36,8 @@ train: setup  ## Train the tiny agent on MiniWoB++ with ARPO, warm start include
 smoke: setup  ## Run the whole loop on the fake desktop, in about a minute.
 	$(RUN) train.py experiment=smoke $(ARGS)
 
-test: setup  ## Run all tests that this machine can run, two files at a time; the others say why they are skipped.
-	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup  ## Run all tests that this machine can run, three files at a time; the others say why they are skipped.
+	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: setup  ## Run the tests without browser, engine, Ray and other slow parts.
 	$(RUN) -m pytest -m "not slow and not browser and not engine and not ray and not gpu and not docker" $(ARGS)

@@ -20,12 +20,13 @@ GROUPS = {path.name for path in CONF.iterdir() if path.is_dir()} - {"hydra"}
 HEADS = GROUPS | {"iterations", "resume", "seed", "threads", "warmstart", "checkpoint", "export", "lists", "selection"}
 """What an override of ours begins with."""
 OVERRIDE = re.compile(r"(?<![\w.{/%-])([a-z_]+(?:\.[a-z_0-9]+)*=[^\s,;:()\"'`]+|[a-z_]+(?:\.[a-z_0-9]+)+)")
-ELSEWHERE = {"env.step", "model.embed_tokens.weight", "model.language_model", "model.visual"}
+ELSEWHERE = {"env.step", "model.embed_tokens.weight", "model.language_model", "model.safetensors", "model.visual"}
 """Names of methods and tensors that look like keys."""
 READERS_OWN = {"env=mine", "tasks=mine"}
 """Files that a reader is about to write."""
 BASES = (
     ("train", "experiment=arpo_subset32"),
+    ("train", "experiment=arpo_subset32", "trainer=ddp"),
     ("train", "experiment=arpo_miniwob"),
     ("train", "experiment=arpo_desktop32"),
     ("train", "experiment=warmstart_miniwob"),

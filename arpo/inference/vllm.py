@@ -93,17 +93,8 @@ class VllmEngine(PumpedEngine):
         """
         check_at_least(1, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
         check_at_least(1, max_images=max_images, screenshots=screenshots)
-        if lora_rank is not None and not 1 <= lora_rank <= max(LORA_RANKS):
-            raise ConfigError(f"lora_rank must be null or from 1 to {max(LORA_RANKS)}, got {lora_rank}")
-        if lora_rank is not None and dtype_of(dtype) == torch.float32 and torch.cuda.is_available():
-            raise ConfigError(f"vLLM's LoRA kernels on a GPU compute in bfloat16: set dtype=bfloat16, got {dtype}")
-        dtype_of(dtype)
+        _check_here(dtype, lora_rank)
         check_context(path, max_model_len)
-        if torch.distributed.is_initialized():
-            raise ConfigError(
-                "torch.distributed is already initialised in this process and vLLM needs its own; "
-                "host the engine in arpo.inference.fleet.FleetEngine"
-            )
         before_start()
         self._chat = ChatTokenizer(path)
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
@@ -278,6 +269,20 @@ class VllmEngine(PumpedEngine):
         self._engine.engine_core.shutdown()
         self._engine = None
         cleanup_dist_env_and_memory()
+
+
+def _check_here(dtype: str, lora_rank: int | None) -> None:
+    """Check what this machine, and this process, make impossible."""
+    computation = dtype_of(dtype)
+    if lora_rank is not None and not 1 <= lora_rank <= max(LORA_RANKS):
+        raise ConfigError(f"lora_rank must be null or from 1 to {max(LORA_RANKS)}, got {lora_rank}")
+    if lora_rank is not None and computation == torch.float32 and torch.cuda.is_available():
+        raise ConfigError(f"vLLM's LoRA kernels on a GPU compute in bfloat16: set dtype=bfloat16, got {dtype}")
+    if torch.distributed.is_initialized():
+        raise ConfigError(
+            "torch.distributed is already initialised in this process and vLLM needs its own; "
+            "host the engine in arpo.inference.fleet.FleetEngine"
+        )
 
 
 def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_len: int) -> dict[str, Any]:

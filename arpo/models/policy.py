@@ -16,7 +16,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
 
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least
 from arpo.host.trial import before_start
 from arpo.models.collate import TokenBatch
 from arpo.models.images import ImageProcessor
@@ -117,12 +117,9 @@ class Policy(nn.Module):
         torch_dtype = dtype_of(dtype)
         if lora is not None and train_vision:
             raise ConfigError("lora trains the language model's blocks and nothing else: set train_vision=false")
-        if logits_chunk < 1:
-            raise ConfigError(f"logits_chunk must be at least 1, got {logits_chunk}")
+        check_at_least(1, logits_chunk=logits_chunk)
         if offload_activations and not gradient_checkpointing:
-            raise ConfigError(
-                "offload_activations=true needs gradient_checkpointing=true: without it, there are too many"
-            )
+            raise ConfigError("offload_activations=true needs gradient_checkpointing=true, or there are too many")
         before_start()
         self.path = path
         self.chat = ChatTokenizer(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import Checkpoint
 
 from arpo.callbacks.checkpoint import (
     AtomicCheckpointIO,
@@ -156,13 +157,13 @@ def test_the_iteration_is_read_from_the_name_and_another_name_is_refused():
 
 @pytest.fixture
 def train(make_collector, tmp_path):
-    def run(*, iterations, module=None, **options):
+    def run(*, iterations, module=None, later=(), **options):
         callback = IterationCheckpoint(tmp_path / "checkpoints", **({"keep": 3} | options))
         collector = make_collector(start=False, group_size=2, max_steps=1)
         trainer = L.Trainer(
             accelerator="cpu",
             max_epochs=iterations,
-            callbacks=[callback, EngineFollows()],
+            callbacks=[callback, EngineFollows(), *later],
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -197,6 +198,17 @@ def test_a_run_that_is_asked_to_stop_writes_one_first(train):
 
     module.at_step = stop_in_the_second_iteration
     assert train(iterations=5, module=module, every_n_iterations=100) == [1, 2]
+
+
+class StopsLate(Checkpoint):
+    """Asks to stop in the second iteration, after the callback before it has seen the end of it."""
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        trainer.should_stop = pl_module.policy_version == 2
+
+
+def test_so_does_a_run_that_is_asked_to_stop_at_the_last_moment(train):
+    assert train(iterations=5, later=[StopsLate()], every_n_iterations=100) == [1, 2]
 
 
 @pytest.mark.parametrize("options", [{"every_n_iterations": 0}, {"keep": 0}], ids=str)

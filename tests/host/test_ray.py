@@ -1,10 +1,12 @@
 """One Ray a process, however many start it at once."""
 
+import sys
 import threading
 
 import pytest
 
-from arpo.host.ray import RayRuntime
+from arpo.host.labels import LABEL_VARIABLE
+from arpo.host.ray import RayRuntime, worker_environment
 
 
 class SlowToStart(threading.Thread):
@@ -34,3 +36,54 @@ def test_users_who_come_at_the_same_moment_share_one_thread_of_ray(monkeypatch: 
         user.join()
     threads = {thread for thread in threading.enumerate() if thread.name == "ray"} - before
     assert len(threads) == 1
+
+
+class CountingRay:
+    """Ray, which says whether it runs."""
+
+    runs = False
+    stops = 0
+
+    def is_initialized(self) -> bool:
+        return self.runs
+
+    def init(self, **_: object) -> None:
+        self.runs = True
+
+    def shutdown(self) -> None:
+        self.runs, self.stops = False, self.stops + 1
+
+
+def test_ray_ends_with_its_last_user_and_starts_again_for_the_next(monkeypatch: pytest.MonkeyPatch):
+    ray = CountingRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED", "RAY_worker_niceness"):
+        monkeypatch.setenv(name, "0")  # which a start sets where they are not
+    runtime = RayRuntime()
+    for stops in (0, 1):
+        for _ in range(2):
+            runtime.acquire().result()
+        runtime.release().result()
+        assert ray.runs
+        assert ray.stops == stops
+        runtime.release().result()
+        assert not ray.runs
+        assert ray.stops == stops + 1
+
+
+def test_the_ray_of_a_cluster_lives_on(monkeypatch: pytest.MonkeyPatch):
+    ray = CountingRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    runtime = RayRuntime()
+    runtime.acquire().result()
+    runtime.release().result()
+    assert ray.runs
+
+
+def test_a_worker_is_labelled_as_its_session_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(LABEL_VARIABLE, "mine")
+    assert worker_environment()[LABEL_VARIABLE] == "mine"
+    monkeypatch.delenv(LABEL_VARIABLE)
+    assert LABEL_VARIABLE not in worker_environment()

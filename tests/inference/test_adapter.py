@@ -71,8 +71,9 @@ def test_every_version_of_an_adapter_answers_as_the_trainer_s_and_the_one_before
 
 def opinion(policy: Policy, engine: Any, max_tokens: int = 16) -> list[Answer]:
     requests = questions(policy.chat, max_tokens, 1.0)
+    (responses,) = asyncio.run(ask(engine, requests))
     answers = []
-    for request, response in zip(requests, asyncio.run(ask(engine, requests)), strict=True):
+    for request, response in zip(requests, responses, strict=True):
         trajectory = probe_trajectory(request, response)
         batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
         with torch.no_grad():

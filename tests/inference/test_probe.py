@@ -162,8 +162,9 @@ def passes(probe: Freshness) -> bool:
 def test_a_cache_from_before_the_update_is_caught(chat: ChatTokenizer) -> None:
     def answers(engine: ScriptedEngine, honest: ScriptedEngine) -> list[Answer]:
         requests = questions(chat, 16, 1.0)
-        pairs = zip(asyncio.run(ask(engine, requests)), asyncio.run(ask(honest, requests)), strict=True)
-        return [Answer(ours.token_ids, ours.logprobs, theirs.logprobs) for ours, theirs in pairs]
+        (ours,), (theirs,) = asyncio.run(ask(engine, requests)), asyncio.run(ask(honest, requests))
+        pairs = zip(ours, theirs, strict=True)
+        return [Answer(our.token_ids, our.logprobs, their.logprobs) for our, their in pairs]
 
     for sticky_cache in (False, True):
         engine = ScriptedEngine(chat, lambda request: "Action: wait()", sticky_cache=sticky_cache)
@@ -192,7 +193,8 @@ def test_a_real_bfloat16_engine_is_caught_where_its_gap_is_within_the_tolerance(
         return Answer(response.token_ids, response.logprobs, tuple(output.logprobs[output.mask].tolist()))
 
     def answers() -> list[Answer]:
-        return [opinion(*pair) for pair in zip(requests, asyncio.run(ask(engine, requests)), strict=True)]
+        (responses,) = asyncio.run(ask(engine, requests))
+        return [opinion(*pair) for pair in zip(requests, responses, strict=True)]
 
     before = answers()
     freshness(before).check(BFLOAT16)

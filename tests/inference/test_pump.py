@@ -268,7 +268,7 @@ def test_an_unknown_tensor_is_an_error() -> None:
 
 
 def test_another_shape_is_an_error() -> None:
-    with pytest.raises(WeightSyncError, match=r"is \(5,\), the model's is \(4,\)"):
+    with pytest.raises(WeightSyncError, match=r"is \(5,\), 'model\.norm\.weight' of the model is \(4,\)"):
         list(checked([("model.norm.weight", torch.zeros(5))], SHAPES))
 
 

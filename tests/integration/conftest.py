@@ -3,16 +3,18 @@
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.integration.runs import Run, Smoke
 
 
-@pytest.fixture(scope="session")
-def sessions() -> Iterator[Path]:
-    """The temporary directory of the runs: with a short name, because the sockets of Ray lie in it."""
+@contextmanager
+def short_directory() -> Iterator[Path]:
+    """Yield a temporary directory with a short name, because the sockets of Ray lie in it."""
     directory = Path("/tmp") / secrets.token_hex(3)
     directory.mkdir(mode=0o700)
     yield directory
@@ -20,17 +22,28 @@ def sessions() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory: pytest.TempPathFactory, sessions: Path) -> Iterator[Smoke]:
-    """`python train.py experiment=smoke`, as a person runs it on a fresh machine."""
-    output = tmp_path_factory.mktemp("smoke")
-    run = Run(output / "smoke" / "default", sessions, "experiment=smoke", f"paths.output={output}")
-    run.log = output / "smoke.log"
-    try:
-        code = run.go()
-        assert code == 0, run.said
-        yield Smoke(run, output / "warmstart_fake" / "default" / "policy")
-    finally:
-        run.end()
+def sessions() -> Iterator[Path]:
+    """The temporary directory of the runs."""
+    with short_directory() as directory:
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory, sessions: Path, worker_id: str) -> Iterator[Smoke]:
+    """`python train.py experiment=smoke` as a person runs it on a fresh machine, once for all processes of pytest."""
+    own = tmp_path_factory.getbasetemp()
+    output = (own if worker_id == "master" else own.parent) / "smoke"
+    made = output / "sessions"  # written at the end: the temporary directory of the run
+    with ExitStack() as stack:
+        with FileLock(output.with_suffix(".lock")):
+            directory = Path(made.read_text()) if made.exists() else stack.enter_context(short_directory())
+            run = Run(output / "smoke" / "default", directory, "experiment=smoke", f"paths.output={output}")
+            run.log = output / "smoke.log"
+            if not made.exists():
+                stack.callback(run.end)
+                assert run.go() == 0, run.said
+                made.write_text(str(directory))
+        yield Smoke(run, output / "warmstart_fake" / "default" / "policy", sessions)
 
 
 @pytest.fixture

@@ -149,6 +149,8 @@ class Smoke:
     run: Run
     policy: Path
     """What the warm start wrote."""
+    sessions: Path
+    """The temporary directory of the runs that do it again."""
 
     @property
     def iterations(self) -> int:
@@ -157,7 +159,7 @@ class Smoke:
 
     def again(self, directory: Path, *overrides: str) -> Run:
         """A run that does the same in another folder."""
-        return Run(directory, self.run.sessions, "experiment=smoke", f"model.path={self.policy}", *overrides)
+        return Run(directory, self.sessions, "experiment=smoke", f"model.path={self.policy}", *overrides)
 
 
 def processes_of(sessions: Path) -> list[psutil.Process]:

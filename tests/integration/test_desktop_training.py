@@ -17,7 +17,8 @@ from tests.integration.runs import ROOT, Run
 
 pytestmark = [*needs_desktop, pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
-ITERATIONS = 14  # enough for every strike, also where some must be made again
+MANY = 200
+"""Iterations, of which no more are made than it takes to break everything."""
 EPISODES = 16
 DESKTOPS = 8
 OVERRIDES = (
@@ -78,14 +79,17 @@ def run(policy, sessions, tmp_path_factory):
 @pytest.fixture(scope="module")
 def struck(run):
     """The run at its end, after every fault of a desktop in turn, and one of the engine."""
-    run.start(f"iterations={ITERATIONS}")
+    run.start(f"iterations={MANY}")
     run.wait_for_rollout(0)
     broken: set[str] = set()
     for fault in FAULTS:
         strike(run, fault, broken)
     if engine() is not None:
         restart_the_engine()
-    assert run.wait() == 0, run.said
+    ended = len(run.metrics)
+    run.wait_until(lambda: len(run.metrics) > ended + 1, "a whole iteration after the last fault")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM, run.said
     return run
 
 
@@ -114,25 +118,27 @@ def test_every_fault_is_noticed_and_every_desktop_comes_back(struck):
 
 
 def test_no_episode_on_a_broken_desktop_is_scored(struck):
-    assert [line["rollout/episodes"] for line in struck.metrics] == [EPISODES] * ITERATIONS
-    assert total(struck, "env/episodes") == EPISODES * ITERATIONS  # those that ended on a desktop without fault
+    iterations = len(struck.metrics)
+    assert [line["rollout/episodes"] for line in struck.metrics] == [EPISODES] * iterations
+    assert total(struck, "env/episodes") == EPISODES * iterations  # those that ended on a desktop without fault
     assert total(struck, "rollout/retried_episodes") >= len(FAULTS)
     assert total(struck, "rollout/dropped_episodes") == total(struck, "rollout/dropped_groups") == 0
     store = TrajectoryStore(struck.directory / "trajectories")
-    for iteration in range(ITERATIONS):
+    for iteration in range(iterations):
         names = [trajectory.id for trajectory in store.read("train", iteration)]
         assert len(names) == len(set(names)) == EPISODES
 
 
 def test_desktops_of_a_killed_run_are_removed_when_it_goes_on(struck):
-    struck.start("resume=auto", f"iterations={ITERATIONS + 1}")
-    struck.wait_for_rollout(ITERATIONS)
+    iterations = len(struck.metrics)
+    struck.start("resume=auto", f"iterations={iterations + 1}")
+    struck.wait_for_rollout(iterations)
     struck.process.send_signal(signal.SIGKILL)
     assert struck.wait() == -signal.SIGKILL
     left = containers_of(struck)
     assert len(left) == DESKTOPS
 
-    assert struck.go("resume=auto", f"iterations={ITERATIONS + 1}") == 0, struck.said
+    assert struck.go("resume=auto", f"iterations={iterations + 1}") == 0, struck.said
     assert not set(left) & set(docker("ps", "--all", "--quiet", "--no-trunc").split())
     assert containers_of(struck) == []
     struck.assert_nothing_left()

@@ -101,3 +101,13 @@ def test_numbers_of_a_device_and_of_the_host_make_the_same_averages():
             kept.maximum("most", number(value))
             kept.part("mean", number(value), 2)
     assert averages[0].compute() == averages[1].compute() == {"total": -0.75, "most": 3.0, "mean": -0.125}
+
+
+def test_ranks_give_the_mean_of_everything_the_largest_of_all_and_the_mean_of_their_totals():
+    one, two = Averages(), Averages()
+    one.mean("a", 1.0, weight=3)
+    two.mean("a", 5.0)
+    for part, value in ((one, 2.0), (two, 4.0)):
+        part.total("total", value)
+        part.maximum("most", value)
+    assert Averages.of_ranks([one, two]).compute() == {"a": 2.0, "total": 3.0, "most": 4.0}  # (3 · 1 + 5) / 4

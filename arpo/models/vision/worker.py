@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import torch
 
-from arpo.models.vision.patches import PatchSettings, decode
+from arpo.models.vision.patches import PackedPatches, PatchSettings, decode
 
 LENGTH = struct.Struct("<q")
 """Bytes of the PNG that follows."""
@@ -24,16 +24,19 @@ ANSWER = struct.Struct("<qqq")
 def serve(source: BinaryIO, sink: BinaryIO, settings: PatchSettings) -> None:
     """Answer every PNG of the source, until it ends."""
     while header := source.read(LENGTH.size):
-        png = source.read(LENGTH.unpack(header)[0])
-        try:
-            packed = decode(png, settings)
-        except Exception:  # whoever asked decodes it again, and sees the error where it can be handled
-            logging.exception("a screenshot of %d bytes cannot be decoded", len(png))
-            sink.write(ANSWER.pack(0, 0, 0))
-        else:
-            sink.write(ANSWER.pack(*packed.grid))
+        packed = _decoded(source.read(LENGTH.unpack(header)[0]), settings)
+        sink.write(ANSWER.pack(*(packed.grid if packed else (0, 0, 0))))
+        if packed:
             sink.write(packed.pixels.numpy().data)
         sink.flush()
+
+
+def _decoded(png: bytes, settings: PatchSettings) -> PackedPatches | None:
+    try:
+        return decode(png, settings)
+    except Exception:  # whoever asked decodes it again, and sees the error where it can be handled
+        logging.exception("a screenshot of %d bytes cannot be decoded", len(png))
+        return None
 
 
 def main() -> None:

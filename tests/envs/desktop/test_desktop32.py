@@ -25,7 +25,6 @@ def test_a_solution_scores_one_and_idleness_zero(path, desktop):
     desktop.reset(task)
     desktop.step(Finished())
     assert desktop.evaluate() == 0.0
-    desktop.reset(task)
     for action in desktop.solve():
         desktop.step(action)
     assert desktop.evaluate() == 1.0

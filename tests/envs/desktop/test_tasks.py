@@ -1,8 +1,11 @@
 """The task files of our desktops, without a desktop."""
 
+import json
+
 import pytest
 
 from arpo.agent.actions import Click, Fail, Finished, Hotkey
+from arpo.envs.desktop import tasks
 from arpo.envs.desktop.tasks import METRICS, RESULTS, ROOT, desktop_tasks, read_task, run_checks
 from arpo.envs.guest.client import Execution
 from arpo.errors import TaskFormatError
@@ -115,3 +118,13 @@ def test_of_two_checks_one_holds(conj, reward):
         "conj": conj,
     }
     assert run_checks(read_task(task(evaluator=evaluator)), SlowGuest()) == reward
+
+
+def test_a_file_that_no_desktop_can_do_is_refused_when_it_is_loaded(tmp_path, monkeypatch):
+    file = tmp_path / "examples" / "mousepad" / "impossible.json"
+    file.parent.mkdir(parents=True)
+    wrong = {"id": "impossible", "instruction": "Fly.", "evaluator": {"func": "flies"}}
+    file.write_text(json.dumps(wrong))
+    monkeypatch.setattr(tasks, "ROOT", tmp_path)
+    with pytest.raises(TaskFormatError, match="flies"):
+        desktop_tasks({"mousepad": ["impossible"]})
