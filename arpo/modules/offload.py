@@ -27,7 +27,7 @@ class OffloadedAdamW(AdamW):
     """Where moments wait."""
 
     @override
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]  # torch overloads it
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -83,7 +83,7 @@ def _pinned_like(value: Tensor, host: torch.device) -> Tensor:
     # torch's allocator of pinned memory rounds up to powers of two: for most weights of a 7B, to twice as much.
     room = torch.empty_like(value, device=host)
     memory = _in_pages(_own(room))
-    runtime = torch.cuda.cudart()
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     torch.cuda.check_error(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 1))  # 1: for all contexts
     finalize(memory, runtime.cudaHostUnregister, memory.data_ptr()).atexit = False
     return room
