@@ -12,7 +12,8 @@ Weights are made up on the GPU, so nothing is downloaded; neither vLLM nor Ray i
 trained with AdamW's moments on the host, without which they need 124 GiB before the first activation.
 
 Each setting has a process of its own; one that runs out of memory is a row of the table. In the directory --out:
-`results.jsonl` (a row a setting, appended), `table.md`, and `run.json` (command, seed, commit, hardware).
+`results.jsonl` (a row a setting, appended), `table.md` of all of them, and `runs.jsonl` (command, seed, commit and
+hardware of each run, appended).
 """
 
 import argparse
@@ -48,16 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = options.out / ("plan.jsonl" if options.plan else "results.jsonl")
     facts = {"command": [sys.executable, *sys.argv], "seed": options.seed, **surroundings(options.commit)}
     if not options.plan:
-        (options.out / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
-    rows: list[dict[str, Any]] = []
+        append(facts, options.out / "runs.jsonl")
     for setting in settings(options):
         row = {**setting, **figures(setting, options)}
-        rows.append(row)
-        with results.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append(row, results)
         print(json.dumps(row), flush=True)
     if not options.plan:
-        written = table(rows, planned(options.plans), peak_tflops(options.peak_tflops, str(facts["gpu"])))
+        written = table(read(results), planned(options.plans), peak_tflops(options.peak_tflops, str(facts["gpu"])))
         (options.out / "table.md").write_text(written)
         print(written)
     return 0
@@ -132,8 +130,18 @@ def outcome(command: Sequence[str], environment: dict[str, str], timeout: float)
 
 def planned(path: Path) -> dict[tuple[Any, ...], float]:
     """Return the GiB that the plan computed before, by setting; empty where it computed nothing."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {_key(row): row["plan_gib"] for row in rows if "plan_gib" in row}
+    return {_key(row): row["plan_gib"] for row in read(path) if "plan_gib" in row}
+
+
+def append(row: dict[str, Any], path: Path) -> None:
+    """Write a row at the end of a file of JSON lines."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of JSON lines; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
