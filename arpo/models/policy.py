@@ -187,7 +187,8 @@ class Policy(nn.Module):
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
         batch = batch.to(self.device)
-        with self._format():
+        offloads = self._offload_activations and torch.is_grad_enabled()
+        with self._format(), self._offload() if offloads else nullcontext():
             hidden = self._hidden_states(batch)
         logprobs, entropy = chosen_logprobs(
             # The state at one token predicts the next.
@@ -306,11 +307,9 @@ class Policy(nn.Module):
                 visual = self._vision(batch.pixels, batch.image_grid)
         seen = visual.index_select(0, batch.image_index).to(embeddings.dtype)
         rows = embeddings.flatten(0, 1).index_copy(0, batch.image_places, seen)
-        offloads = self._offload_activations and torch.is_grad_enabled()
-        with self._offload() if offloads else nullcontext():
-            hidden: Tensor = self.model.model.language_model(
-                inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
-            ).last_hidden_state
+        hidden: Tensor = self.model.model.language_model(
+            inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
+        ).last_hidden_state
         return hidden
 
 

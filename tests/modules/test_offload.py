@@ -69,6 +69,10 @@ def test_it_goes_on_from_the_moments_of_adamw_and_adamw_from_its_own():
     assert torch.equal(ends[0], ends[2])
 
 
+def test_a_parameter_without_gradient_gets_no_moments():
+    assert len(train(OffloadedAdamW, steps=1)[1].state) == 2  # weight and bias of the first layer
+
+
 def test_a_closure_is_called_once_with_gradients():
     model, optimizer = train(OffloadedAdamW)
     called = []

@@ -98,7 +98,9 @@ def test_what_would_help_is_tried_and_the_best_three_are_told(monkeypatch: pytes
 
 def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
     offered = candidates(compose(["experiment=arpo_subset32", "model=qwen2_5_vl_7b", "layout=split"]), PLAN)
-    assert not any(setting.startswith(("model=", "model.policy.train_vision", "model.policy.grad")) for setting in offered)
+    assert not any(
+        setting.startswith(("model=", "model.policy.train_vision", "model.policy.grad")) for setting in offered
+    )
     assert "layout=colocated" in offered
 
 
