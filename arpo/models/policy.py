@@ -192,7 +192,8 @@ class Policy(nn.Module):
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
         batch = batch.to(self.device)
-        with self._format():
+        offloads = self._offload_activations and torch.is_grad_enabled()
+        with self._format(), self._offload() if offloads else nullcontext():
             hidden = self._hidden_states(batch)
         logprobs, entropy = chosen_logprobs(
             # The state at one token predicts the next.
@@ -288,6 +289,10 @@ class Policy(nn.Module):
         """Compute in the format of the computation, where weights are in float32, for a while."""
         return nullcontext() if self._dtype == torch.float32 else torch.autocast(self.device.type, self._dtype)
 
+    def _offload(self) -> AbstractContextManager[object]:
+        """Keep what the backward pass needs in the host's memory, for a while."""
+        return save_on_cpu(pin_memory=self.device.type == "cuda")
+
     def _load(self, dtype: torch.dtype, attention: str) -> Qwen2_5_VLForConditionalGeneration:
         return Qwen2_5_VLForConditionalGeneration.from_pretrained(
             self.path, dtype=dtype, attn_implementation=attention
@@ -307,11 +312,9 @@ class Policy(nn.Module):
                 visual = self._vision(batch.pixels, batch.image_grid)
         seen = visual.index_select(0, batch.image_index).to(embeddings.dtype)
         rows = embeddings.flatten(0, 1).index_copy(0, batch.image_places, seen)
-        offloads = self._offload_activations and torch.is_grad_enabled()
-        with save_on_cpu(pin_memory=self.device.type == "cuda") if offloads else nullcontext():
-            hidden: Tensor = self.model.model.language_model(
-                inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
-            ).last_hidden_state
+        hidden: Tensor = self.model.model.language_model(
+            inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
+        ).last_hidden_state
         return hidden
 
 

@@ -22,7 +22,14 @@ from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Minibatch, Sample, pick, scatter, split, without_zero_advantage
 from arpo.modules.objective import Objective
 from arpo.modules.optimizer import warmup_factor
-from arpo.modules.pictures import MOST_FEATURE_BYTES, VisualSizes, by_tower, decoding_processes, wanted_screenshots
+from arpo.modules.pictures import (
+    MOST_FEATURE_BYTES,
+    VisualSizes,
+    by_tower,
+    decoding_processes,
+    in_forwards,
+    wanted_screenshots,
+)
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
@@ -225,11 +232,11 @@ class GRPOModule(PolicyModule):
         places = VisualSizes.of(screenshots, policy)
         if self._most(places.nbytes) > MOST_FEATURE_BYTES:
             return None
-        chunks = micro_batches(places.tokens, self.micro_batch_tokens)
+        forwards = in_forwards(places.tokens, self.micro_batch_tokens)
         keys = list(screenshots)
         features: dict[str, Tensor] = {}
-        for chunk in chunks + chunks[-1:] * (self._most(len(chunks)) - len(chunks)):
-            names = [keys[index] for index in chunk]
+        for forward in forwards + forwards[-1:] * (self._most(len(forwards)) - len(forwards)):
+            names = [keys[index] for index in forward]
             pictures = [self.policy.images.packed(name, screenshots[name]) for name in names]
             features |= zip(names, policy.visual_tokens(pictures), strict=True)
         return features

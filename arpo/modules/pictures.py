@@ -53,6 +53,22 @@ class VisualSizes:
         return cls(tokens, sum(tokens) * width * next(policy.vision.parameters()).element_size())
 
 
+def in_forwards(tokens: Sequence[int], most: int) -> list[list[int]]:
+    """Return positions in `tokens`, in order, in runs of `most` tokens together at most; a larger one stands alone.
+
+    Pictures of unequal size need no padding in the vision tower.
+    """
+    runs: list[list[int]] = []
+    room = 0
+    for position, count in enumerate(tokens):
+        if count > room or not runs:
+            runs.append([])
+            room = most
+        runs[-1].append(position)
+        room -= count
+    return runs
+
+
 def by_tower(policies: Sequence[Policy]) -> list[list[Policy]]:
     """Return the policies whose vision tower nothing trains, those with the same tower together."""
     groups: list[list[Policy]] = []

@@ -37,6 +37,16 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
+class Offloaded:
+    """What a training process keeps in the host's memory and brings to its GPU when it is needed, in bytes."""
+
+    optimizer: float = 0
+    """Moments, to the GPU and back in each optimizer step."""
+    activations: float = 0
+    """Inputs of blocks, to the host and back in each micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """An iteration, in trajectories as long as they can be."""
 
@@ -50,39 +60,71 @@ class Work:
     """Whether a reference policy is asked too."""
 
 
-def forward_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest) -> tuple[float, float]:
-    """Return the floating-point operations of one forward of the longest trajectory: language model, vision tower.
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """The floating-point operations of one forward of a trajectory."""
 
-    Two for each parameter and token, and for causal attention 2 · tokens² · width in each layer: half of two products
-    of 2 · tokens² · width each. A picture has `spatial_merge_size²` patches for each of its tokens.
-    """
+    language: float
+    """Of the language model, its attention left out: two for each parameter and token."""
+    attention: float
+    """Of its causal attention: 2 · tokens² · width in each layer, half of two products of 2 · tokens² · width each."""
+    vision: float
+    """Of the vision tower, whose pictures have `spatial_merge_size²` patches for each of their tokens."""
+
+    @property
+    def forward(self) -> float:
+        """All of them."""
+        return self.language + self.attention + self.vision
+
+
+def forward_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest) -> Flops:
+    """Return the floating-point operations of one forward of the longest trajectory."""
     text, vision = shape.text_config, shape.vision_config
     language = 2.0 * weights.language * longest.max_context + 2.0 * weights.head * longest.action_tokens
     width = text.num_attention_heads * (text.hidden_size // text.num_attention_heads)
-    language += 2.0 * longest.max_context**2 * width * text.num_hidden_layers
+    attention = 2.0 * longest.max_context**2 * width * text.num_hidden_layers
     patches = longest.image_tokens * vision.spatial_merge_size**2
     seen = 2.0 * weights.vision * patches + 4.0 * patches**2 * vision.hidden_size * len(vision.fullatt_block_indexes)
-    return language, seen * longest.steps
+    return Flops(language, attention, seen * longest.steps)
+
+
+def backward_flops(flops: Flops, weights: Weights) -> float:
+    """Return the floating-point operations of the backward of a forward.
+
+    It costs two forwards: the gradients of the inputs, and those of the weights. Frozen weights need none of the
+    second kind, but both inputs of a product in attention need theirs; where all is frozen, as in a vision tower that
+    is not trained, there is no backward.
+    """
+    language = flops.language if weights.lora else 2 * flops.language
+    return language + 2 * flops.attention + (2 * flops.vision if weights.train_vision else 0.0)
 
 
 def update_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, work: Work) -> float:
     """Return the floating-point operations of one trajectory in the updates of one iteration.
 
-    A backward costs two forwards, one where only adapters are trained, and none where all is frozen. What
-    checkpointing computes again is not counted, as usual for an MFU.
+    What checkpointing computes again is not counted, as usual for an MFU.
     """
-    language, vision = forward_flops(shape, weights, longest)
-    backward = (1 if weights.lora else 2) * language + (2 if weights.train_vision else 0) * vision
+    flops = forward_flops(shape, weights, longest)
     steps = work.minibatches * work.epochs
     before = (steps - 1) / steps  # old log-probabilities; the first step needs none
     forwards = 1 + before + (1 if work.reference else 0)
-    return work.epochs * (forwards * (language + vision) + backward)
+    return work.epochs * (forwards * flops.forward + backward_flops(flops, weights))
 
 
 def update_seconds(flops: float, work: Work, layout: Layout, gpu: Gpu, mfu: float) -> float:
     """Return how long the updates of one iteration take: a rank computes whole trajectories, one after the other."""
-    in_a_row = work.minibatches * ceil(work.trajectories / work.minibatches / layout.trainers)
-    return flops * in_a_row / (gpu.bf16_tflops * 1e12 * mfu)
+    return flops * _in_a_row(work, layout) * work.minibatches / (gpu.bf16_tflops * 1e12 * mfu)
+
+
+def offload_seconds(offloaded: Offloaded, work: Work, layout: Layout, gpu: Gpu) -> float:
+    """Return how long the updates of one iteration copy between GPU and host, while nothing is computed."""
+    moved = offloaded.optimizer + _in_a_row(work, layout) * offloaded.activations
+    return work.epochs * work.minibatches * 2 * moved / (gpu.host_gb_s * 1e9)
+
+
+def _in_a_row(work: Work, layout: Layout) -> int:
+    """Return how many trajectories of a minibatch the busiest rank gets."""
+    return ceil(work.trajectories / work.minibatches / layout.trainers)
 
 
 def sync_bytes(weights: Weights) -> int:
@@ -142,7 +184,9 @@ def serving(
     return Serving(held, resident / GIB, workspace, kv, contexts)
 
 
-def host_gib(weights: Weights, longest: Longest, work: Work, layout: Layout, screenshot_mb: float) -> dict[str, float]:
+def host_gib(
+    weights: Weights, longest: Longest, work: Work, layout: Layout, offloaded: Offloaded, screenshot_mb: float
+) -> dict[str, float]:
     """Return the host memory of the first node by what it is for, in GiB."""
     trainers = ceil(layout.trainers / layout.nodes)
     screens = work.trajectories * longest.steps
@@ -155,6 +199,8 @@ def host_gib(weights: Weights, longest: Longest, work: Work, layout: Layout, scr
         "engines and their picture caches": engines * (PROCESS_GIB + ENGINE_CACHE_GIB),
         "engines' weights while they sleep": asleep,
         "weights while they are loaded": loading,
+        "moments of the optimizer, offloaded": trainers * offloaded.optimizer / GIB,
+        "activations, offloaded": trainers * offloaded.activations / GIB,
         "screenshots of a batch": screens * screenshot_mb * 1e6 / GIB,
         "pictures prepared for an update": trainers * longest.steps * pixels * 2,
         "records of a batch": work.trajectories * longest.action_tokens * TOKEN_BYTES / GIB,

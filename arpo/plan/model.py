@@ -2,11 +2,13 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoProcessor, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessor
 from typing_extensions import override
 
@@ -21,6 +23,19 @@ class WeightlessPolicy(Policy):
     @override
     def _load(self, dtype: torch.dtype, attention: str) -> Qwen2_5_VLForConditionalGeneration:
         return model_without_weights(self.path, attention)
+
+    @override
+    def _offload(self) -> AbstractContextManager[object]:
+        return saved_tensors_hooks(_to_host, _to_device)
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    """Move a tensor to what stands for the host where the CPU stands for a GPU; whole numbers stay as they are."""
+    return tensor.to("meta") if tensor.is_floating_point() else tensor
+
+
+def _to_device(tensor: Tensor) -> Tensor:
+    return tensor.to("cpu")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arpo.plan.costs import Serving, Weights
+from arpo.plan.costs import Offloaded, Serving, Weights
 from arpo.plan.hardware import GIB, Gpu
 from arpo.plan.layout import Layout
 from arpo.plan.longest import Longest
@@ -23,6 +23,8 @@ class Plan:
     weights: Weights
     peak: Counter[Category]
     """Bytes of a training GPU when it holds most."""
+    offloaded: Offloaded
+    """Of a training GPU, to its host."""
     reserve_gib: float
     """GiB of a training GPU that no tensor of ours gets."""
     serving: Serving
@@ -33,6 +35,8 @@ class Plan:
     """Of one trajectory."""
     update_s: float
     """Of one iteration."""
+    offload_s: float
+    """Of one iteration, on top."""
     iterations: int
     mfu: float
     host: dict[str, float]
@@ -121,6 +125,11 @@ class Plan:
             ),
             ("training GPU: reserve", f"{self.reserve_gib:.1f} GiB", "context, NCCL, kernels' workspaces, fragments"),
             ("training GPU", f"{self.training_gib:.1f} GiB", f"of {self.gpu.memory_gib:.1f}"),
+            *(
+                (f"offloaded to the host: {what}", f"{size / GIB:.1f} GiB", "a training GPU")
+                for what, size in (("moments", self.offloaded.optimizer), ("activations", self.offloaded.activations))
+                if size
+            ),
         ]
 
     def _serving_rows(self) -> Sequence[tuple[str, str, str]]:
@@ -140,11 +149,12 @@ class Plan:
         ]
 
     def _time_rows(self) -> Sequence[tuple[str, str, str]]:
-        hours = self.iterations * (self.update_s + self.sync_s) / 3600
+        hours = self.iterations * (self.update_s + self.offload_s + self.sync_s) / 3600
         return [
             ("weight sync", f"{self.sync_s:.1f} s", f"{self.sync_bytes / 1e9:.2f} GB"),
             ("update of a trajectory", f"{self.update_flops / 1e15:.1f} PFLOP", "without what checkpointing repeats"),
             ("updates of an iteration", f"{self.update_s:.0f} s", f"at an MFU of {100 * self.mfu:.0f} %"),
+            *([("price of offloading", f"{self.offload_s:.1f} s", "an iteration, on top")] if self.offload_s else []),
             (
                 "updates and syncs of the run",
                 f"{hours:.1f} h",

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 Category = Literal["parameters", "gathered", "gradients", "optimizer", "activations", "temporaries", "logits"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
+Place = Category | Literal["host"]
 MEANINGS: dict[Category, str] = {
     "parameters": "parameters, this GPU's share",
     "gathered": "parameters gathered from other GPUs, or cast",
@@ -42,7 +43,7 @@ class _Block:
 
     __slots__ = ("__weakref__", "category", "reference", "size")
 
-    def __init__(self, storage: torch.UntypedStorage, category: Category, tracker: "MemoryTracker") -> None:
+    def __init__(self, storage: torch.UntypedStorage, category: Place, tracker: "MemoryTracker") -> None:
         self.size = storage.size()
         self.category = category
         key = id(storage)
@@ -67,7 +68,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     """A count of the bytes of all tensors that are made inside of its block, real or fake.
 
     What is made before is counted once it is named with `mark`. What a kernel takes and gives back inside of one
-    operation is not seen, which is what `slack` of a plan is for.
+    operation is not seen, which is what the reserve of a plan is for. The meta device stands for the host: what is
+    moved there is counted apart.
 
     Args:
         vocabulary: Width of the logits: what is as wide and has no other name counts as logits.
@@ -76,10 +78,12 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     def __init__(self, vocabulary: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.vocabulary = vocabulary
-        self.now: Counter[Category] = Counter()
+        self.now: Counter[Place] = Counter()
         """Bytes at this moment."""
         self.peak: Counter[Category] = Counter()
-        """Bytes at the moment when their sum was largest."""
+        """Bytes of the device at the moment when their sum was largest."""
+        self.host_peak = 0
+        """Bytes of the host when they were most."""
         self._largest = 0
         self._total = 0
         self._blocks: dict[int, _Block] = {}
@@ -91,9 +95,10 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             for storage in get_untyped_storages(tensor):
                 self._count(storage, category)
                 block = self._blocks[id(storage)]
-                self.now[block.category] -= block.size
-                self.now[category] += block.size
-                block.category = category
+                if block.category != "host":
+                    self._add(block.category, -block.size)
+                    self._add(category, block.size)
+                    block.category = category
         self._compare()
 
     @override
@@ -150,7 +155,9 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         elif operation == REDUCE:
             self.mark(args[:2], "gradients")
 
-    def _category(self, func: Any, args: Any, tensor: Tensor) -> Category:
+    def _category(self, func: Any, args: Any, tensor: Tensor) -> Place:
+        if tensor.device.type == "meta":
+            return "host"
         if func is torch.ops.aten._to_copy.default and self._is(args[0], "parameters"):
             return "gathered"
         if tensor.ndim and tensor.shape[-1] == self.vocabulary:
@@ -164,26 +171,30 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         block = self._blocks.get(id(tensor.untyped_storage()))
         return block is not None and block.category == category
 
-    def _count(self, storage: torch.UntypedStorage, category: Category) -> None:
+    def _count(self, storage: torch.UntypedStorage, category: Place) -> None:
         if id(storage) not in self._blocks:
             block = self._blocks[id(storage)] = _Block(storage, category, self)
-            self.now[category] += block.size
-            self._total += block.size
+            self._add(category, block.size)
 
     def _measure(self, storage: torch.UntypedStorage) -> None:
         block = self._blocks.get(id(storage))
         if block is not None and block.size != storage.size():
-            self.now[block.category] += storage.size() - block.size
-            self._total += storage.size() - block.size
+            self._add(block.category, storage.size() - block.size)
             block.size = storage.size()
             self._compare()
 
     def _forget(self, key: int) -> None:
         block = self._blocks.pop(key)
-        self.now[block.category] -= block.size
-        self._total -= block.size
+        self._add(block.category, -block.size)
+
+    def _add(self, category: Place, size: int) -> None:
+        self.now[category] += size
+        if category == "host":
+            self.host_peak = max(self.host_peak, self.now["host"])
+        else:
+            self._total += size
 
     def _compare(self) -> None:
         if self._total > self._largest:
             self._largest = self._total
-            self.peak = Counter(self.now)
+            self.peak = Counter({category: self.now[category] for category in CATEGORIES})

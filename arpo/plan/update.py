@@ -14,7 +14,8 @@ from arpo.models.policy import Policy
 from arpo.models.sharding import shard
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.metrics import UpdateMeter
-from arpo.plan.costs import Weights
+from arpo.modules.offload import OffloadedAdamW
+from arpo.plan.costs import Offloaded, Weights
 from arpo.plan.fake import fake_floats, fake_ranks
 from arpo.plan.layout import Strategy
 from arpo.plan.longest import BlankScreens, Longest
@@ -29,6 +30,7 @@ class Simulated:
     """Bytes by category when it holds most."""
     resident: float
     """Bytes that stay between updates: parameters and the optimizer's state."""
+    offloaded: Offloaded
     weights: Weights
     shape: Qwen2_5_VLConfig
 
@@ -66,6 +68,9 @@ def simulate(
                 cut(policy, ranks)
         weights, shape = count(module.policy), module.policy.model.config
         attach(module)
+        (optimizer,) = module.trainer.optimizers
+        if isinstance(optimizer, OffloadedAdamW):
+            optimizer.host = torch.device("meta")
         with MemoryTracker(shape.text_config.vocab_size) as tracker:
             for policy in policies:
                 tracker.mark([*policy.parameters(), *policy.buffers()], "parameters")
@@ -73,9 +78,10 @@ def simulate(
                 bucket = torch.empty(weights.trained)
                 tracker.mark([bucket], "gradients")
             step(module, tracker, foreach)
-            resident = tracker.now["parameters"] + tracker.now["optimizer"]
+            resident, moments = tracker.now["parameters"] + tracker.now["optimizer"], tracker.now["host"]
             accumulate(module, tracker, longest)
-    return Simulated(tracker.peak, resident, weights, shape)
+    offloaded = Offloaded(moments, tracker.host_peak - moments)
+    return Simulated(tracker.peak, resident, offloaded, weights, shape)
 
 
 def count(policy: Policy) -> Weights:

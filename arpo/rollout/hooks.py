@@ -1,12 +1,14 @@
 """Additions to Lightning's callbacks: one hook, and the way from a trainer to its rollouts."""
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lightning import Callback, LightningModule, Trainer
 
 from arpo.errors import ConfigError
-from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import RolloutBatch
+
+if TYPE_CHECKING:  # it brings engines and environments along, which a module that learns has no use for
+    from arpo.rollout.runtime import RolloutRuntime
 
 
 class RolloutCallback(Callback):
@@ -25,11 +27,11 @@ class RollsOut(Protocol):
     """A data module whose batches are rollouts."""
 
     @property
-    def runtime(self) -> RolloutRuntime:
+    def runtime(self) -> "RolloutRuntime":
         """The engine and the environments."""
 
 
-def runtime_of(trainer: Trainer) -> RolloutRuntime:
+def runtime_of(trainer: Trainer) -> "RolloutRuntime":
     """Return the runtime of the trainer's data module: rollouts are this project's data.
 
     Raises:

@@ -19,7 +19,17 @@ from arpo.errors import ArpoError, ConfigError
 from arpo.host.machine import Budget
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
-from arpo.plan.costs import Work, disk_gib, host_gib, serving, sync_bytes, sync_seconds, update_flops, update_seconds
+from arpo.plan.costs import (
+    Work,
+    disk_gib,
+    host_gib,
+    offload_seconds,
+    serving,
+    sync_bytes,
+    sync_seconds,
+    update_flops,
+    update_seconds,
+)
 from arpo.plan.hardware import Gpu
 from arpo.plan.layout import Layout, Strategy
 from arpo.plan.longest import Longest
@@ -34,6 +44,7 @@ log = logging.getLogger(__name__)
 PIXELS = (56 * 56, 14 * 14 * 4 * 16384)
 """The smallest and the largest picture that Qwen2.5-VL's processor makes."""
 RECOMMENDED = 3
+OFFLOADED = "arpo.modules.offload.OffloadedAdamW"
 STRATEGIES: dict[str, Strategy] = {
     "lightning.pytorch.strategies.DDPStrategy": "ddp",
     "arpo.modules.strategy.ShardedStrategy": "fsdp",
@@ -112,6 +123,7 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         longest=longest,
         weights=weights,
         peak=simulated.peak,
+        offloaded=simulated.offloaded,
         reserve_gib=given.reserve_gib,
         serving=serving(shape, weights, longest, gpu, resident=resident, share=given.engine_share),
         environments=cfg.env.size,
@@ -119,9 +131,10 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         sync_s=sync_seconds(size, layout, gpu),
         update_flops=flops,
         update_s=update_seconds(flops, work, layout, gpu, given.mfu),
+        offload_s=offload_seconds(simulated.offloaded, work, layout, gpu),
         iterations=cfg.iterations,
         mfu=given.mfu,
-        host=host_gib(weights, longest, work, layout, given.screenshot_mb),
+        host=host_gib(weights, longest, work, layout, simulated.offloaded, given.screenshot_mb),
         disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
         desktops="" if budget is None else Budget(**budget).needs(),
     )
@@ -198,6 +211,9 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
         "layout=colocated": plan.layout.name == "split",
         "model=qwen2_5_vl_7b": policy.get("lora") is None and "make" not in cfg.model,
         "model.policy.gradient_checkpointing=true": not policy.get("gradient_checkpointing", False),
+        "model.policy.offload_activations=true": policy.get("gradient_checkpointing", False)
+        and not policy.get("offload_activations", False),
+        f"module.optimizer._target_={OFFLOADED}": cfg.module.optimizer._target_ == "torch.optim.AdamW",
         "model.policy.train_vision=false": policy.get("train_vision", True) and policy.get("lora") is None,
         f"rollout.settings.max_context={tokens} module.micro_batch_tokens={tokens}": tokens > 8192,
         f"gpus={2 * plan.layout.gpus}": plan.layout.strategy == "fsdp",

@@ -130,6 +130,7 @@ def train(
     resume: Path | None = None,
     extra: Sequence[L.Callback] = (),
     how: Callable[[str], Strategy | str] = strategy,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW,
 ) -> None:
     """Train on all batches, or on those after the checkpoint to resume from; the result goes to `out`."""
     torch.manual_seed(0)
@@ -137,7 +138,7 @@ def train(
     make = partial(Policy, model, **options.get("policy", {}))
     module = GRPOModule(
         make,
-        partial(torch.optim.AdamW, lr=3e-5),
+        partial(optimizer, lr=3e-5),
         Objective(**options["objective"]),
         reference=make if options.get("reference") else None,
         **SHARED,

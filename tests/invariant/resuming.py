@@ -15,6 +15,7 @@ import torch
 from torch.multiprocessing import ProcessExitedException
 
 from arpo.callbacks.checkpoint import IterationCheckpoint, newest_checkpoint
+from arpo.modules.offload import OffloadedAdamW
 from arpo.modules.strategy import ShardedStrategy
 from arpo.types import RolloutBatch
 from tests.invariant.ranks import on_ranks, train
@@ -40,7 +41,7 @@ class DieInCheckpoint(L.Callback):
             resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
 
 
-def run(
+def run(  # noqa: PLR0917 - one argument a difference
     model: str,
     batches: list[RolloutBatch],
     folder: Path,
@@ -49,6 +50,7 @@ def run(
     case: str = "arpo",
     extra: Sequence[L.Callback] = (),
     strategy: type[ShardedStrategy] = ShardedStrategy,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW,
 ) -> None:
     """Train on so many ranks, with a checkpoint after every iteration."""
     saving = IterationCheckpoint(folder, every_n_iterations=1, keep=9)
@@ -62,6 +64,7 @@ def run(
         resume=resume,
         extra=[*extra, saving],
         how=lambda way: strategy(timedelta(seconds=60)),
+        optimizer=optimizer,
     )
 
 
@@ -75,6 +78,9 @@ def main(model: str, batches: str, directory: str) -> None:
     on_ranks(2, run, model, loaded, alone, 2, None)
     on_ranks(2, run, model, loaded, at / "again", 2, second)
     on_ranks(2, run, model, loaded, at / "forgot", 2, second, "arpo", (), WithoutMoments)
+    offloaded = at / "offloaded"
+    on_ranks(2, run, model, loaded[:4], offloaded, 2, second, "arpo", (), ShardedStrategy, OffloadedAdamW)
+    on_ranks(2, run, model, loaded, at / "from host", 2, offloaded / "iteration_000004.ckpt")
     on_ranks(4, run, model, loaded[:4], at / "four", 4, second)
     on_ranks(1, run, model, loaded, at / "one", 1, at / "four" / "iteration_000004.ckpt")
     with pytest.raises(ProcessExitedException, match="SIGXFSZ"):

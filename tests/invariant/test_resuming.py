@@ -56,6 +56,12 @@ def test_on_the_same_ranks_it_ends_bit_for_bit_alike(end):
         assert torch.equal(end("again", 2)[name], weight), name
 
 
+def test_moments_go_from_a_checkpoint_to_the_host_and_back_bit_for_bit(end):
+    """Iterations 3 and 4 of 5 with moments on the host, the others without."""
+    for name, weight in end("alone", 2).items():
+        assert torch.equal(end("from host", 2)[name], weight), name
+
+
 def test_on_four_ranks_and_then_on_one_it_ends_alike(end):
     for name, weight in end("alone", 2).items():
         assert_close(end("one", 1)[name], weight, rtol=0, atol=1e-6)

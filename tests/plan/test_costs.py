@@ -4,11 +4,14 @@ import pytest
 from transformers import Qwen2_5_VLConfig
 
 from arpo.plan.costs import (
+    Offloaded,
     Weights,
     Work,
     disk_gib,
     forward_flops,
+    host_gib,
     kv_bytes,
+    offload_seconds,
     serving,
     sync_bytes,
     sync_seconds,
@@ -43,19 +46,32 @@ def test_a_token_of_the_7b_has_57_kb_of_keys_and_values():
 
 
 def test_a_forward_is_two_operations_a_parameter_and_token_and_attention():
-    language, vision = forward_flops(SHAPE, ALL, LONGEST)
+    flops = forward_flops(SHAPE, ALL, LONGEST)
     sampled = 65536 - 1 - 15 * 2691
-    attention = 2 * 65536**2 * 3584 * 28
-    assert language == pytest.approx(2 * 6e9 * 65536 + 2 * 1e9 * sampled + attention)
+    assert flops.language == pytest.approx(2 * 6e9 * 65536 + 2 * 1e9 * sampled)
+    assert flops.attention == pytest.approx(2 * 65536**2 * 3584 * 28)
     patches = 4 * 2691
-    assert vision == pytest.approx(15 * (2 * 1e9 * patches + 4 * patches**2 * 1280 * 4))
+    assert flops.vision == pytest.approx(15 * (2 * 1e9 * patches + 4 * patches**2 * 1280 * 4))
+    assert flops.forward == flops.language + flops.attention + flops.vision
 
 
 def test_an_update_is_a_forward_half_of_another_one_and_a_backward():
-    language, vision = forward_flops(SHAPE, ALL, LONGEST)
+    flops = forward_flops(SHAPE, ALL, LONGEST)
     # old log-probabilities of the second of two minibatches
-    assert update_flops(SHAPE, ALL, LONGEST, WORK) == pytest.approx((1.5 + 2) * (language + vision))
-    assert update_flops(SHAPE, ADAPTERS, LONGEST, WORK) == pytest.approx(1.5 * (language + vision) + language)
+    assert update_flops(SHAPE, ALL, LONGEST, WORK) == pytest.approx((1.5 + 2) * flops.forward)
+    # A frozen weight gets no gradient, but attention has no weights: its two inputs always get theirs.
+    adapters = 1.5 * flops.forward + flops.language + 2 * flops.attention
+    assert update_flops(SHAPE, ADAPTERS, LONGEST, WORK) == pytest.approx(adapters)
+
+
+def test_what_is_offloaded_travels_to_the_host_and_back():
+    offloaded = Offloaded(optimizer=10e9, activations=15e9)
+    # Two minibatches of 8 at 50 GB a second: moments once, the inputs of blocks of each trajectory, both ways.
+    assert offload_seconds(offloaded, WORK, SPLIT, GPU) == pytest.approx(2 * 2 * (10 + 2 * 15) / 50)
+    assert offload_seconds(offloaded, WORK, COLOCATED, GPU) == pytest.approx(2 * 2 * (10 + 15) / 50)
+    host = host_gib(ALL, LONGEST, WORK, SPLIT, offloaded, screenshot_mb=1.0)
+    assert host["moments of the optimizer, offloaded"] == pytest.approx(7 * 10e9 / 2**30)
+    assert host["activations, offloaded"] == pytest.approx(7 * 15e9 / 2**30)
 
 
 def test_eight_trajectories_on_seven_ranks_take_as_long_as_two_in_a_row():

@@ -61,3 +61,15 @@ def test_a_cast_of_a_parameter_is_counted_apart_and_so_is_what_is_as_wide_as_the
     assert logits.shape == (3, K + 1)
     assert tracker.now["gathered"] == 2 * K * K
     assert tracker.now["logits"] == 4 * 3 * (K + 1)
+
+
+def test_the_meta_device_stands_for_the_host_and_is_counted_apart():
+    with MemoryTracker(vocabulary=7) as tracker:
+        kept = torch.empty(2 * K)
+        away = torch.empty_like(kept, device="meta")
+        tracker.mark([away], "optimizer")  # it stays where it is
+        assert tracker.now == {"activations": 4 * 2 * K, "host": 4 * 2 * K}
+        del away
+    assert tracker.now["host"] == 0
+    assert tracker.host_peak == 4 * 2 * K
+    assert sum(tracker.peak.values()) == 4 * 2 * K

@@ -15,6 +15,8 @@ from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.objective import Objective
+from arpo.modules.offload import OffloadedAdamW
+from arpo.plan.costs import Offloaded
 from arpo.plan.longest import Longest
 from arpo.plan.model import WeightlessPolicy, stand_in
 from arpo.plan.update import Simulated, simulate
@@ -28,14 +30,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("tiny"), corpus=(), hidden=64)
 
 
-def module(path: Path, **policy: object) -> GRPOModule:
+def module(path: Path, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW, **policy: object) -> GRPOModule:
     make = partial(WeightlessPolicy, path, dtype="bfloat16", gradient_checkpointing=True, **policy)
-    return GRPOModule(make, partial(torch.optim.AdamW, lr=1e-6), Objective(), micro_batch_tokens=1)
+    return GRPOModule(make, partial(optimizer, lr=1e-6), Objective(), micro_batch_tokens=1)
 
 
-def update(path: Path, strategy: str = "single", ranks: int = 1, **policy: object) -> Simulated:
+def update(path: Path, strategy: str = "single", ranks: int = 1, **options: object) -> Simulated:
     longest = Longest(512, 4, 64, (112, 140), image_tokens=20)
-    return simulate(module(path, **policy), longest, strategy=strategy, ranks=ranks)
+    return simulate(module(path, **options), longest, strategy=strategy, ranks=ranks)
 
 
 def test_one_process_holds_16_bytes_a_parameter(tiny: Path) -> None:
@@ -65,6 +67,26 @@ def test_lora_has_gradients_and_moments_of_its_adapters_alone(tiny: Path) -> Non
     frozen = found.weights.total - found.weights.trained
     assert found.peak["optimizer"] == pytest.approx(8 * found.weights.trained, rel=0.02)
     assert found.resident == pytest.approx(2 * frozen + 12 * found.weights.trained, rel=0.02)
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("fsdp", 4)])
+def test_offloaded_moments_are_on_the_host_and_change_nothing_else(tiny: Path, strategy: str, ranks: int) -> None:
+    usual = update(tiny, strategy, ranks)
+    found = update(tiny, strategy, ranks, optimizer=OffloadedAdamW)
+    assert usual.offloaded == Offloaded(0, 0)
+    assert found.offloaded.optimizer == pytest.approx(8 * found.weights.trained / ranks, rel=0.05)
+    left = found.peak["optimizer"]  # what is below the size that the tracker looks at
+    assert left < usual.peak["optimizer"] / 10
+    assert found.peak == usual.peak | {"optimizer": left}
+    assert found.resident == usual.resident - usual.peak["optimizer"] + left
+
+
+def test_offloaded_activations_are_the_inputs_of_the_blocks(tiny: Path) -> None:
+    usual, found = update(tiny), update(tiny, offload_activations=True)
+    # Two blocks of 512 tokens and two of 4 x 80 patches, a width of 64, 2 bytes
+    inputs = 2 * (512 + 4 * 80) * 64 * 2
+    assert inputs <= found.offloaded.activations <= 10 * inputs  # with what is outside of blocks, some in float32
+    assert sum(usual.peak.values()) - sum(found.peak.values()) >= inputs
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo.errors import ConfigError
 from arpo.models.tiny import make_tiny
-from arpo.plan.costs import Serving, Weights
+from arpo.plan.costs import Offloaded, Serving, Weights
 from arpo.plan.hardware import GIB, Gpu
 from arpo.plan.layout import Layout
 from arpo.plan.longest import Longest
@@ -26,6 +26,7 @@ PLAN = Plan(
     longest=Longest(1024, 4, 24, (112, 140), image_tokens=20),
     weights=Weights(10, 10, 5, 2, 3, train_vision=True, lora=False),
     peak=Counter({"parameters": 4 * GIB, "activations": 3 * GIB}),
+    offloaded=Offloaded(),
     reserve_gib=1.0,
     serving=Serving(1.0, 0.0, 1.0, 5.0, 3),
     environments=8,
@@ -33,6 +34,7 @@ PLAN = Plan(
     sync_s=1.0,
     update_flops=1.0,
     update_s=1.0,
+    offload_s=0.0,
     iterations=1,
     mfu=0.35,
     host={"training processes": 3.0},
@@ -96,8 +98,26 @@ def test_what_would_help_is_tried_and_the_best_three_are_told(monkeypatch: pytes
 
 def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
     offered = candidates(compose(["experiment=arpo_subset32", "model=qwen2_5_vl_7b", "layout=split"]), PLAN)
-    assert not any(setting.startswith(("model", "model.policy.train_vision")) for setting in offered)
+    assert not any(
+        setting.startswith(("model=", "model.policy.train_vision", "model.policy.grad")) for setting in offered
+    )
     assert "layout=colocated" in offered
+
+
+def test_the_table_states_the_price_of_offloading() -> None:
+    assert not any("offload" in name for name, _, _ in PLAN.rows())
+    priced = replace(PLAN, offloaded=Offloaded(optimizer=2 * GIB, activations=GIB), offload_s=2.5)
+    rows = {name: figure for name, figure, _ in priced.rows()}
+    assert rows["offloaded to the host: moments"] == "2.0 GiB"
+    assert rows["offloaded to the host: activations"] == "1.0 GiB"
+    assert rows["price of offloading"] == "2.5 s"
+
+
+def test_both_ways_of_offloading_are_offered_until_they_are_taken() -> None:
+    taken = ["model.policy.offload_activations=true", f"module.optimizer._target_={planning.OFFLOADED}"]
+    for overrides, expected in (([], taken), (taken, [])):
+        offered = candidates(compose(["experiment=arpo_subset32", *overrides]), PLAN)
+        assert [setting for setting in offered if "ffload" in setting] == expected
 
 
 def test_a_plan_of_a_checkpoint_on_disk_reads_its_shape(tmp_path: Path) -> None:

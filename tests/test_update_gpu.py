@@ -1,0 +1,133 @@
+"""The benchmark of updates on a GPU, run with a tiny model where everything is missing that its machine may lack."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import update_gpu  # noqa: E402
+import update_ways  # noqa: E402
+
+MISSING = ("ray", "vllm", "docker", "tenacity", "hydra", "omegaconf", "httpx", "playwright", "beartype")
+BLOCK = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {MISSING}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+"""
+
+
+pytestmark = pytest.mark.timeout(900)  # five processes that each import everything
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the benchmark leaves after a run of all settings with the small model."""
+    directory = tmp_path_factory.mktemp("gpu")
+    (directory / "sitecustomize.py").write_text(BLOCK)
+    command = [sys.executable, "benchmarks/update_gpu.py", "--smoke", "--out", directory]
+    command += ["--plans", directory / "plan.jsonl", "--peak-tflops", "1"]
+    environment = os.environ | {"PYTHONPATH": str(directory), "OMP_NUM_THREADS": "1"}
+    for extra in (["--plan", "--trained", "lora"], []):
+        done = subprocess.run(
+            [*command, *extra], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    return directory
+
+
+@pytest.fixture
+def rows(smoke: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (smoke / "results.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_every_setting_is_measured_where_vllm_and_ray_are_not_installed(rows) -> None:
+    assert [(row["way"], row["trained"], row.get("error")) for row in rows] == [
+        ("ours", "lora", None),
+        ("ours", "all", None),
+        ("plain", "lora", None),
+        ("plain", "all", None),
+    ]
+    # One of two sequences of 256 tokens: 4 screenshots of 20 tokens, 16 sampled after each.
+    assert {(row["sampled_tokens"], row["pictures"]) for row in rows} == {(2 * 4 * 16, 2 * 4)}
+
+
+@pytest.mark.slow
+def test_both_ways_compute_the_same_batch_with_the_same_weights(rows) -> None:
+    first = [row["first_logprob"] for row in rows]
+    assert first == pytest.approx([first[0]] * 4, abs=1e-5)
+    assert first[0] < -1
+
+
+@pytest.mark.slow
+def test_the_table_has_a_line_a_setting_and_the_plan_beside_it(smoke: Path, rows) -> None:
+    header, _, *lines = (smoke / "table.md").read_text().splitlines()
+    assert len(lines) == len(rows)
+    columns = [name.strip() for name in header.strip("|").split("|")]
+    cells = [dict(zip(columns, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
+    plan = json.loads((smoke / "plan.jsonl").read_text())
+    assert [each["GiB planned"] for each in cells] == [f"{plan['plan_gib']:.1f}", "", "", ""]
+    assert all(float(each["MFU"].rstrip("%")) > 0 and float(each["s an update"]) > 0 for each in cells)
+
+
+@pytest.mark.slow
+def test_command_seed_commit_and_hardware_are_written_beside(smoke: Path) -> None:
+    (facts,) = [json.loads(line) for line in (smoke / "runs.jsonl").read_text().splitlines()]
+    assert "--smoke" in facts["command"]
+    assert facts["seed"] == 0
+    assert {"commit", "gpu", "cpu_cores", "torch", "transformers"} <= facts.keys()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", {"error": "killed by signal 9"}),
+        ("raise SystemExit('no such thing')", {"error": "exit status 1", "detail": "no such thing"}),
+        ("import time; time.sleep(60)", {"error": "not done after 1 s"}),
+        ("print('a word'); print('{\"seconds\": [1.5]}')", {"seconds": [1.5]}),
+    ],
+)
+def test_a_process_that_ends_without_figures_is_a_row(code, expected) -> None:
+    assert update_gpu.outcome([sys.executable, "-c", code], dict(os.environ), timeout=1) == expected
+
+
+def test_out_of_memory_is_a_row(monkeypatch) -> None:
+    def fails(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.55 GiB. GPU 0 has a total of 79 GiB")
+
+    monkeypatch.setattr(update_ways, "measure", fails)
+    setting = {"way": "plain", "trained": "lora", "tokens": 65536, "offload": "none", "kernel": "default"}
+    found = json.loads(update_ways.answer(json.dumps({"setting": setting, "plan": False, "architecture": ""})))
+    assert found["error"] == "out of memory"
+    assert found["detail"] == "CUDA out of memory. Tried to allocate 18.55 GiB"
+    (line,) = update_gpu.table([{**setting, "micro_batches": 2, **found}], {}, 989).splitlines()[2:]
+    assert line.endswith("out of memory |")
+
+
+def test_figures_of_a_row_are_the_fastest_updates() -> None:
+    row = {"way": "ours", "trained": "lora", "tokens": 65536, "offload": "none", "kernel": "default"}
+    row |= {"micro_batches": 2, "seconds": [25.0, 20.0], "flops": 8e15, "flops_unmasked": 12e15, "first_logprob": -9.0}
+    row |= {"allocated_gib": 50.0, "reserved_gib": 55.0}
+    plans = {("lora", 65536, "none", 2, None): 47.26}
+    (line,) = update_gpu.table([row], plans, 1000).splitlines()[2:]
+    # 131,072 tokens in 20 s; 8e15 and 12e15 operations in 20 s of 1e15 a second
+    assert line == (
+        "| ours | lora | 65,536 | none | default | 20.00 | 6,554 | 40.0% | 60.0% | 50.0 | 55.0 | 47.3 | "
+        "mean log-prob -9.0000 |"
+    )
+
+
+def test_the_peak_of_a_gpu_is_that_of_its_name_unless_it_is_given() -> None:
+    assert update_gpu.peak_tflops(None, "NVIDIA H200, 143771 MiB, 580.159.03") == 989
+    assert update_gpu.peak_tflops(None, "none") is None
+    assert update_gpu.peak_tflops(400, "NVIDIA H200") == 400
