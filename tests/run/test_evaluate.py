@@ -85,7 +85,7 @@ def check(tiny_model: Path, *overrides: str, config: str = "evaluate") -> None:
 
 
 def test_the_engine_of_an_evaluation_is_tried_before_anything_starts(tiny_model):
-    with pytest.raises(ConfigError, match=r"max_model_len must be at least 1, got 0 .*key: engine"):
+    with pytest.raises(ConfigError, match=r"max_batch must be at least 1, got 0 .*key: engine"):
         check(tiny_model, "engine.max_batch=0")
 
 

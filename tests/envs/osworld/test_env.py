@@ -211,7 +211,7 @@ def test_without_kvm_the_machine_is_emulated(tmp_path):
     ("settings", "words"),
     [
         ({"disk": None}, "set ARPO_OSWORLD_DISK"),
-        ({"cores": 0}, "cores of a virtual machine"),
+        ({"cores": 0}, "cores must be at least 1, got 0"),
         ({"memory_mb": -600}, "memory_mb"),
     ],
     ids=["disk", "cores", "memory"],
