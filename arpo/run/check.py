@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arpo.errors import ConfigError
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
-from arpo.run.build import build, required_model
+from arpo.run.build import build, imitates, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import preflight
@@ -37,8 +37,7 @@ def check_training(cfg: DictConfig) -> None:
     _check_values(cfg)
     if cfg.warmstart is not None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output)
-    imitates = "make_model" in cfg.datamodule  # it asks no engine anything
-    _check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates else ())
+    _check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
 
 
 def check_evaluation(cfg: DictConfig) -> None:
