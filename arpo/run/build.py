@@ -94,8 +94,13 @@ def build(node: Any, place: str = "", refusals: tuple[type[Exception], ...] = RE
         raise
 
 
+def imitates(cfg: DictConfig) -> bool:
+    """Return whether a run learns from demonstrations: it makes its model, and asks no engine anything."""
+    return "make_model" in cfg.datamodule
+
+
 def required_model(cfg: DictConfig) -> str | None:
     """Return the checkpoint directory that must exist: empty where nobody said, None where the run makes it."""
-    if "make_model" in cfg.datamodule or cfg.warmstart is not None:
+    if imitates(cfg) or cfg.warmstart is not None:
         return None
     return "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)

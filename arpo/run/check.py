@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arpo.errors import ConfigError
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
-from arpo.run.build import build, required_model
+from arpo.run.build import build, imitates, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import preflight, smallest_gpu_gib
@@ -39,8 +39,7 @@ def check_training(cfg: DictConfig) -> None:
     check_values(cfg)
     if cfg.warmstart is not None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output)
-    imitates = "make_model" in cfg.datamodule  # it asks no engine anything
-    check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates else ())
+    check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
     check_callbacks(cfg)
     _check_memory(cfg)
 

@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 from arpo.errors import ConfigError
 from arpo.inference.checkpoint import context_of
 from arpo.models.tiny import CONTEXT
-from arpo.run.build import build
+from arpo.run.build import build, imitates
 
 
 def check_context(cfg: DictConfig) -> None:
@@ -17,7 +17,7 @@ def check_context(cfg: DictConfig) -> None:
     """
     wanted = cfg.rollout.settings.max_context
     limit = context_of(cfg.model.path) or (cfg.model.make.get("context", CONTEXT) if "make" in cfg.model else None)
-    if limit is not None and wanted > limit and "make_model" not in cfg.datamodule:
+    if limit is not None and wanted > limit and not imitates(cfg):
         raise ConfigError(
             f"max_context={wanted} is above the {limit} tokens that the model was made for: lower "
             "rollout.settings.max_context"

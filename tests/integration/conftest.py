@@ -17,8 +17,10 @@ def short_directory() -> Iterator[Path]:
     """Yield a temporary directory with a short name, because the sockets of Ray lie in it."""
     directory = Path("/tmp") / secrets.token_hex(3)
     directory.mkdir(mode=0o700)
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
