@@ -66,7 +66,9 @@ def test_a_fit_writes_strips_texts_and_histograms(tmp_path: Path, make_collector
     assert steps == {1, 2, 4}  # the first and every second
     picture = Image.open(io.BytesIO(events.Images(sorted(shown)[0])[0].encoded_image_string))
     assert picture.width > 300
-    assert {f"{tag}/text_summary" for tag in shown} <= set(tags["tensors"])
+    for tag in shown:  # a text beside every strip
+        texts = events.Tensors(f"{tag}/text_summary")
+        assert [event.step for event in texts] == [event.step for event in events.Images(tag)]
     assert set(tags["histograms"]) == {"train/advantage", "train/ratio", "train/length"}
     histogram = events.Histograms("train/advantage")[-1]
     assert histogram.step == 4
