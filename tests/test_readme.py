@@ -67,6 +67,14 @@ def check_composes(script: str, arguments: list[str]) -> int:
     return len(split)
 
 
+def check_tool(arguments: list[str]) -> None:
+    scripts = {"plan": "plan", "rehearse": "train.py"}
+    if arguments and arguments[0] in scripts:
+        check_composes(scripts[arguments[0]], arguments[1:])
+    else:
+        assert arguments in ([], ["doctor"]), f"python -m arpo knows no {arguments}"
+
+
 def check_command(words: list[str]) -> None:
     program, *arguments = words
     if program == "make":
@@ -76,12 +84,8 @@ def check_command(words: list[str]) -> None:
         for word in arguments:
             if word.startswith("ARGS="):
                 check_composes("train.py", shlex.split(word.removeprefix("ARGS=")))
-    elif arguments[:3] == ["-m", "arpo", "plan"]:
-        check_composes("plan", arguments[3:])
-    elif arguments[:3] == ["-m", "arpo", "rehearse"]:
-        check_composes("train.py", arguments[3:])
     elif arguments[:2] == ["-m", "arpo"]:
-        assert arguments[2:] in ([], ["doctor"]), f"python -m arpo knows no {arguments[2:]}"
+        check_tool(arguments[2:])
     elif program == "python":
         script, *rest = arguments
         assert (ROOT / script).is_file(), f"there is no {script}"
