@@ -90,5 +90,5 @@ def pack_left(
         mask: Where there is a value in the result.
         places: The same as places in the result as one row.
     """
-    packed: Tensor = values.new_zeros(mask.numel()).index_copy(0, places, values).view(mask.shape)
-    return packed
+    packed: Tensor = values.new_zeros(mask.numel()).index_copy(0, places, values)
+    return packed.view(mask.shape).clone()  # FSDP's hooks would be lost with a view

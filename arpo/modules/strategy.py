@@ -76,6 +76,7 @@ class ShardedStrategy(ModelParallelStrategy):
         try:
             with atomically(final, sync=True) if self.is_global_zero else nullcontext(_partial(final)) as folder:
                 self.barrier()  # rank 0 has removed what a killed writer left
+                self._check_shared(folder)
                 save(shards, checkpoint_id=folder)
                 self._add_rest(checkpoint, folder)
         except (OSError, RuntimeError, CheckpointException) as error:
@@ -84,6 +85,18 @@ class ShardedStrategy(ModelParallelStrategy):
                 "then continue with resume=auto"
             ) from error
         self.barrier()
+
+    def _check_shared(self, folder: Path) -> None:
+        """Check that every rank sees the folder that rank 0 has made.
+
+        Raises:
+            CheckpointError: If one does not, on every rank.
+        """
+        if not self.reduce_boolean_decision(folder.is_dir()):
+            raise CheckpointError(
+                f"not every rank sees {folder.parent}, so shards of the checkpoint would be lost: put the run's "
+                "folder on a file system that all nodes share (hydra.run.dir)"
+            )
 
     def _add_rest(self, rest: dict[str, Any], folder: Path) -> None:
         """Write what is not in shards, then the checksums, which every rank computes of its own shards."""

@@ -128,8 +128,8 @@ def _in_a_row(work: Work, layout: Layout) -> int:
 
 
 def sync_bytes(weights: Weights) -> int:
-    """Return the bytes of one weight sync: bfloat16 weights, or float32 adapters."""
-    return weights.trained * FLOAT32 if weights.lora else weights.total * BFLOAT16
+    """Return the bytes of one weight sync, in bfloat16: all weights, or the adapters."""
+    return (weights.trained if weights.lora else weights.total) * BFLOAT16
 
 
 def sync_seconds(size: int, layout: Layout, gpu: Gpu) -> float:
@@ -151,18 +151,20 @@ def kv_bytes(shape: Qwen2_5_VLConfig) -> int:
 class Serving:
     """The memory of a GPU while it serves."""
 
+    share_gib: float
+    """GiB that the engine takes for everything."""
+    beside_gib: float
+    """GiB of a trainer that rests beside it."""
     weights_gib: float
-    resident_gib: float
-    """GiB of a sleeping trainer."""
     workspace_gib: float
     kv_gib: float
-    """GiB left for keys and values; negative where even the rest does not fit."""
+    """GiB of the share left for keys and values; negative where even the rest does not fit."""
     contexts: int
     """Longest trajectories that fit at once."""
 
 
 def serving(
-    shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, gpu: Gpu, *, resident: float, share: float
+    shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, gpu: Gpu, *, share: float, beside: float = 0
 ) -> Serving:
     """Return what fits beside the weights on a GPU that serves.
 
@@ -171,17 +173,17 @@ def serving(
         weights: Of the model.
         longest: What an episode may become.
         gpu: The GPU.
-        resident: Bytes that something else keeps there.
-        share: Of the GPU's memory that the engine may take (vLLM's `gpu_memory_utilization`).
+        share: Of the GPU's memory that the engine takes (vLLM's `gpu_memory_utilization`).
+        beside: GiB of a trainer that rests there; they do not count in the engine's share.
     """
-    whole = gpu.memory_gib * share
+    taken = gpu.memory_gib * share
     held = weights.total * BFLOAT16 / GIB
     patches = longest.image_tokens * shape.vision_config.spatial_merge_size**2
     # The largest prefill is one of `max_num_batched_tokens` and one screenshot; its widest tensors, and CUDA graphs.
     workspace = 2.0 + 8 * patches * shape.vision_config.hidden_size * BFLOAT16 / GIB
-    kv = whole - held - workspace - resident / GIB
+    kv = taken - held - workspace
     contexts = max(0, int(kv * GIB / kv_bytes(shape) // longest.max_context))
-    return Serving(held, resident / GIB, workspace, kv, contexts)
+    return Serving(taken, beside, held, workspace, kv, contexts)
 
 
 def host_gib(
@@ -192,7 +194,8 @@ def host_gib(
     screens = work.trajectories * longest.steps
     engines = ceil(layout.engines / layout.nodes)
     loading = 0.0 if layout.strategy == "fsdp" else trainers * weights.total * BFLOAT16 / GIB
-    asleep = engines * weights.total * BFLOAT16 / GIB if layout.name == "colocated" else 0.0
+    # Beside adapters an engine that sleeps keeps its base; otherwise an update brings everything anew.
+    asleep = engines * weights.total * BFLOAT16 / GIB if layout.name == "colocated" and weights.lora else 0.0
     pixels = longest.image_tokens * 4 * 14 * 14 * 3 / GIB
     return {
         "training processes": trainers * PROCESS_GIB,

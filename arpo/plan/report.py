@@ -27,6 +27,8 @@ class Plan:
     """Of a training GPU, to its host."""
     reserve_gib: float
     """GiB of a training GPU that no tensor of ours gets."""
+    engine_gib: float
+    """GiB of a training GPU that an engine keeps during an update."""
     serving: Serving
     environments: int
     sync_bytes: int
@@ -49,7 +51,13 @@ class Plan:
     @property
     def training_gib(self) -> float:
         """GiB that a training GPU must have."""
-        return sum(self.peak.values()) / GIB + self.reserve_gib
+        return sum(self.peak.values()) / GIB + self.reserve_gib + self.engine_gib
+
+    @property
+    def serving_gib(self) -> float:
+        """GiB that a serving GPU must have; where a trainer rests there, its own reserve with it."""
+        beside = self.serving.beside_gib
+        return self.serving.share_gib + (beside + self.reserve_gib if beside else 0.0)
 
     @property
     def episodes_at_once(self) -> int:
@@ -63,6 +71,11 @@ class Plan:
             troubles.append(
                 f"a training GPU needs {self.training_gib:.1f} GiB and has {self.gpu.memory_gib:.1f}: "
                 f"{self.training_gib - self.gpu.memory_gib:.1f} GiB too little"
+            )
+        if self.serving_gib > self.gpu.memory_gib:
+            troubles.append(
+                f"a serving GPU needs {self.serving_gib:.1f} GiB and has {self.gpu.memory_gib:.1f}, because the "
+                f"engine's share is {self.serving.share_gib:.1f} and a trainer rests beside it"
             )
         if self.serving.contexts < 1:
             troubles.append(
@@ -124,6 +137,7 @@ class Plan:
                 for category in CATEGORIES
             ),
             ("training GPU: reserve", f"{self.reserve_gib:.1f} GiB", "context, NCCL, kernels' workspaces, fragments"),
+            *([("training GPU: engine", f"{self.engine_gib:.1f} GiB", "during an update")] if self.engine_gib else []),
             ("training GPU", f"{self.training_gib:.1f} GiB", f"of {self.gpu.memory_gib:.1f}"),
             *(
                 (f"offloaded to the host: {what}", f"{size / GIB:.1f} GiB", "a training GPU")
@@ -138,8 +152,13 @@ class Plan:
             (
                 "serving GPU: KV cache",
                 f"{serving.kv_gib:.1f} GiB",
-                f"beside {serving.weights_gib:.1f} GiB of weights, {serving.workspace_gib:.1f} of workspace, "
-                f"{serving.resident_gib:.1f} of a trainer at rest",
+                f"with {serving.weights_gib:.1f} of weights and {serving.workspace_gib:.1f} of workspace the engine's "
+                f"share: {serving.share_gib:.1f}",
+            ),
+            *(
+                [("serving GPU: trainer at rest", f"{serving.beside_gib:.1f} GiB", "parameters and moments")]
+                if serving.beside_gib
+                else []
             ),
             (
                 "episodes at once",

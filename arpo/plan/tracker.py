@@ -160,6 +160,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             return "host"
         if func is torch.ops.aten._to_copy.default and self._is(args[0], "parameters"):
             return "gathered"
+        if func is torch.ops.aten.zeros_like.default and self._is(args[0], "parameters"):
+            return "optimizer"  # it makes its moments so, in its first step
         if tensor.ndim and tensor.shape[-1] == self.vocabulary:
             return "logits"
         backward = torch._C._current_graph_task_id() != -1

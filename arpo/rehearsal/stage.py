@@ -30,7 +30,6 @@ GRACE_S = 10.0
 NOT_INHERITED = ("ARPO_SESSION", "RAY_", "SLURM_", "CUDA_", "VLLM_")
 """Beginnings of variables that would lead a rehearsal to another session, another cluster or a GPU."""
 ERROR = re.compile(r"^\d\d:\d\d:\d\d ERROR +(.*?)(?=^\d\d:\d\d:\d\d [A-Z]|\Z)", re.MULTILINE | re.DOTALL)
-
 """An error of ours in a log, to the next line of the log."""
 EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception): .+$", re.MULTILINE)
 """The line of a traceback with the exception; Hydra writes more below it."""

@@ -30,7 +30,7 @@ from arpo.plan.costs import (
     update_flops,
     update_seconds,
 )
-from arpo.plan.hardware import Gpu
+from arpo.plan.hardware import GIB, Gpu
 from arpo.plan.layout import Layout, Strategy
 from arpo.plan.longest import Longest
 from arpo.plan.model import stand_in
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 PIXELS = (56 * 56, 14 * 14 * 4 * 16384)
 """The smallest and the largest picture that Qwen2.5-VL's processor makes."""
 RECOMMENDED = 3
+ENGINE_ARGS = ("engine.make_engine.engine_args", "engine.engine_args")
+"""Keys of the arguments of vLLM: of an engine in a fleet, and of one in the trainer's process."""
 OFFLOADED = "arpo.modules.offload.OffloadedAdamW"
 STRATEGIES: dict[str, Strategy] = {
     "lightning.pytorch.strategies.DDPStrategy": "ddp",
@@ -114,7 +116,8 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
     )
     flops = update_flops(shape, weights, longest, work)
     size = sync_bytes(weights)
-    resident = simulated.resident if layout.name == "colocated" else 0.0
+    share = engine_share(cfg)
+    resident = simulated.resident / GIB if layout.name == "colocated" else 0.0
     budget = OmegaConf.select(cfg, "requires.budget")
     return Plan(
         name=cfg.name,
@@ -125,7 +128,8 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         peak=simulated.peak,
         offloaded=simulated.offloaded,
         reserve_gib=given.reserve_gib,
-        serving=serving(shape, weights, longest, gpu, resident=resident, share=given.engine_share),
+        engine_gib=kept_by_engine(cfg, layout, share * gpu.memory_gib),
+        serving=serving(shape, weights, longest, gpu, share=share, beside=resident),
         environments=cfg.env.size,
         sync_bytes=size,
         sync_s=sync_seconds(size, layout, gpu),
@@ -138,6 +142,23 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
         desktops="" if budget is None else Budget(**budget).needs(),
     )
+
+
+def engine_share(cfg: DictConfig) -> float:
+    """Return the share of a GPU's memory that an engine takes: as it is configured, or vLLM's default."""
+    for key in ENGINE_ARGS:
+        share = OmegaConf.select(cfg, f"{key}.gpu_memory_utilization")
+        if share is not None:
+            return float(share)
+    return float(cfg.assumptions.engine_share)
+
+
+def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float) -> float:
+    """Return the GiB that an engine keeps on a training GPU during an update."""
+    if layout.name == "split":
+        return 0.0
+    sleeps = OmegaConf.select(cfg, "callbacks.weight_sync.colocated", default=False)
+    return float(cfg.assumptions.asleep_gib) if sleeps else share_gib
 
 
 def layout_of(cfg: DictConfig) -> Layout:
@@ -191,14 +212,14 @@ def policy_directory(cfg: DictConfig) -> Iterator[Path]:
 
 
 def recommendations(plan: Plan, overrides: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return the three settings that lower a training GPU's need most, each with the figure of a plan of its own."""
+    """Return the three settings that help most, each with the figure of a plan of its own, those that fit first."""
     tried = []
     for setting in candidates(compose(overrides), plan):
         other = estimate(compose([*overrides, *setting.split()]))
         if other.training_gib < plan.training_gib or not other.troubles():
-            tried.append((other.training_gib, setting, other.verdict()))
+            tried.append((bool(other.troubles()), other.training_gib, setting, other.verdict()))
     best = sorted(tried)[:RECOMMENDED]
-    return [("setting", "training GPU", "verdict"), *((name, f"{gib:.1f} GiB", said) for gib, name, said in best)]
+    return [("setting", "training GPU", "verdict"), *((name, f"{gib:.1f} GiB", said) for _, gib, name, said in best)]
 
 
 def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
@@ -206,9 +227,14 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     policy, settings = cfg.model.policy, cfg.rollout.settings
     several = plan.layout.gpus - plan.layout.engine_gpus > 1
     tokens = settings.max_context // 2
+    # As much as the trainer at rest leaves, in steps of a twentieth.
+    rest = plan.gpu.memory_gib - plan.serving.beside_gib - plan.reserve_gib
+    share = int(20 * rest / plan.gpu.memory_gib) / 20
+    colocated = OmegaConf.select(cfg, "callbacks.weight_sync.colocated", default=False)
     offers = {
+        f"{ENGINE_ARGS[0]}.gpu_memory_utilization={share}": colocated and 0 < share != engine_share(cfg),
         "trainer=fsdp": several and plan.layout.strategy != "fsdp",
-        "layout=colocated": plan.layout.name == "split",
+        "layout=colocated": not colocated,
         "model=qwen2_5_vl_7b": policy.get("lora") is None and "make" not in cfg.model,
         "model.policy.gradient_checkpointing=true": not policy.get("gradient_checkpointing", False),
         "model.policy.offload_activations=true": policy.get("gradient_checkpointing", False)

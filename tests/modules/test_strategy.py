@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment
 
 from arpo.errors import CheckpointError
 from arpo.modules.strategy import ShardedStrategy, checksum, is_whole
@@ -37,3 +38,12 @@ def test_a_checksum_is_that_of_the_whole_file(tmp_path, monkeypatch):
 
 def test_a_folder_without_checksums_is_not_whole(tmp_path):
     assert not is_whole(tmp_path)
+
+
+def test_a_folder_that_a_rank_does_not_see_holds_no_checkpoint(tmp_path):
+    strategy = ShardedStrategy(timedelta(seconds=60))
+    strategy.parallel_devices = [torch.device("cpu")]
+    strategy.cluster_environment = LightningEnvironment()
+    strategy._check_shared(tmp_path)
+    with pytest.raises(CheckpointError, match="put the run's folder on a file system that all nodes share"):
+        strategy._check_shared(tmp_path / "of another node")

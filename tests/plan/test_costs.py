@@ -80,9 +80,9 @@ def test_eight_trajectories_on_seven_ranks_take_as_long_as_two_in_a_row():
     assert update_seconds(700e12, WORK, COLOCATED, GPU, mfu=0.35) == pytest.approx(2 * 1 * 2.0)
 
 
-def test_a_sync_carries_bfloat16_weights_or_float32_adapters():
+def test_a_sync_carries_weights_or_adapters_in_bfloat16():
     assert sync_bytes(ALL) == 16 * 10**9
-    assert sync_bytes(ADAPTERS) == 4 * 10**8
+    assert sync_bytes(ADAPTERS) == 2 * 10**8
 
 
 def test_a_sync_is_gathered_and_goes_through_the_host_where_gpus_are_split():
@@ -93,11 +93,15 @@ def test_a_sync_is_gathered_and_goes_through_the_host_where_gpus_are_split():
 
 def test_an_engine_has_the_rest_of_its_share_for_keys_and_values():
     # 72 GiB - 14.9 of weights - 2.2 of workspace = 54.9 GiB: 15.7 times 65,536 x 57,344 bytes = 3.5 GiB
-    alone = serving(SHAPE, ALL, LONGEST, GPU, resident=0, share=0.9)
+    alone = serving(SHAPE, ALL, LONGEST, GPU, share=0.9)
     assert alone.kv_gib == pytest.approx(54.89, abs=0.01)
     assert alone.contexts == 15
-    beside = serving(SHAPE, ALL, LONGEST, GPU, resident=60 * 2**30, share=0.9)
-    assert beside.contexts == 0
+    assert serving(SHAPE, ALL, LONGEST, GPU, share=0.25).contexts == 0
+
+
+def test_beside_adapters_the_base_of_an_engine_that_sleeps_waits_on_the_host():
+    found = [host_gib(weights, LONGEST, WORK, COLOCATED, Offloaded(), 1.0) for weights in (ALL, ADAPTERS)]
+    assert [row["engines' weights while they sleep"] for row in found] == pytest.approx([0, 8 * 16e9 / 2**30])
 
 
 def test_a_checkpoint_holds_what_is_trained_and_its_moments():

@@ -17,7 +17,16 @@ from arpo.plan.report import Plan
 from arpo.run import check
 from arpo.run import plan as planning
 from arpo.run.build import build
-from arpo.run.plan import candidates, compose, estimate, layout_of, main, recommendations
+from arpo.run.plan import (
+    candidates,
+    compose,
+    engine_share,
+    estimate,
+    kept_by_engine,
+    layout_of,
+    main,
+    recommendations,
+)
 
 PLAN = Plan(
     name="smoke",
@@ -28,7 +37,8 @@ PLAN = Plan(
     peak=Counter({"parameters": 4 * GIB, "activations": 3 * GIB}),
     offloaded=Offloaded(),
     reserve_gib=1.0,
-    serving=Serving(1.0, 0.0, 1.0, 5.0, 3),
+    engine_gib=0.0,
+    serving=Serving(7.0, 0.0, 1.0, 1.0, 5.0, 3),
     environments=8,
     sync_bytes=1,
     sync_s=1.0,
@@ -73,11 +83,34 @@ def test_a_run_that_fits_says_by_how_much() -> None:
 
 
 def test_a_run_that_does_not_fit_says_everything_that_is_too_small() -> None:
-    wrong = replace(PLAN, reserve_gib=5.0, serving=Serving(9.0, 0.0, 1.0, -1.0, 0))
+    wrong = replace(PLAN, reserve_gib=5.0, serving=Serving(9.0, 0.0, 9.0, 1.0, -1.0, 0))
     assert wrong.verdict() == (
         "It does not fit: a training GPU needs 12.0 GiB and has 10.0: 2.0 GiB too little; a serving GPU has -1.0 GiB "
         "for the KV cache, too little for one context of the longest trajectory."
     )
+
+
+def test_a_trainer_at_rest_must_fit_beside_the_engines_share() -> None:
+    beside = replace(PLAN, serving=Serving(7.0, 2.5, 1.0, 1.0, 5.0, 3))
+    assert beside.troubles() == [
+        "a serving GPU needs 10.5 GiB and has 10.0, because the engine's share is 7.0 and a trainer rests beside it"
+    ]
+    assert replace(beside, serving=Serving(6.0, 2.5, 1.0, 1.0, 4.0, 2)).troubles() == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "share", "kept"),
+    [
+        (["experiment=arpo_subset32"], 0.6, 2.0),  # it sleeps
+        (["experiment=arpo_subset32", "layout=split"], 0.9, 0.0),
+        (["experiment=smoke"], 0.9, 0.9 * 79.2),  # it stays where it is
+        (["experiment=smoke", "engine=vllm", "+engine.engine_args.gpu_memory_utilization=0.3"], 0.3, 0.3 * 79.2),
+    ],
+)
+def test_what_an_engine_takes_is_read_from_its_arguments(overrides: list[str], share: float, kept: float) -> None:
+    cfg = compose(overrides)
+    assert engine_share(cfg) == share
+    assert kept_by_engine(cfg, layout_of(cfg), share * 79.2) == pytest.approx(kept)
 
 
 def test_what_would_help_is_tried_and_the_best_three_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
