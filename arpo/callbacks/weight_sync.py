@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import lightning as L
 import torch
@@ -53,6 +54,15 @@ class WeightSync(RolloutCallback):
         self.probe_every = probe_every
         self.colocated = colocated
         self._watches: Sequence[Watch] = ()
+        self._resumed: Sequence[Watch] = ()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"watches": [watch.state_dict() for watch in self._watches]}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._resumed = [Watch.of_state(state) for state in state_dict["watches"]]
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
@@ -64,6 +74,8 @@ class WeightSync(RolloutCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._watches = ()  # another training may have gone before
         self._sync(trainer, pl_module)
+        # The engine has just proved that it loaded these weights; the next update is compared as if nothing had been.
+        self._watches, self._resumed = self._resumed or self._watches, ()
 
     @override
     def on_train_batch_end(

@@ -70,6 +70,7 @@ class RayRuntime:
         else:
             settle_environment()
             ray.init(
+                address="local",  # or Ray looks for a cluster that somebody else has started here
                 num_cpus=0,  # no worker processes in advance
                 object_store_memory=_object_store_bytes(),
                 include_dashboard=False,

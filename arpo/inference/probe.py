@@ -29,9 +29,10 @@ those ids the trainer's log-probabilities of before are known from an earlier pr
 import asyncio
 import io
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from statistics import fmean
+from typing import Any
 
 from PIL import Image
 
@@ -131,6 +132,18 @@ class Watch:
     def __init__(self) -> None:
         self.unjudged = 0
         self._before: Sequence[Answer] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return built-ins from which `of_state` makes the same watch."""
+        return {"unjudged": self.unjudged, "before": [astuple(answer) for answer in self._before]}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> "Watch":
+        """Return the watch that gave `state`."""
+        watch = cls()
+        watch.unjudged = state["unjudged"]
+        watch._before = [Answer(*map(tuple, answer)) for answer in state["before"]]
+        return watch
 
     def judge(self, now: Sequence[Answer]) -> Freshness:
         """Return what the answers of a probe say, and remember them if later ones are to be compared with them."""

@@ -75,7 +75,9 @@ class ShardedStrategy(ModelParallelStrategy):
         final = Path(self.broadcast(filepath))
         try:
             with atomically(final, sync=True) if self.is_global_zero else nullcontext(_partial(final)) as folder:
-                self.barrier()  # rank 0 has removed what a killed writer left
+                if self.is_global_zero:
+                    folder.mkdir()
+                self.barrier()  # rank 0 has removed what a killed writer left, too
                 self._check_shared(folder)
                 save(shards, checkpoint_id=folder)
                 self._add_rest(checkpoint, folder)

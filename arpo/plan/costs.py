@@ -38,7 +38,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """What a training process keeps in the host's memory and brings to its GPU when it is needed, in bytes."""
+    """The bytes that a training process keeps in the host's memory and brings to its GPU when it needs them."""
 
     optimizer: float = 0
     """Moments, to the GPU and back in each optimizer step."""

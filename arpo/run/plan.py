@@ -44,8 +44,9 @@ log = logging.getLogger(__name__)
 PIXELS = (56 * 56, 14 * 14 * 4 * 16384)
 """The smallest and the largest picture that Qwen2.5-VL's processor makes."""
 RECOMMENDED = 3
-ENGINE_ARGS = ("engine.make_engine.engine_args", "engine.engine_args")
-"""Keys of the arguments of vLLM: of an engine in a fleet, and of one in the trainer's process."""
+ENGINES = ("engine.make_engine", "engine")
+"""Keys of an engine in a fleet, and of one in the trainer's process."""
+SHARE = "engine_args.gpu_memory_utilization"
 OFFLOADED = "arpo.modules.offload.OffloadedAdamW"
 STRATEGIES: dict[str, Strategy] = {
     "lightning.pytorch.strategies.DDPStrategy": "ddp",
@@ -146,8 +147,8 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
 
 def engine_share(cfg: DictConfig) -> float:
     """Return the share of a GPU's memory that an engine takes: as it is configured, or vLLM's default."""
-    for key in ENGINE_ARGS:
-        share = OmegaConf.select(cfg, f"{key}.gpu_memory_utilization")
+    for key in ENGINES:
+        share = OmegaConf.select(cfg, f"{key}.{SHARE}")
         if share is not None:
             return float(share)
     return float(cfg.assumptions.engine_share)
@@ -232,7 +233,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     share = int(20 * rest / plan.gpu.memory_gib) / 20
     colocated = OmegaConf.select(cfg, "callbacks.weight_sync.colocated", default=False)
     offers = {
-        f"{ENGINE_ARGS[0]}.gpu_memory_utilization={share}": colocated and 0 < share != engine_share(cfg),
+        f"{ENGINES[0]}.{SHARE}={share}": colocated and 0 < share != engine_share(cfg),
         "trainer=fsdp": several and plan.layout.strategy != "fsdp",
         "layout=colocated": not colocated,
         "model=qwen2_5_vl_7b": policy.get("lora") is None and "make" not in cfg.model,

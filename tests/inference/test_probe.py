@@ -197,6 +197,17 @@ def test_updates_too_small_to_be_judged_add_up(kind: type[Noise], move: float, u
     assert unjudged[:4] == [0, 1, 2, 3]
 
 
+def test_a_watch_that_was_saved_judges_as_it_would_have() -> None:
+    noise, watch, weights = Noise(0), Watch(), start()
+    for _ in range(3):
+        watch.judge(noise.probe(serves=weights, trainer=weights))
+        weights = noise.step(weights, 0.002)  # too little to be judged alone
+    later = noise.probe(serves=weights, trainer=weights)
+    loaded = Watch.of_state(watch.state_dict())
+    assert loaded.judge(later) == watch.judge(later)
+    assert loaded.unjudged == watch.unjudged == 3
+
+
 def passes(probe: Freshness) -> bool:
     try:
         probe.check(BFLOAT16)

@@ -14,6 +14,7 @@ from arpo.models.names import base_name, checkpoint_name
 @pytest.fixture
 def model(tiny_model: Path) -> Qwen2_5_VLForConditionalGeneration:
     """A frozen model with an adapter of rank 2 and scale 3, whose B are still zero."""
+    torch.manual_seed(0)
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
     add_lora(model, 2, 6.0)
     return model

@@ -94,7 +94,7 @@ LATE = [
     ("train.py experiment=smoke module.minibatches=0", "minibatches must be at least 1, got 0"),
     (
         "train.py experiment=smoke module.optimizer.betas=[0.9]",
-        "module.optimizer.betas=[0.9] should be a list that fits tuple[float, float]",
+        "module.optimizer.betas=[0.9] should be a list that fits tuple[float | torch.Tensor, ",
     ),
     ("train.py experiment=smoke module.objective.clip_high=-1", "clip_high must be at least 0, got -1"),
     ("train.py experiment=smoke module.objective.std=both", "should be 'sample' or 'population'"),
