@@ -111,7 +111,12 @@ class _Host:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
     async def start(self, make_engine: Callable[[], InferenceEngine]) -> None:
-        self._engine = make_engine()
+        try:
+            self._engine = make_engine()
+        except ArpoError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of a library's own kind, which Ray may be unable to send
+            raise EngineError(f"the engine did not start in its Ray actor: {type(error).__name__}: {error}") from None
 
     async def generate(self, request: GenerateRequest) -> Response:
         return await self._engine.generate(request)

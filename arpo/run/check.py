@@ -26,12 +26,14 @@ WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection",
 
 
 def check_training(cfg: DictConfig) -> None:
-    """Check that a training can run here.
+    """Check that a training can run here; of several processes on a node, the first one checks for all.
 
     Raises:
         ConfigError: With what is wrong and what to do; nothing was started or written.
     """
     quiet()
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return
     check_tasks(cfg)
     check_resume(cfg.resume, cfg.paths.checkpoints)
     refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
@@ -212,8 +214,7 @@ def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
 
 def _check_memory(cfg: DictConfig) -> None:
     """Check that a run made for GPUs fits those that are here, by the figures of its plan."""
-    first = os.environ.get("LOCAL_RANK", "0") == "0"  # the other ranks are started by one that has been here
-    memory_gib = smallest_gpu_gib() if first and cfg.requires.get("gpus") else None
+    memory_gib = smallest_gpu_gib() if cfg.requires.get("gpus") else None
     if memory_gib is None:
         return
     from arpo.run.plan import plan_for

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
 import pytest
 import ray
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError, EngineGoneError, WeightSyncError
 from arpo.host.trial import on_trial
-from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.inference.fleet import FleetEngine
 from arpo.inference.hf import HfEngine
 from arpo.inference.probe import ask
@@ -87,6 +88,17 @@ def test_weights_of_any_type_and_size_arrive_and_a_dead_process_is_an_engine_err
 def test_an_engine_that_refuses_its_arguments_says_so(tiny_model: Path) -> None:
     with pytest.raises(ConfigError, match="max_batch"):
         FleetEngine(lambda: HfEngine(tiny_model, max_batch=0))
+
+
+def no_engine() -> InferenceEngine:
+    error = RuntimeError("unknown quantization fp0")
+    error.args += (Lock(),)  # which nobody can send to another process
+    raise error
+
+
+def test_an_error_of_a_library_at_the_start_is_one_sentence_of_ours() -> None:
+    with pytest.raises(EngineError, match=r"did not start in its Ray actor: RuntimeError: .*unknown quantization fp0"):
+        FleetEngine(no_engine)
 
 
 @pytest.mark.parametrize("wrong", [{"num_gpus": -1}, {"threads": 0}, {"replicas": 0}, {"nodes": 0}])
