@@ -19,9 +19,11 @@ def test_the_paper_s_run_is_played_killed_and_played_to_its_end(experiment, outp
 
 
 def test_an_engine_that_does_not_come_up_fails_as_in_the_real_run(output):
-    code, said = rehearse(output, "experiment=arpo_subset32", "+engine.make_engine.engine_args.quantization=fp0")
+    broken = "+engine.make_engine.engine_args.quantization=fp0"
+    code, said = rehearse(output, "experiment=arpo_subset32", "gpus=1", broken)
     assert code == 1, said
-    assert "the rehearsal failed: the engine did not start in its Ray actor" in said
+    assert "the rehearsal failed: the engine did not start in its Ray actor: ValidationError" in said
+    assert "Unknown quantization method: fp0" in said
 
 
 def test_a_composition_that_would_be_refused_is_refused_in_the_same_words(output):
