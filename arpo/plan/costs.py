@@ -15,8 +15,6 @@ MOMENTS = 2 * FLOAT32
 """Bytes that AdamW keeps for a parameter."""
 PROCESS_GIB = 3.0
 """Host memory of a training process before it has a model: libraries, and the GPU's driver."""
-ENGINE_CACHE_GIB = 4.0
-"""vLLM's cache of pictures, which its processor fills."""
 TOKEN_BYTES = 64
 """Host memory of a sampled token in a record: an id and a log-probability as Python keeps them."""
 
@@ -58,6 +56,8 @@ class Work:
     iterations: int
     reference: bool
     """Whether a reference policy is asked too."""
+    environments: int
+    """Episodes that run at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,13 @@ def serving(
 
 
 def host_gib(
-    weights: Weights, longest: Longest, work: Work, layout: Layout, offloaded: Offloaded, screenshot_mb: float
+    shape: Qwen2_5_VLConfig,
+    weights: Weights,
+    longest: Longest,
+    work: Work,
+    layout: Layout,
+    offloaded: Offloaded,
+    screenshot_mb: float,
 ) -> dict[str, float]:
     """Return the host memory of the first node by what it is for, in GiB."""
     trainers = ceil(layout.trainers / layout.nodes)
@@ -196,10 +202,13 @@ def host_gib(
     loading = 0.0 if layout.strategy == "fsdp" else trainers * weights.total * BFLOAT16 / GIB
     # Beside adapters an engine that sleeps keeps its base; otherwise an update brings everything anew.
     asleep = engines * weights.total * BFLOAT16 / GIB if layout.name == "colocated" and weights.lora else 0.0
-    pixels = longest.image_tokens * 4 * 14 * 14 * 3 / GIB
+    vision = shape.vision_config
+    # Bytes of a screenshot as the trainer prepares it; an engine keeps it in bfloat16, and each frame of its film.
+    pixels = longest.image_tokens * vision.spatial_merge_size**2 * vision.patch_size**2 * vision.in_channels / GIB
+    kept = ceil(work.environments / layout.engines) * longest.steps * pixels * vision.temporal_patch_size * BFLOAT16
     return {
         "training processes": trainers * PROCESS_GIB,
-        "engines and their picture caches": engines * (PROCESS_GIB + ENGINE_CACHE_GIB),
+        "engines and their picture caches": engines * (PROCESS_GIB + kept),
         "engines' weights while they sleep": asleep,
         "weights while they are loaded": loading,
         "moments of the optimizer, offloaded": trainers * offloaded.optimizer / GIB,

@@ -114,6 +114,7 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         epochs=cfg.module.epochs,
         iterations=cfg.iterations,
         reference=cfg.module.objective.kl_coefficient > 0,
+        environments=cfg.env.size,
     )
     flops = update_flops(shape, weights, longest, work)
     size = sync_bytes(weights)
@@ -139,7 +140,7 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         offload_s=offload_seconds(simulated.offloaded, work, layout, gpu),
         iterations=cfg.iterations,
         mfu=given.mfu,
-        host=host_gib(weights, longest, work, layout, simulated.offloaded, given.screenshot_mb),
+        host=host_gib(shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb),
         disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
         desktops="" if budget is None else Budget(**budget).needs(),
     )

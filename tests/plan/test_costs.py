@@ -35,7 +35,7 @@ GPU = Gpu(name="G", memory_gib=80, bf16_tflops=1000, peer_gb_s=400, host_gb_s=50
 LONGEST = Longest(65536, 15, 8192, (1920, 1080), image_tokens=2691)
 ALL = Weights(8 * 10**9, 8 * 10**9, 6 * 10**9, 10**9, 10**9, train_vision=True, lora=False)
 ADAPTERS = Weights(8 * 10**9, 10**8, 6 * 10**9, 10**9, 10**9, train_vision=False, lora=True)
-WORK = Work(trajectories=16, minibatches=2, epochs=1, iterations=10, reference=False)
+WORK = Work(trajectories=16, minibatches=2, epochs=1, iterations=10, reference=False, environments=16)
 SPLIT = Layout("split", "fsdp", gpus=8, nodes=1, engine_gpus=1)
 COLOCATED = Layout("colocated", "fsdp", gpus=8, nodes=1, engine_gpus=1)
 
@@ -69,7 +69,7 @@ def test_what_is_offloaded_travels_to_the_host_and_back():
     # Two minibatches of 8 at 50 GB a second: moments once, the inputs of blocks of each trajectory, both ways.
     assert offload_seconds(offloaded, WORK, SPLIT, GPU) == pytest.approx(2 * 2 * (10 + 2 * 15) / 50)
     assert offload_seconds(offloaded, WORK, COLOCATED, GPU) == pytest.approx(2 * 2 * (10 + 15) / 50)
-    host = host_gib(ALL, LONGEST, WORK, SPLIT, offloaded, screenshot_mb=1.0)
+    host = host_gib(SHAPE, ALL, LONGEST, WORK, SPLIT, offloaded, screenshot_mb=1.0)
     assert host["moments of the optimizer, offloaded"] == pytest.approx(7 * 10e9 / 2**30)
     assert host["activations, offloaded"] == pytest.approx(7 * 15e9 / 2**30)
 
@@ -99,8 +99,15 @@ def test_an_engine_has_the_rest_of_its_share_for_keys_and_values():
     assert serving(SHAPE, ALL, LONGEST, GPU, share=0.25).contexts == 0
 
 
+def test_an_engine_keeps_the_pictures_of_its_episodes_in_bfloat16():
+    found = host_gib(SHAPE, ALL, LONGEST, WORK, COLOCATED, Offloaded(), 1.0)
+    # 8 engines of two episodes each, 15 screenshots of 2,691 tokens x 4 patches x 14 x 14 x 3 x 2 frames x 2 bytes
+    kept = 2 * 15 * 2691 * 4 * 14 * 14 * 3 * 2 * 2 / 2**30
+    assert found["engines and their picture caches"] == pytest.approx(8 * (3 + kept))
+
+
 def test_beside_adapters_the_base_of_an_engine_that_sleeps_waits_on_the_host():
-    found = [host_gib(weights, LONGEST, WORK, COLOCATED, Offloaded(), 1.0) for weights in (ALL, ADAPTERS)]
+    found = [host_gib(SHAPE, weights, LONGEST, WORK, COLOCATED, Offloaded(), 1.0) for weights in (ALL, ADAPTERS)]
     assert [row["engines' weights while they sleep"] for row in found] == pytest.approx([0, 8 * 16e9 / 2**30])
 
 
