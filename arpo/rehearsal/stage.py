@@ -144,7 +144,7 @@ def on_stage(folder: Path, nodes: int, desktops: int) -> Iterator[Stage]:
                 stack.enter_context(Session.start(temporary))
                 rooms = [{f"docker:10.0.0.{node + 1}": float(desktops)} for node in range(nodes)]
                 environment["RAY_ADDRESS"] = stack.enter_context(ray_nodes(rooms))
-                environment["RAY_AUTH_TOKEN"] = os.environ["RAY_AUTH_TOKEN"]
+                environment |= {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
             yield Stage(folder, nodes, environment)
         _check_empty(label, temporary)
     finally:

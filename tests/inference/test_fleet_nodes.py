@@ -11,7 +11,7 @@ from arpo.inference.fleet import FleetEngine
 from arpo.inference.probe import ask
 from tests.inference.test_fleet import ASK, Who
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 @pytest.mark.slow
