@@ -17,7 +17,7 @@ def ray_nodes(resources: Sequence[Mapping[str, float]]) -> Iterator[str]:
     Args:
         resources: Of each node, such as `docker:10.0.0.1`; the first one is the head.
     """
-    from ray._raylet import Config
+    from ray._raylet import Config  # type: ignore[attr-defined]  # a compiled module, whose names nobody declares
     from ray.cluster_utils import Cluster
 
     settle_environment()
