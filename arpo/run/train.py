@@ -7,7 +7,14 @@ import lightning as L
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from arpo.callbacks.checkpoint import AtomicCheckpointIO, checkpoints, is_valid, iteration_of, newest_checkpoint, remove
+from arpo.callbacks.checkpoint import (
+    AtomicCheckpointIO,
+    checkpoints,
+    is_valid,
+    iteration_of,
+    newest_checkpoint,
+    remove,
+)
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
