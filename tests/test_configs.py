@@ -27,8 +27,7 @@ from arpo.modules.grpo import GRPOModule
 from arpo.modules.sft import SFTModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.run.arguments import check_arguments
-from arpo.run.build import build, register_resolvers
-from arpo.run.check import _check_layout
+from arpo.run.build import build, check_numbers, register_resolvers
 from arpo.run.train import build_trainer
 
 ROOT = Path(__file__).parent.parent
@@ -301,7 +300,7 @@ LAYOUTS = [
 @pytest.mark.parametrize(("overrides", "devices", "nodes", "engines", "screenshots"), LAYOUTS, ids=str)
 def test_a_layout_says_which_gpus_train_and_which_serve(overrides, devices, nodes, engines, screenshots):
     cfg = compose(*overrides)
-    _check_layout(cfg)
+    check_numbers(cfg)
     check_arguments(cfg)
     numbers = plain(cfg)
     assert numbers["trainer"]["devices"] == devices
@@ -328,7 +327,7 @@ def test_a_layout_says_which_gpus_train_and_which_serve(overrides, devices, node
 )
 def test_a_layout_that_cannot_be_is_refused(overrides, words):
     with pytest.raises(ConfigError, match=words):
-        _check_layout(compose(*overrides))
+        check_numbers(compose(*overrides))
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------

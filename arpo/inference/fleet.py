@@ -1,6 +1,7 @@
 """A fleet of engines behind the protocol of one: replicas in Ray actors, each with GPUs of its own."""
 
 import asyncio
+import logging
 import math
 import os
 import time
@@ -8,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import ray
@@ -22,6 +24,8 @@ from arpo.host.trial import before_start
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.inference.remote import Replica, shared_buckets
 from arpo.inference.router import Router
+
+log = logging.getLogger(__name__)
 
 PLACEMENT_TIMEOUT_S = 60
 
@@ -129,20 +133,38 @@ class FleetEngine:
             update.set_result(None)
 
     async def _send(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        replicas = self.replicas
         complete = False
         try:
-            await _all(replica.begin_update(version) for replica in replicas)
+            await self._tell(lambda replica: replica.begin_update(version))
             for bucket in shared_buckets(tensors):
-                await _all(replica.feed(bucket) for replica in replicas)
+                await self._tell(partial(Replica.feed, bucket=bucket))
                 del bucket  # before the next one is put
             complete = True
         finally:
-            await _all(replica.end_update(complete=complete) for replica in replicas)
+            if self._router.alive:
+                await self._tell(lambda replica: replica.end_update(complete=complete))
+
+    async def _tell(self, what: Callable[[Replica], Coroutine[Any, Any, None]]) -> None:
+        """Tell all replicas something, then raise the first error; one that has died is left out from here on.
+
+        Raises:
+            EngineGoneError: If every replica is gone.
+        """
+        numbers = self._router.alive
+        errors = await _errors(what(self._replicas[number]) for number in numbers)
+        for number, error in zip(numbers, errors, strict=True):
+            if isinstance(error, EngineGoneError):
+                log.warning("engine %d of the fleet is gone: %s", number, error)
+                self._router.remove(number)
+            elif error is not None:
+                raise error
+        if not self._router.alive:
+            why = f": {errors[-1]}" if errors else ""
+            raise EngineGoneError(f"every replica of the fleet is gone{why}")
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
-        await _all(replica.sleep() for replica in self.replicas)
+        await self._tell(Replica.sleep)
 
     def counters(self) -> dict[str, float]:
         """Return requests, and seconds of requests in flight and before, waiting for an update, of each replica."""
@@ -154,7 +176,7 @@ class FleetEngine:
             return
         self._closed = True
         try:
-            await _all(replica.close() for replica in self._replicas)
+            await self._tell(Replica.close)
         finally:
             for replica in self._replicas:
                 replica.kill()
@@ -163,11 +185,16 @@ class FleetEngine:
             await asyncio.wrap_future(RAY.release())
 
 
+async def _errors(coroutines: Iterable[Coroutine[Any, Any, None]]) -> list[BaseException | None]:
+    """Wait for all of them, and return the error of each: none is left behind in mid-update."""
+    return await asyncio.gather(*coroutines, return_exceptions=True)
+
+
 async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all of them, then raise the first error: none is left behind in mid-update."""
-    for result in await asyncio.gather(*coroutines, return_exceptions=True):
-        if result is not None:
-            raise result
+    """Wait for all of them, then raise the first error."""
+    for error in await _errors(coroutines):
+        if error is not None:
+            raise error
 
 
 def _run(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:

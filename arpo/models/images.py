@@ -129,6 +129,8 @@ class ImageProcessor:
         """
         with self._lock:
             unknown = {key: png for key, png in screenshots.items() if key not in self._cache}
+            for key in screenshots.keys() & self._cache.keys():
+                self._cache.move_to_end(key)  # what is not wanted leaves first
             needed = sum(self._bytes(png) for png in screenshots.values())
             self._capacity = max(self._usual_bytes, needed)
         if sum(width * height for width, height in map(picture_size, unknown.values())) < WORTH_WORKERS:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from zlib import crc32
 
 import torch
@@ -99,9 +98,9 @@ def update_error(model: nn.Module, dtype: torch.dtype) -> float | None:
     """
     layers = [(name, full(tensor)) for name, tensor in adapter_tensors(model)]
     pairs = [(layers[2 * i][1], layers[2 * i + 1][1]) for i in range(len(layers) // 2)]
-    step = max(1, (len(pairs) - 1) // (MEASURED_LAYERS - 1))
+    last = len(pairs) - 1
     error = update = 0.0
-    for a, b in islice(pairs, 0, None, step):
+    for a, b in (pairs[place * last // (MEASURED_LAYERS - 1)] for place in range(MEASURED_LAYERS)):
         exact = b @ a
         error += (b.to(dtype).float() @ a.to(dtype).float() - exact).square().sum().item()
         update += exact.square().sum().item()

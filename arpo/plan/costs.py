@@ -5,6 +5,7 @@ from math import ceil
 
 from transformers import Qwen2_5_VLConfig
 
+from arpo.modules.pictures import MOST_FEATURE_BYTES
 from arpo.plan.hardware import GIB, Gpu
 from arpo.plan.layout import Layout
 from arpo.plan.longest import Longest
@@ -160,11 +161,18 @@ class Serving:
     kv_gib: float
     """GiB of the share left for keys and values; negative where even the rest does not fit."""
     contexts: int
-    """Longest trajectories that fit at once."""
+    """Longest trajectories that fit into an engine at once."""
 
 
 def serving(
-    shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, gpu: Gpu, *, share: float, beside: float = 0
+    shape: Qwen2_5_VLConfig,
+    weights: Weights,
+    longest: Longest,
+    gpu: Gpu,
+    *,
+    share: float,
+    beside: float = 0,
+    gpus: int = 1,
 ) -> Serving:
     """Return what fits beside the weights on a GPU that serves.
 
@@ -175,14 +183,16 @@ def serving(
         gpu: The GPU.
         share: Of the GPU's memory that the engine takes (vLLM's `gpu_memory_utilization`).
         beside: GiB of a trainer that rests there; they do not count in the engine's share.
+        gpus: Of the engine, each with an equal part of its weights, and of its heads of keys and values.
     """
     taken = gpu.memory_gib * share
-    held = weights.total * BFLOAT16 / GIB
+    held = weights.total * BFLOAT16 / GIB / gpus
     patches = longest.image_tokens * shape.vision_config.spatial_merge_size**2
     # The largest prefill is one of `max_num_batched_tokens` and one screenshot; its widest tensors, and CUDA graphs.
     workspace = 2.0 + 8 * patches * shape.vision_config.hidden_size * BFLOAT16 / GIB
     kv = taken - held - workspace
-    contexts = max(0, int(kv * GIB / kv_bytes(shape) // longest.max_context))
+    token = kv_bytes(shape) / min(gpus, shape.text_config.num_key_value_heads)
+    contexts = max(0, int(kv * GIB / token // longest.max_context))
     return Serving(taken, beside, held, workspace, kv, contexts)
 
 
@@ -198,23 +208,26 @@ def host_gib(
     """Return the host memory of the first node by what it is for, in GiB."""
     trainers = ceil(layout.trainers / layout.nodes)
     screens = work.trajectories * longest.steps
-    engines = ceil(layout.engines / layout.nodes)
+    processes, engines = ceil(layout.engines / layout.nodes), ceil(layout.replicas / layout.nodes)
     loading = 0.0 if layout.strategy == "fsdp" else trainers * weights.total * BFLOAT16 / GIB
     # Beside adapters an engine that sleeps keeps its base; otherwise an update brings everything anew.
     asleep = engines * weights.total * BFLOAT16 / GIB if layout.name == "colocated" and weights.lora else 0.0
     vision = shape.vision_config
     # Bytes of a screenshot as the trainer prepares it; an engine keeps it in bfloat16, and each frame of its film.
     pixels = longest.image_tokens * vision.spatial_merge_size**2 * vision.patch_size**2 * vision.in_channels / GIB
-    kept = ceil(work.environments / layout.engines) * longest.steps * pixels * vision.temporal_patch_size * BFLOAT16
+    kept = ceil(work.environments / layout.replicas) * longest.steps * pixels * vision.temporal_patch_size * BFLOAT16
+    seen = ceil(screens / layout.trainers) * longest.image_tokens * vision.out_hidden_size * BFLOAT16
+    frozen = work.reference or not weights.train_vision
     return {
         "training processes": trainers * PROCESS_GIB,
-        "engines and their picture caches": engines * (PROCESS_GIB + kept),
+        "engines and their picture caches": processes * PROCESS_GIB + engines * kept,
         "engines' weights while they sleep": asleep,
         "weights while they are loaded": loading,
         "moments of the optimizer, offloaded": trainers * offloaded.optimizer / GIB,
         "activations, offloaded": trainers * offloaded.activations / GIB,
         "screenshots of a batch": screens * screenshot_mb * 1e6 / GIB,
-        "pictures prepared for an update": trainers * longest.steps * pixels * 2,
+        "pictures prepared for an update": ceil(screens / layout.nodes) * pixels,
+        "visual tokens of an update": trainers * seen / GIB if frozen and seen <= MOST_FEATURE_BYTES else 0.0,
         "records of a batch": work.trajectories * longest.action_tokens * TOKEN_BYTES / GIB,
     }
 

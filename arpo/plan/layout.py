@@ -25,6 +25,8 @@ class Layout:
     nodes: int
     engine_gpus: int
     """GPUs of the engines; with `colocated` it has no effect."""
+    gpus_of_engine: int = 1
+    """GPUs over which an engine divides its weights (tensor parallelism)."""
 
     def __post_init__(self) -> None:
         if self.name not in get_args(Division):
@@ -47,3 +49,8 @@ class Layout:
     def engines(self) -> int:
         """GPUs that serve."""
         return self.gpus if self.name == "colocated" else self.engine_gpus
+
+    @property
+    def replicas(self) -> int:
+        """Engines."""
+        return max(1, self.engines // self.gpus_of_engine)

@@ -62,7 +62,7 @@ class Plan:
     @property
     def episodes_at_once(self) -> int:
         """Episodes whose whole contexts fit on all serving GPUs together."""
-        return self.serving.contexts * self.layout.engines
+        return self.serving.contexts * self.layout.replicas
 
     def troubles(self) -> list[str]:
         """Return a line for each thing that does not fit."""

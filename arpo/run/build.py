@@ -8,7 +8,7 @@ from typing import Any
 import hydra
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arpo.errors import ArpoError, ConfigError
 from arpo.run.folder import run_name
@@ -104,3 +104,73 @@ def required_model(cfg: DictConfig) -> str | None:
     if imitates(cfg) or cfg.warmstart is not None:
         return None
     return "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)
+
+
+def check_numbers(cfg: DictConfig) -> None:
+    """Check how many there are of what is counted, and that the GPUs can be shared out.
+
+    Raises:
+        ConfigError: With the key, its value and what is allowed.
+    """
+    for name in ("iterations", "threads", "trainer.max_epochs", "trainer.num_nodes", "gpus"):
+        number = OmegaConf.select(cfg, name)
+        if not isinstance(number, int) or number < 1:
+            raise ConfigError(f"{name} must be a whole number of at least 1, got {number}")
+    _check_layout(cfg)
+
+
+def _check_layout(cfg: DictConfig) -> None:
+    """Check that the GPUs can be shared out, and that nobody needs the engine while it sleeps.
+
+    Raises:
+        ConfigError: With what does not fit and what to do.
+    """
+    if cfg.gpus % cfg.trainer.num_nodes:
+        raise ConfigError(
+            f"gpus={cfg.gpus} must be a multiple of trainer.num_nodes={cfg.trainer.num_nodes}: it counts all nodes"
+        )
+    on_node = cfg.gpus // cfg.trainer.num_nodes
+    devices = cfg.trainer.devices
+    ranks = len(devices) if isinstance(devices, list | ListConfig) else devices
+    if cfg.requires.get("gpus") and isinstance(ranks, int) and ranks > on_node:
+        raise ConfigError(
+            f"trainer.devices={devices} wants {ranks} GPUs of a node, and gpus={cfg.gpus} with "
+            f"trainer.num_nodes={cfg.trainer.num_nodes} are {on_node}: lower trainer.devices, or raise gpus"
+        )
+    if isinstance(ranks, int) and ranks > 1 and OmegaConf.select(cfg, "trainer.strategy") is None:
+        raise ConfigError(
+            f"trainer.devices={devices} are {ranks} processes: choose trainer=ddp or trainer=fsdp, or one device"
+        )
+    _check_engines(cfg, on_node)
+    lag = OmegaConf.select(cfg, "rollout.settings.max_policy_lag")
+    if OmegaConf.select(cfg, "callbacks.weight_sync.colocated") and lag:
+        raise ConfigError(
+            f"rollout.settings.max_policy_lag={lag} lets rollouts go on during an update, when the engines of "
+            "layout=colocated sleep: take layout=split, or max_policy_lag=0"
+        )
+
+
+def _check_engines(cfg: DictConfig, on_node: int) -> None:
+    """Check that the engines of a node find the GPUs that they want.
+
+    Raises:
+        ConfigError: If they do not.
+    """
+    serving = cfg.get("serving_gpus", on_node)
+    if "serving_gpus" in cfg and not 1 <= serving < on_node:
+        raise ConfigError(
+            f"serving_gpus={serving} must be at least 1 and leave some of the {on_node} GPU(s) of a node to train; "
+            "with one GPU take layout=colocated"
+        )
+    num_gpus = cfg.engine.get("num_gpus") or 1
+    divided = OmegaConf.select(cfg, "engine.make_engine.engine_args.tensor_parallel_size") or 1
+    if cfg.engine.get("num_gpus") and divided > max(num_gpus, 1):
+        raise ConfigError(
+            f"engine.make_engine.engine_args.tensor_parallel_size={divided} wants more GPUs than engine.num_gpus="
+            f"{num_gpus} gives each engine: set both to the same number"
+        )
+    if "replicas" in cfg.engine and cfg.engine.replicas * num_gpus > serving and cfg.requires.get("gpus"):
+        raise ConfigError(
+            f"engine.replicas={cfg.engine.replicas} with engine.num_gpus={num_gpus} want more than the {serving} GPUs "
+            "of a node that serve"
+        )

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arpo.errors import ConfigError
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
-from arpo.run.build import build, imitates, required_model
+from arpo.run.build import build, check_numbers, imitates, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import preflight, smallest_gpu_gib
@@ -113,55 +113,13 @@ def check_values(cfg: DictConfig) -> None:
     except OmegaConfBaseException as error:
         problem = str(error.msg).partition("\n")[0]
         raise ConfigError(f"{problem} (configuration key: {error.full_key})") from error
-    for name in ("iterations", "threads", "trainer.max_epochs", "trainer.num_nodes", "gpus"):
-        number = OmegaConf.select(cfg, name)
-        if not isinstance(number, int) or number < 1:
-            raise ConfigError(f"{name} must be a whole number of at least 1, got {number}")
+    check_numbers(cfg)
     if not isinstance(cfg.seed, int) or not 0 <= cfg.seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to {2**32 - 1}, got {cfg.seed}")
     one_process = OmegaConf.select(cfg, "trainer.strategy") is None
     if not one_process and cfg.engine.get("_target_") == "arpo.inference.vllm.VllmEngine":
         raise ConfigError(
             "a trainer of several processes cannot have vLLM in one of them: choose engine=fleet, or trainer=default"
-        )
-    _check_layout(cfg)
-
-
-def _check_layout(cfg: DictConfig) -> None:
-    """Check that the GPUs can be shared out, and that nobody needs the engine while it sleeps.
-
-    Raises:
-        ConfigError: With what does not fit and what to do.
-    """
-    if cfg.gpus % cfg.trainer.num_nodes:
-        raise ConfigError(
-            f"gpus={cfg.gpus} must be a multiple of trainer.num_nodes={cfg.trainer.num_nodes}: it counts all nodes"
-        )
-    on_node = cfg.gpus // cfg.trainer.num_nodes
-    devices = cfg.trainer.devices
-    ranks = len(devices) if isinstance(devices, list | ListConfig) else devices
-    if cfg.requires.get("gpus") and isinstance(ranks, int) and ranks > on_node:
-        raise ConfigError(
-            f"trainer.devices={devices} wants {ranks} GPUs of a node, and gpus={cfg.gpus} with "
-            f"trainer.num_nodes={cfg.trainer.num_nodes} are {on_node}: lower trainer.devices, or raise gpus"
-        )
-    serving = cfg.get("serving_gpus", on_node)
-    if "serving_gpus" in cfg and not 1 <= serving < on_node:
-        raise ConfigError(
-            f"serving_gpus={serving} must be at least 1 and leave some of the {on_node} GPU(s) of a node to train; "
-            "with one GPU take layout=colocated"
-        )
-    num_gpus = cfg.engine.get("num_gpus") or 1
-    if "replicas" in cfg.engine and cfg.engine.replicas * num_gpus > serving and cfg.requires.get("gpus"):
-        raise ConfigError(
-            f"engine.replicas={cfg.engine.replicas} with engine.num_gpus={num_gpus} want more than the {serving} GPUs "
-            "of a node that serve"
-        )
-    lag = OmegaConf.select(cfg, "rollout.settings.max_policy_lag")
-    if OmegaConf.select(cfg, "callbacks.weight_sync.colocated") and lag:
-        raise ConfigError(
-            f"rollout.settings.max_policy_lag={lag} lets rollouts go on during an update, when the engines of "
-            "layout=colocated sleep: take layout=split, or max_policy_lag=0"
         )
 
 

@@ -36,7 +36,7 @@ from arpo.plan.longest import Longest
 from arpo.plan.model import stand_in
 from arpo.plan.report import Plan
 from arpo.plan.update import Simulated, simulate
-from arpo.run.build import CONF, build
+from arpo.run.build import CONF, build, check_numbers
 from arpo.run.build import compose as compose_file
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ RECOMMENDED = 3
 ENGINES = ("engine.make_engine", "engine")
 """Keys of an engine in a fleet, and of one in the trainer's process."""
 SHARE = "engine_args.gpu_memory_utilization"
+DIVIDED = "engine_args.tensor_parallel_size"
 OFFLOADED = "arpo.modules.offload.OffloadedAdamW"
 STRATEGIES: dict[str, Strategy] = {
     "lightning.pytorch.strategies.DDPStrategy": "ddp",
@@ -93,6 +94,7 @@ def estimate(cfg: DictConfig) -> Plan:
         ConfigError: When its numbers contradict each other, or it does not train by GRPO.
     """
     gpu: Gpu = build(cfg.gpu)
+    check_numbers(cfg)
     layout = layout_of(cfg)
     with policy_directory(cfg) as path:
         longest = longest_of(cfg, ChatTokenizer(path))
@@ -131,7 +133,7 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         offloaded=simulated.offloaded,
         reserve_gib=given.reserve_gib,
         engine_gib=kept_by_engine(cfg, layout, share * gpu.memory_gib),
-        serving=serving(shape, weights, longest, gpu, share=share, beside=resident),
+        serving=serving(shape, weights, longest, gpu, share=share, beside=resident, gpus=layout.gpus_of_engine),
         environments=cfg.env.size,
         sync_bytes=size,
         sync_s=sync_seconds(size, layout, gpu),
@@ -148,11 +150,13 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
 
 def engine_share(cfg: DictConfig) -> float:
     """Return the share of a GPU's memory that an engine takes: as it is configured, or vLLM's default."""
-    for key in ENGINES:
-        share = OmegaConf.select(cfg, f"{key}.{SHARE}")
-        if share is not None:
-            return float(share)
-    return float(cfg.assumptions.engine_share)
+    return float(_of_engine(cfg, SHARE) or cfg.assumptions.engine_share)
+
+
+def _of_engine(cfg: DictConfig, argument: str) -> Any:
+    """Return an argument of vLLM's, None where the configuration leaves it to vLLM."""
+    found = (OmegaConf.select(cfg, f"{key}.{argument}") for key in ENGINES)
+    return next((value for value in found if value is not None), None)
 
 
 def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float) -> float:
@@ -167,12 +171,15 @@ def layout_of(cfg: DictConfig) -> Layout:
     """Return which GPUs train and which serve, as `layout=` has set it."""
     nodes = OmegaConf.select(cfg, "trainer.num_nodes", default=1)
     serving = OmegaConf.select(cfg, "serving_gpus", default=0) * nodes
+    strategy = _strategy(OmegaConf.select(cfg, "trainer.strategy"))
+    alone = strategy == "single" and "make_engine" not in cfg.engine  # one process is trainer and engine
     return Layout(
         name="split" if serving else "colocated",
-        strategy=_strategy(OmegaConf.select(cfg, "trainer.strategy")),
-        gpus=cfg.gpus,
+        strategy=strategy,
+        gpus=1 if alone else cfg.gpus,
         nodes=nodes,
         engine_gpus=serving,
+        gpus_of_engine=_of_engine(cfg, DIVIDED) or 1,
     )
 
 
@@ -236,7 +243,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     offers = {
         f"{ENGINES[0]}.{SHARE}={share}": colocated and 0 < share != engine_share(cfg),
         "trainer=fsdp": several and plan.layout.strategy != "fsdp",
-        "layout=colocated": not colocated,
+        "layout=colocated": not colocated and not settings.get("max_policy_lag"),
         "model=qwen2_5_vl_7b": policy.get("lora") is None and "make" not in cfg.model,
         "model.policy.gradient_checkpointing=true": not policy.get("gradient_checkpointing", False),
         "model.policy.offload_activations=true": policy.get("gradient_checkpointing", False)

@@ -7,7 +7,14 @@ import lightning as L
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from arpo.callbacks.checkpoint import AtomicCheckpointIO, checkpoints, iteration_of, newest_checkpoint, remove
+from arpo.callbacks.checkpoint import (
+    AtomicCheckpointIO,
+    checkpoints,
+    is_valid,
+    iteration_of,
+    newest_checkpoint,
+    remove,
+)
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
@@ -92,7 +99,7 @@ def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
         directory: The run's own checkpoints.
 
     Raises:
-        ConfigError: When all checkpoints of the run are damaged.
+        ConfigError: When the checkpoint, or all checkpoints of the run, are damaged.
     """
     if resume is None:
         return None
@@ -105,7 +112,10 @@ def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
             )
         log.info("resume=auto: %s", found or "no checkpoint yet, starting from the beginning")
         return found
-    return Path(resume)
+    path = Path(resume)
+    if not is_valid(path):
+        raise ConfigError(f"resume={path} is damaged: name an earlier one; resume=auto finds the newest whole one")
+    return path
 
 
 def forget_later(run_dir: Path, checkpoint: Path) -> None:

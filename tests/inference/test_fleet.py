@@ -210,6 +210,20 @@ def test_the_episodes_of_a_dead_replica_go_to_another_one() -> None:
         asyncio.run(fleet.close())
 
 
+def test_a_replica_that_dies_between_requests_is_left_out_of_updates_and_of_the_end() -> None:
+    fleet = FleetEngine(Who, replicas=3)
+    for left in (2, 1):
+        dead = fleet.replicas[0]
+        with pytest.raises(EngineGoneError):
+            asyncio.run(dead.generate(named("", 13)))  # past the fleet, which learns nothing of it
+        asyncio.run(fleet.sleep() if left == 2 else fleet.update_weights(weights(), 1))
+        assert len(fleet.replicas) == left
+        assert dead not in fleet.replicas
+    asyncio.run(fleet.update_weights(weights(), 2))
+    assert together(fleet.generate(ASK))[0].policy_version == 2
+    asyncio.run(fleet.close())
+
+
 @pytest.mark.slow
 @pytest.mark.engine
 def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(

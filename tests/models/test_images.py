@@ -53,6 +53,17 @@ def test_the_least_recently_used_screenshot_leaves_first(tiny_model: Path) -> No
     assert images.decoded == 4
 
 
+def test_what_an_update_wants_stays_however_long_ago_it_was_used(tiny_model: Path) -> None:
+    images = ImageProcessor(tiny_model, cache_mb=0.1)  # room for two
+    shots = [screenshot(seed) for seed in range(4)]
+    images(*shots[0])
+    images(*shots[1])
+    images.prepare(dict([shots[0], shots[2], shots[3]]), 1)  # three of 47,040 bytes, and shots[1] is not wanted
+    for index in (2, 3, 0):
+        images(*shots[index])
+    assert images.decoded == 4
+
+
 def test_without_a_cache_every_call_decodes(tiny_model: Path) -> None:
     images = ImageProcessor(tiny_model, cache_mb=0)
     for _ in range(2):

@@ -91,3 +91,17 @@ def test_the_error_of_an_update_is_what_rounding_a_and_b_costs(model: torch.nn.M
     assert update_error(model, torch.float32) == 0
     # Two factors, each rounded by at most 2^-9 of an entry, evenly spread: about sqrt(2) * 2^-9 / sqrt(3) = 0.0016.
     assert update_error(model, torch.bfloat16) == pytest.approx(0.0016, rel=0.5)
+
+
+def test_the_error_of_an_update_is_of_the_first_a_middle_and_the_last_layer(model: torch.nn.Module) -> None:
+    layers = [name for name, parameter in model.named_parameters() if ".lora_B." in name]
+    assert len(layers) == 14  # an even number has no layer exactly between
+    parameters = dict(model.named_parameters())
+    counted = []
+    for name in layers:
+        with torch.no_grad():
+            parameters[name].fill_(1e-3)
+            if update_error(model, torch.bfloat16) is not None:
+                counted.append(layers.index(name))
+            parameters[name].zero_()
+    assert counted == [0, 6, 13]

@@ -1,5 +1,7 @@
 """Sums for Qwen2.5-VL-7B, with the arithmetic."""
 
+from dataclasses import replace
+
 import pytest
 from transformers import Qwen2_5_VLConfig
 
@@ -104,6 +106,33 @@ def test_an_engine_keeps_the_pictures_of_its_episodes_in_bfloat16():
     # 8 engines of two episodes each, 15 screenshots of 2,691 tokens x 4 patches x 14 x 14 x 3 x 2 frames x 2 bytes
     kept = 2 * 15 * 2691 * 4 * 14 * 14 * 3 * 2 * 2 / 2**30
     assert found["engines and their picture caches"] == pytest.approx(8 * (3 + kept))
+
+
+def test_an_engine_on_several_gpus_divides_its_weights_keys_and_values():
+    # 72 GiB - 14.9 / 2 of weights - 2.2 of workspace = 62.3 GiB: 35.6 times half of 3.5 GiB
+    pair = serving(SHAPE, ALL, LONGEST, GPU, share=0.9, gpus=2)
+    assert pair.weights_gib == pytest.approx(16e9 / 2**30 / 2)
+    assert pair.contexts == 35
+    # There are four heads of keys: on eight GPUs each is there twice.
+    kv = [serving(SHAPE, ALL, LONGEST, GPU, share=0.9, gpus=gpus) for gpus in (4, 8)]
+    assert kv[1].contexts == pytest.approx(kv[0].contexts * kv[1].kv_gib / kv[0].kv_gib, abs=1)
+
+
+def test_the_pictures_of_a_whole_update_are_kept_while_it_lasts():
+    found = host_gib(SHAPE, ALL, LONGEST, replace(WORK, trajectories=256), COLOCATED, Offloaded(), 1.0)
+    # 256 trajectories of 15 screenshots of 2,691 tokens x 4 patches x 14 x 14 x 3 bytes
+    pictures = 256 * 15 * 2691 * 4 * 14 * 14 * 3 / 2**30
+    assert found["pictures prepared for an update"] == pytest.approx(pictures)
+
+
+def test_what_a_frozen_vision_tower_makes_of_an_update_is_kept_where_a_rank_has_room():
+    few, many = (
+        host_gib(SHAPE, ADAPTERS, LONGEST, replace(WORK, trajectories=count), COLOCATED, Offloaded(), 1.0)
+        for count in (16, 1024)
+    )
+    assert few["visual tokens of an update"] == pytest.approx(16 * 15 * 2691 * 3584 * 2 / 2**30)
+    assert many["visual tokens of an update"] == 0  # 34.5 GiB a rank; it keeps 16 at most
+    assert host_gib(SHAPE, ALL, LONGEST, WORK, COLOCATED, Offloaded(), 1.0)["visual tokens of an update"] == 0
 
 
 def test_beside_adapters_the_base_of_an_engine_that_sleeps_waits_on_the_host():

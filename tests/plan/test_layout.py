@@ -18,6 +18,11 @@ def test_one_process_trains_on_one_gpu_however_many_there_are():
     assert Layout("split", "single", gpus=8, nodes=1, engine_gpus=1).trainers == 1
 
 
+def test_an_engine_may_be_several_gpus():
+    layout = Layout("colocated", "fsdp", gpus=8, nodes=1, engine_gpus=0, gpus_of_engine=4)
+    assert (layout.engines, layout.replicas) == (8, 2)
+
+
 def test_a_layout_that_leaves_no_gpu_to_train_says_what_to_take():
     with pytest.raises(ConfigError, match="gpus=1 leaves none to train, because 1 serve: take layout=colocated"):
         Layout("split", "ddp", gpus=1, nodes=1, engine_gpus=1)

@@ -62,11 +62,36 @@ PLAN = Plan(
         (["experiment=arpo_full", "layout=split", "serving_gpus=2"], (12, 4)),
         (["experiment=arpo_full"], (16, 16)),
         (["experiment=smoke"], (1, 1)),
+        (["experiment=smoke", "gpus=8"], (1, 1)),  # one process is both, however many GPUs there are
     ],
 )
 def test_the_gpus_of_an_experiment_train_or_serve(overrides: list[str], expected: tuple[int, int]) -> None:
     layout = layout_of(compose(overrides))
     assert (layout.trainers, layout.engines) == expected
+
+
+def test_the_gpus_of_an_engine_are_those_of_its_tensor_parallelism() -> None:
+    pairs = ["engine.num_gpus=2", "+engine.make_engine.engine_args.tensor_parallel_size=2"]
+    layout = layout_of(compose(["experiment=arpo_subset32", *pairs]))
+    assert (layout.engines, layout.replicas) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpus=0"], "gpus must be a whole number of at least 1, got 0"),
+        (["gpus=eight"], "gpus must be a whole number of at least 1, got eight"),
+        (["gpus=3", "trainer.num_nodes=2"], "gpus=3 must be a multiple of trainer.num_nodes=2"),
+        (["trainer.num_nodes=0"], "trainer.num_nodes must be a whole number of at least 1, got 0"),
+        (["layout=split", "serving_gpus=0"], "serving_gpus=0 must be at least 1"),
+        (["layout=split", "serving_gpus=8"], r"serving_gpus=8 must be at least 1 and leave some of the 8 GPU\(s\)"),
+        (["trainer=default"], "trainer.devices=.* are 8 processes: choose trainer=ddp or trainer=fsdp"),
+        (["+engine.make_engine.engine_args.tensor_parallel_size=4"], "tensor_parallel_size=4 .* engine.num_gpus=1"),
+    ],
+)
+def test_gpus_that_cannot_be_shared_out_have_no_plan(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        estimate(compose(["experiment=arpo_subset32", *words]))
 
 
 def test_a_strategy_that_nobody_knows_has_no_plan() -> None:
@@ -135,6 +160,8 @@ def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
         setting.startswith(("model=", "model.policy.train_vision", "model.policy.grad")) for setting in offered
     )
     assert "layout=colocated" in offered
+    ahead = ["experiment=arpo_subset32", "layout=split", "rollout.settings.max_policy_lag=1"]
+    assert "layout=colocated" not in candidates(compose(ahead), PLAN)  # its engines sleep during updates
 
 
 def test_the_table_states_the_price_of_offloading() -> None:
