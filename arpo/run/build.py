@@ -166,8 +166,8 @@ def _check_engines(cfg: DictConfig, on_node: int) -> None:
     divided = OmegaConf.select(cfg.engine, "make_engine.engine_args.tensor_parallel_size") or 1
     if cfg.engine.get("num_gpus") and divided > max(num_gpus, 1):
         raise ConfigError(
-            f"engine.num_gpus={num_gpus} gives each engine fewer GPUs than its tensor_parallel_size={divided} wants: set "
-            "both to the same number"
+            f"engine.num_gpus={num_gpus} gives each engine fewer GPUs than its tensor_parallel_size={divided} wants: "
+            "set both to the same number"
         )
     if "replicas" in cfg.engine and cfg.engine.replicas * num_gpus > serving and cfg.requires.get("gpus"):
         raise ConfigError(

@@ -86,7 +86,10 @@ def test_the_gpus_of_an_engine_are_those_of_its_tensor_parallelism() -> None:
         (["layout=split", "serving_gpus=0"], "serving_gpus=0 must be at least 1"),
         (["layout=split", "serving_gpus=8"], r"serving_gpus=8 must be at least 1 and leave some of the 8 GPU\(s\)"),
         (["trainer=default"], "trainer.devices=.* are 8 processes: choose trainer=ddp or trainer=fsdp"),
-        (["+engine.make_engine.engine_args.tensor_parallel_size=4"], "tensor_parallel_size=4 .* engine.num_gpus=1"),
+        (
+            ["+engine.make_engine.engine_args.tensor_parallel_size=4"],
+            "engine.num_gpus=1 gives .* tensor_parallel_size=4",
+        ),
     ],
 )
 def test_gpus_that_cannot_be_shared_out_have_no_plan(words: list[str], said: str) -> None:
