@@ -88,7 +88,7 @@ def test_the_gpus_of_an_engine_are_those_of_its_tensor_parallelism() -> None:
         (["trainer=default"], "trainer.devices=.* are 8 processes: choose trainer=ddp or trainer=fsdp"),
         (
             ["+engine.make_engine.engine_args.tensor_parallel_size=4"],
-            "engine.num_gpus=1 gives .* tensor_parallel_size=4",
+            r"engine\.num_gpus=1 gives .* tensor_parallel_size=4",
         ),
     ],
 )
