@@ -72,9 +72,7 @@ def test_a_file_is_taken_as_it_is_named(tmp_path):
 
 def test_a_damaged_checkpoint_is_refused_before_later_ones_are_removed(tmp_path):
     path = save(tmp_path / "iteration_000001.ckpt")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ConfigError, match=r"iteration_000001\.ckpt is damaged: .*resume=auto"):
         find_checkpoint(str(path), tmp_path)
 
