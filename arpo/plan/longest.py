@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least
 from arpo.models.images import ImageProcessor
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory
 from arpo.models.vision.patches import PackedPatches
@@ -30,6 +30,7 @@ class Longest:
     """Tokens of a screenshot."""
 
     def __post_init__(self) -> None:
+        check_at_least(1, max_steps=self.max_steps, max_tokens=self.max_tokens)
         if self.max_context <= self.image_tokens + 1:
             raise ConfigError(
                 f"max_context={self.max_context} has no room for a screenshot of {self.screen[0]} x {self.screen[1]} "

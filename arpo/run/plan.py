@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arpo.display.tables import print_table
-from arpo.errors import ArpoError, ConfigError
+from arpo.errors import ArpoError, ConfigError, check_positive
 from arpo.host.machine import Budget
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
@@ -110,6 +110,7 @@ def estimate(cfg: DictConfig) -> Plan:
 
 def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated: Simulated) -> Plan:
     given, weights, shape = cfg.assumptions, simulated.weights, simulated.shape
+    check_positive(mfu=given.mfu)
     work = Work(
         trajectories=cfg.datamodule.sampler.tasks_per_iteration * cfg.rollout.settings.group_size,
         minibatches=cfg.module.minibatches,

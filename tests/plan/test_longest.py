@@ -41,3 +41,9 @@ def test_a_micro_batch_has_as_many_as_fit_and_one_at_least(tiny_model: Path):
     chat = ChatTokenizer(tiny_model)
     assert len(longest().minibatch(chat, 3500).samples) == 3
     assert len(longest().minibatch(chat, 10).samples) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"max_steps": 0}, {"max_tokens": 0}])
+def test_an_episode_without_a_step_or_a_response_is_refused(wrong: dict[str, int]):
+    with pytest.raises(ConfigError, match="must be at least 1, got 0"):
+        longest(**wrong)
