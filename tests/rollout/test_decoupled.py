@@ -222,9 +222,9 @@ def test_an_evaluation_and_the_training_that_goes_on_share_the_environments(chat
     assert result.overall.episodes == 16
     assert {step.policy_version for trajectory in result.trajectories for step in trajectory.steps} == {1}
     during = begun[begun.index(True) : len(begun) - begun[::-1].index(True)]
-    # Taking turns: 16 of the evaluation, and about as many of the training between them, none of them starved.
+    # They take turns. One of five of the training's goes to asking for the next group of four: 16 · 4 / 5 = 12.8.
     assert during.count(True) == 16
-    assert 13 <= during.count(False) <= 19
+    assert 10 <= during.count(False) <= 16
     assert numbers(collector.take(1, 1))  # and the training is none the worse for it
 
 

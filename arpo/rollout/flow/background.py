@@ -5,6 +5,7 @@ import concurrent.futures
 import logging
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from arpo.errors import ArpoError
@@ -61,7 +62,8 @@ class BackgroundLoop:
         if self._loop is None or not self.running:
             return False
         answered = threading.Event()
-        self._loop.call_soon_threadsafe(answered.set)
+        with suppress(RuntimeError):  # its last callbacks have run, and its thread is about to end
+            self._loop.call_soon_threadsafe(answered.set)
         return answered.wait(ANSWER_S)
 
     def close(self) -> None:
@@ -70,7 +72,7 @@ class BackgroundLoop:
             return
         blocked = self.running and not self.answers()
         loop, self._loop = self._loop, None
-        if self._thread.is_alive():
+        with suppress(RuntimeError):  # it is closed, because something else has stopped it
             loop.call_soon_threadsafe(loop.stop)
         if blocked:
             log.error("%s is blocked: what lives on it ends with this process", self._name)
