@@ -200,6 +200,8 @@ class GroupStream:
             # A turn comes when every episode before this group's has got one: only then is its task decided.
             async with self._runner.turns.turn(TRAINING):
                 self._admit(Asked(self._admitted, self._next_request()))
+                for _ in range(2):  # the group's task makes its episodes, and then these ask for turns before we do
+                    await asyncio.sleep(0)
 
     def _is_last(self) -> bool:
         return self._course.last is not None and self._admitted >= self._course.last * self._course.per_iteration
