@@ -131,9 +131,12 @@ class RolloutRuntime:
         Raises:
             RolloutError: If nothing happened for `stall_s`.
         """
-        self.show(lambda: job.meter)  # of the one that is waited for, though a later one may have begun
-        ended = lambda: f"{job.meter.episodes_ended} of {job.meter.total} episodes"  # noqa: E731
-        return self.watch(job.future, lambda: f"the trainer waits for {job.meter.name}, of which {ended()} have ended")
+        meter = job.meter
+        self.show(lambda: meter)  # of the one that is waited for, though a later one may have begun
+        return self.watch(
+            job.future,
+            lambda: f"the trainer waits for {meter.name}; {meter.episodes_ended} of {meter.total} episodes have ended",
+        )
 
     def watch(
         self, future: "concurrent.futures.Future[_T]", who: Callable[[], str], held: Callable[[], int] = lambda: 0
