@@ -106,7 +106,7 @@ class DemonstrationDataModule(L.LightningDataModule):
     def _collect(self) -> list[Trajectory]:
         made = self.collector.collect(self.tasks, self.per_task)
         made = [replace(demonstration, sampling=self._fingerprint()) for demonstration in made]
-        self.store.truncate(after_iteration=-1)
+        self.store.truncate(-1, -1)
         for demonstration in made:
             self.store.write(demonstration)
         return made

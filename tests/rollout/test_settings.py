@@ -13,6 +13,8 @@ from arpo.rollout.settings import RolloutSettings
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"max_policy_lag": -1}, "not be negative"),
         ({"max_attempts": 0}, "max_attempts"),
+        ({"order": "first"}, "order must be one of submitted, finished, got .first."),
+        ({"stall_s": 0.0}, "stall_s must be above 0, got 0"),
     ],
 )
 def test_numbers_that_cannot_work_are_refused(change, message):
