@@ -69,7 +69,8 @@ class RolloutDataModule(L.LightningDataModule):
         last = min(iteration + self.collector.settings.max_policy_lag, (self.trainer.max_epochs or iteration + 1) - 1)
         for ahead in range(iteration, last + 1):
             if ahead not in self._pending:
-                self._pending[ahead] = self.sampler.next()
+                groups = range(self.sampler.tasks_per_iteration)
+                self._pending[ahead] = [self.sampler.next(self.collector.statistics) for _ in groups]
                 self.collector.submit(ahead, self._pending[ahead])
         batch = self.collector.wait(iteration, version)
         del self._pending[iteration]

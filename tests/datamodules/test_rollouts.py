@@ -85,7 +85,8 @@ def reloaded(state):
 
 
 def requested(data):
-    return [request.task.id for request in data.sampler.next()]
+    groups = range(data.sampler.tasks_per_iteration)
+    return [data.sampler.next(data.collector.statistics).task.id for _ in groups]
 
 
 def test_every_iteration_is_rolled_out_after_the_update_before_it(make_data):
