@@ -24,7 +24,7 @@ from arpo.modules.objective import Objective
 from arpo.replay import ReplayBuffer
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.rollout.sampler import ShuffledTasks
+from arpo.rollout.sampler import RequestRule, ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task
@@ -80,7 +80,7 @@ def train(
     directory: Path,
     make_engine: Callable[[ChatTokenizer], InferenceEngine],
     *,
-    replay: bool,
+    replay: bool | ReplayInjection,
     iterations: int,
     tasks: Sequence[Task] = TASKS,
     make_env: Callable[[], DesktopEnv] = FakeDesktop,
@@ -89,8 +89,10 @@ def train(
     policy: Callable[..., Policy] | None = None,
     settings: RolloutSettings = SETTINGS,
     callbacks: Sequence[L.Callback] = (),
+    group_size: RequestRule | None = None,
+    max_steps: RequestRule | None = None,
 ) -> Recorder:
-    """Train for real and tell what happened in each iteration."""
+    """Train for real and tell what happened in each iteration; `replay` is a switch, or the callback itself."""
     chat = ChatTokenizer(model)
     runtime = RolloutRuntime(
         lambda: make_engine(chat),
@@ -102,7 +104,7 @@ def train(
     )
     collector = RolloutCollector(runtime)
     recorder = Recorder()
-    injection = [ReplayInjection(ReplayBuffer())] if replay else []
+    injection = [ReplayInjection(ReplayBuffer()) if replay is True else replay] if replay else []
     torch.manual_seed(0)
     trainer = L.Trainer(
         accelerator="cpu",
@@ -116,7 +118,8 @@ def train(
         num_sanity_val_steps=0,
     )
     module = GRPOModule(policy or partial(Policy, model), partial(torch.optim.AdamW, lr=learning_rate), Objective())
-    data = RolloutDataModule(collector, ShuffledTasks(tasks, tasks_per_iteration=len(tasks), seed=0))
+    sampler = ShuffledTasks(tasks, len(tasks), seed=0, group_size=group_size, max_steps=max_steps)
+    data = RolloutDataModule(collector, sampler)
     try:
         trainer.fit(module, data)
     finally:

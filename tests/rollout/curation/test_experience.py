@@ -81,7 +81,6 @@ def test_what_is_taken_stands_in_the_run_s_own_store_with_its_screenshots(runtim
     other = store(original)
     (taken,) = moved(runtime, other)["open"]
     shutil.rmtree(other.root)
-    runtime.store.truncate(after_iteration=0)  # as every run does when it begins
     kept = runtime.store.get("pool-0/0/0")
     assert kept == taken
     assert runtime.store.load_screenshots(kept).screenshots == original.screenshots
