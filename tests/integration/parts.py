@@ -31,7 +31,7 @@ from arpo.types import Task
 from tests.rollout.support import red_clicker
 
 Mood = Callable[[int, int], str]
-"""From the policy version and the seed of a response to what it does: `solve`, `fail` or `babble`."""
+"""From the policy version and the seed of a response to what it does: `solve`, `fail`, `wait` or `babble`."""
 
 TASKS = fake_tasks(2, kinds=["click"])
 GROUP_SIZE = 6
@@ -39,7 +39,7 @@ SETTINGS = RolloutSettings(group_size=GROUP_SIZE, max_steps=3, max_tokens=40, ma
 
 
 class MoodyEngine(ScriptedEngine):
-    """Solves a click task, gives it up or says nothing that can be read, as its mood is."""
+    """Solves a click task, gives it up, waits or says nothing that can be read, as its mood is."""
 
     def __init__(self, chat: ChatTokenizer, mood: Mood) -> None:
         solve = red_clicker(chat)
@@ -50,6 +50,8 @@ class MoodyEngine(ScriptedEngine):
                     return solve(request)
                 case "fail":
                     return "Action: finished()"
+                case "wait":
+                    return "Action: wait()"
                 case _:
                     return "I would rather not."
 
