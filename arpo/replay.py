@@ -3,7 +3,7 @@
 import random
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,7 +12,8 @@ from arpo.errors import CheckpointError, check_one_of
 from arpo.types import Group, Trajectory
 
 Trigger = Literal["all_failed", "official"]
-Replaced = Literal["random", "first"]
+Replaced = Literal["random", "first", "oldest", "none"]
+Choice = Literal["random", "newest"]
 
 
 class ReplayBuffer:
@@ -39,6 +40,7 @@ class ReplayBuffer:
         format_weight: float = 1.0,
         trigger: Trigger = "all_failed",
         replaced: Replaced = "random",
+        choice: Choice = "random",
     ) -> None:
         """Start empty.
 
@@ -50,7 +52,9 @@ class ReplayBuffer:
             format_weight: Weight of the format reward in the whole reward, the same as in the update's objective.
             trigger: Which groups get a replayed success. `all_failed`: those without a success. `official`: those
                 whose task rewards have a population std below 0.05 and a mean below 0.2, as in the official code.
-            replaced: Which member makes room: a `random` one (the paper) or the `first` (the official code).
+            replaced: Which member makes room: a `random` one (the paper), the `first` (the official code), that of the
+                `oldest` policy (DART's code), or `none`, and the group grows by one (DART, arXiv 2509.23866).
+            choice: Which stored success joins: a `random` one (both papers) or the `newest` (DART's code).
 
         Raises:
             ValueError: When an argument is not one of those above.
@@ -65,11 +69,13 @@ class ReplayBuffer:
             raise ValueError(f"format_weight must be at least 0, got {format_weight}; use that of the objective")
         check_one_of(Trigger, trigger=trigger)
         check_one_of(Replaced, replaced=replaced)
+        check_one_of(Choice, choice=choice)
         self.capacity_per_task = capacity_per_task
         self.success_threshold = success_threshold
         self.format_weight = format_weight
         self.trigger = trigger
         self.replaced = replaced
+        self.choice = choice
         self._random = random.Random(seed)
         self._entries: dict[str, deque[Trajectory]] = {}
 
@@ -82,18 +88,18 @@ class ReplayBuffer:
         return tuple(self._entries.get(task_id, ()))
 
     def inject(self, group: Group) -> Group:
-        """Return the group with one member replaced by a stored success, or the group itself where replay has no work.
+        """Return the group with a stored success in it, or the group itself where replay has no work.
 
-        The replayed trajectory is drawn uniformly from those worth replaying (a buffer of an older run, or of another
-        format weight, may hold others) and stays in the buffer. It comes without screenshots.
+        The replayed trajectory is one of those worth replaying (a buffer of an older run, or of another format
+        weight, may hold others) and stays in the buffer. It comes without screenshots.
         """
-        worthy = [trajectory for trajectory in self.entries(group.task.id) if self._is_worth_replaying(trajectory)]
+        worthy = [trajectory for trajectory in self.entries(group.task.id) if self.is_worth_replaying(trajectory)]
         if not worthy or not self._needs_success(group):
             return group
-        success = self._random.choice(worthy)
-        position = self._random.randrange(len(group.trajectories)) if self.replaced == "random" else 0
+        success = worthy[-1] if self.choice == "newest" else self._random.choice(worthy)
+        position = self._place(group.trajectories)
         trajectories = list(group.trajectories)
-        trajectories[position] = success
+        trajectories[position : position + 1] = [success]
         return replace(group, trajectories=tuple(trajectories), injected=(*group.injected, position))
 
     def admit(self, group: Group) -> int:
@@ -106,7 +112,7 @@ class ReplayBuffer:
         fresh = [
             trajectory
             for position, trajectory in enumerate(group.trajectories)
-            if position not in group.injected and trajectory.id not in known and self._is_worth_replaying(trajectory)
+            if position not in group.injected and trajectory.id not in known and self.is_worth_replaying(trajectory)
         ]
         if fresh:
             stored.extend(replace(trajectory, screenshots={}) for trajectory in fresh)
@@ -146,8 +152,21 @@ class ReplayBuffer:
         version, internal, gauss = state["random_state"]
         self._random.setstate((version, tuple(internal), gauss))
 
-    def _is_worth_replaying(self, trajectory: Trajectory) -> bool:
+    def is_worth_replaying(self, trajectory: Trajectory) -> bool:
+        """Return whether the buffer would store a trajectory."""
         return is_worth_replaying(trajectory, threshold=self.success_threshold, format_weight=self.format_weight)
+
+    def _place(self, members: Sequence[Trajectory]) -> int:
+        """Return the position of a replayed success: that of the member it replaces, or the one after the last."""
+        match self.replaced:
+            case "random":
+                return self._random.randrange(len(members))
+            case "first":
+                return 0
+            case "oldest":
+                return min(range(len(members)), key=lambda position: members[position].policy_version)
+            case "none":
+                return len(members)
 
     def _needs_success(self, group: Group) -> bool:
         if self.trigger == "all_failed":

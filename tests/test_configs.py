@@ -28,6 +28,7 @@ from arpo.modules.sft import SFTModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.run.arguments import check_arguments
 from arpo.run.build import build, check_numbers, register_resolvers
+from arpo.run.check import check_pool
 from arpo.run.train import build_trainer
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +38,7 @@ EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "requires")
 """Groups of a plan, and those that come with another choice: what a run requires is chosen with its environment."""
 CHOICES = [f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in NO_CHOICE]
+PRESETS = [(f"preset={name}",) for name in ("official", "dart_paper", "dart_code")]
 OF_A_WARM_START = ("module=sft", "datamodule=demonstrations", "callbacks=sft")
 
 
@@ -78,7 +80,7 @@ def test_a_file_says_in_its_first_line_what_it_is_for(path):
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_of_things_that_exist_with_arguments_that_they_have(experiment):
     # a warm start has neither replay nor a preset
-    variants = [()] if experiment.startswith("warmstart") else [(), ("replay=off",), ("preset=official",)]
+    variants = [()] if experiment.startswith("warmstart") else [(), ("replay=off",), *PRESETS]
     for overrides in variants:
         cfg = compose(f"experiment={experiment}", *overrides)
         check_targets(cfg)
@@ -144,13 +146,13 @@ def test_osworld_s_machines_need_what_the_check_at_the_start_counts():
 
 
 def test_the_experiment_of_a_laptop_needs_nothing_special():
-    for experiment in ("smoke", "arpo_miniwob", "warmstart_fake", "warmstart_miniwob"):
+    for experiment in ("smoke", "arpo_miniwob", "dart_miniwob", "warmstart_fake", "warmstart_miniwob"):
         assert compose(f"experiment={experiment}").requires == {}
 
 
 def test_an_experiment_names_a_warm_start_that_writes_the_checkpoint_it_loads():
     register_resolvers()
-    for experiment in ("smoke", "arpo_miniwob"):
+    for experiment in ("smoke", "arpo_miniwob", "dart_miniwob"):
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
             cfg = hydra.compose("train", [f"experiment={experiment}", "paths.output=out"])
             warm = hydra.compose("train", [f"experiment={cfg.warmstart}", "paths.run_dir=out/folder"])
@@ -176,8 +178,8 @@ def test_the_sizes_of_images_are_those_of_the_tiny_model_wherever_it_is_made():
 # --- what can be built without a GPU --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("experiment", ["smoke", "arpo_miniwob"])
-@pytest.mark.parametrize("replay", ["on", "off"])
+@pytest.mark.parametrize("experiment", ["smoke", "arpo_miniwob", "dart_miniwob"])
+@pytest.mark.parametrize("replay", ["on", "off", "pool"])
 def test_the_runs_for_a_cpu_are_built_from_their_files(experiment, replay, tiny_model, tmp_path):
     cfg = compose(
         f"experiment={experiment}", f"replay={replay}", f"paths.run_dir={tmp_path / 'run'}", model=str(tiny_model)
@@ -185,7 +187,7 @@ def test_the_runs_for_a_cpu_are_built_from_their_files(experiment, replay, tiny_
     module, datamodule, trainer = build(cfg.module), build(cfg.datamodule), build_trainer(cfg, None)
     assert isinstance(module, GRPOModule)
     assert isinstance(datamodule, RolloutDataModule)
-    assert any(isinstance(callback, ReplayInjection) for callback in trainer.callbacks) == (replay == "on")
+    assert any(isinstance(callback, ReplayInjection) for callback in trainer.callbacks) == (replay != "off")
     assert isinstance(trainer.callbacks[-1], IterationCheckpoint)
     assert trainer.max_epochs == cfg.iterations
     module.configure_model()
@@ -279,6 +281,103 @@ def test_the_official_preset_is_what_the_published_code_does():
     assert cfg.replay.buffer.success_threshold == 0.1
     assert cfg.replay.buffer.format_weight == 0.5  # replay weighs a reward as the update does
     assert cfg.module.optimizer.lr == 1e-6  # what both agree on stays
+
+
+# --- DART: arXiv 2509.23866, and its released code -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overrides", [("experiment=dart_osworld",), ("preset=dart_paper",)], ids=str)
+def test_dart_has_the_numbers_of_its_paper(overrides):
+    cfg = compose(*overrides)
+    numbers, objective = plain(cfg), cfg.module.objective
+    settings = cfg.rollout.settings
+    assert (settings.group_size, settings.temperature, settings.max_policy_lag) == (8, 1.0, 1)
+    assert (objective.clip_low, objective.clip_high, objective.dual_clip) == (0.2, 0.28, None)
+    assert (objective.kl_coefficient, objective.sampler_correction) == (0.1, 1.0)
+    assert (objective.std, objective.level) == ("population", "token")
+    assert cfg.module.reference._target_ == "arpo.models.policy.Policy"
+    assert cfg.module.optimizer.lr == 1e-6
+    sampler = numbers["datamodule"]["sampler"]
+    assert sampler["group_size"]["_target_"] == "arpo.rollout.curation.requests.DynamicRolloutNumber"
+    assert (sampler["group_size"]["group_size"], sampler["group_size"]["threshold"]) == (8, 0.6)
+    assert sampler["max_steps"]["_target_"] == "arpo.rollout.curation.requests.DynamicTrajectoryLength"
+    assert (sampler["max_steps"]["limit"], sampler["max_steps"]["slack"]) == (settings.max_steps, 0)
+    replay = cfg.replay
+    assert (replay.buffer.replaced, replay.buffer.choice, replay.remembers) == ("none", "random", False)
+    assert replay.pool.tasks == cfg.tasks.train
+
+
+@pytest.mark.parametrize("experiment", ["dart_osworld", "arpo_miniwob", "smoke"])
+def test_dart_s_code_differs_where_docs_paper_says_so(experiment):
+    cfg = compose(f"experiment={experiment}", "preset=dart_code")
+    objective, module, sampler = cfg.module.objective, cfg.module, cfg.datamodule.sampler
+    assert (objective.clip_low, objective.clip_high, objective.dual_clip) == (0.1, 0.28, 10.0)
+    assert (objective.std, objective.level) == ("sample", "sequence")
+    assert (objective.kl_coefficient, objective.sampler_correction) == (0.1, 1.0)  # what both agree on stays
+    assert (module.max_grad_norm, module.optimizer.weight_decay) == (2.0, 0.1)
+    assert (sampler.group_size.threshold, sampler.max_steps) == (1.0, None)
+    replay = cfg.replay
+    assert (replay.buffer.replaced, replay.buffer.choice, replay.remembers) == ("oldest", "newest", True)
+    assert replay.buffer.success_threshold == 0.0
+
+
+@pytest.mark.parametrize("line", ["rollout_number=constant", "trajectory_length=constant", "replay=off", "replay=on"])
+@pytest.mark.parametrize("preset", ["paper", "dart_code"])
+def test_each_curation_of_dart_is_left_out_by_one_line(line, preset):
+    check_arguments(compose("experiment=dart_miniwob", f"preset={preset}", line))
+
+
+def test_dart_on_osworld_has_its_own_sizes():
+    cfg = compose("experiment=dart_osworld")
+    _check_layout(cfg)
+    assert (cfg.env.size, cfg.rollout.settings.max_steps) == (180, 30)
+    assert (cfg.gpus, cfg.trainer.num_nodes, list(cfg.trainer.devices)) == (16, 2, [4, 5, 6, 7])
+    assert cfg.engine.replicas * cfg.engine.nodes == 8
+    ahead = (cfg.rollout.settings.max_policy_lag + 1) * cfg.datamodule.sampler.tasks_per_iteration
+    assert ahead * 5 >= cfg.env.size  # at five episodes a group, which the paper's run comes down to
+
+
+def test_dart_on_desktops_has_two_engines_on_cpus():
+    cfg = compose("experiment=dart_desktop32")
+    _check_layout(cfg)
+    assert cfg.engine._target_ == "arpo.inference.fleet.FleetEngine"
+    assert (cfg.engine.replicas, cfg.engine.num_gpus, cfg.rollout.settings.max_policy_lag) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["miniwob", "desktop32"])
+def test_dart_differs_from_arpo_in_its_mechanism_alone(name):
+    """So that both can be compared: same tasks, same model, same budget."""
+    arpo, dart = (plain(compose(f"experiment={kind}_{name}")) for kind in ("arpo", "dart"))
+    for shared in ("env", "tasks", "model", "prompt", "warmstart", "iterations", "evaluation", "trainer"):
+        assert arpo[shared] == dart[shared]
+    assert arpo["module"]["optimizer"] == dart["module"]["optimizer"]
+    differing = {
+        key for key, value in arpo["rollout"]["settings"].items() if dart["rollout"]["settings"][key] != value
+    }
+    assert differing == {"max_policy_lag"}
+
+
+@pytest.mark.parametrize(("experiment", "warmstart"), [("miniwob", "miniwob"), ("desktop32", "desktop")])
+def test_dart_s_pool_is_what_its_warm_start_kept(experiment, warmstart):
+    register_resolvers()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = hydra.compose("train", [f"experiment=dart_{experiment}", "paths.output=out"])
+        warm = hydra.compose("train", [f"experiment=warmstart_{warmstart}", "paths.run_dir=FOLDER"])
+    (directory,) = cfg.replay.pool.directories
+    assert Path(directory).parent / "policy" == Path(cfg.model.path)
+    assert warm.datamodule.directory == f"FOLDER/{Path(directory).name}"
+    check_pool(cfg)  # nothing is there before the warm start, and nothing is wrong with that
+    with pytest.raises(ConfigError, match=r"replay.pool.directories: .*demonstrations holds no trajectories"):
+        check_pool(compose(f"experiment=dart_{experiment}", "warmstart=null"))
+
+
+def test_a_curation_is_one_line_and_changes_nothing_else():
+    plain_run = plain(compose("experiment=smoke"))
+    for line, key in (("rollout_number=dynamic", "group_size"), ("trajectory_length=dynamic", "max_steps")):
+        curated = plain(compose("experiment=smoke", line))
+        assert curated["datamodule"]["sampler"].pop(key)["_target_"].startswith("arpo.rollout.curation.")
+        curated["datamodule"]["sampler"][key] = None
+        assert curated == plain_run
 
 
 # --- which GPUs train and which serve --------------------------------------------------------------------------------

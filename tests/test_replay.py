@@ -165,6 +165,27 @@ def test_the_official_code_replaces_the_first_member() -> None:
     assert {buffer.inject(group([0] * 4, iteration=1)).injected for _ in range(20)} == {(0,)}
 
 
+def test_dart_s_code_replaces_the_member_of_the_oldest_policy_by_the_newest_success() -> None:
+    buffer = filled(replaced="oldest", choice="newest")
+    members = tuple(trajectory(f"9/t/{member}", 0, version=version) for member, version in enumerate((3, 2, 2, 4)))
+    injected = buffer.inject(Group(Task("t", "do"), members))
+    assert injected.injected == (1,)  # the first of the two that version 2 made
+    assert ids(injected.trajectories) == ["9/t/0", "0/t/3", "9/t/2", "9/t/3"]
+
+
+def test_dart_s_paper_adds_the_success_to_the_group() -> None:
+    failed = group([0, 0, 0], iteration=1)
+    injected = filled(replaced="none").inject(failed)
+    assert injected.trajectories[:3] == failed.trajectories
+    assert (injected.injected, injected.trajectories[3].task_reward) == ((3,), 1)
+
+
+@pytest.mark.parametrize("replaced", ["oldest", "none"])
+def test_neither_rule_of_dart_touches_a_group_with_a_success(replaced: str) -> None:
+    mixed = group([0, 1, 0], iteration=1)
+    assert filled(replaced=replaced, choice="newest").inject(mixed) is mixed
+
+
 def test_position_and_success_are_drawn_evenly() -> None:
     buffer = filled(seed=1)
     drawn = [buffer.inject(group([0] * 4, iteration=1)) for _ in range(1200)]
@@ -328,7 +349,8 @@ def test_metrics_say_size_tasks_and_age_in_policy_versions() -> None:
         ({"success_threshold": -0.1}, r"success_threshold must lie in \[0, 1\), got -0.1"),
         ({"format_weight": -0.5}, "format_weight must be at least 0, got -0.5"),
         ({"trigger": "std"}, "trigger must be one of all_failed, official, got 'std'"),
-        ({"replaced": "last"}, "replaced must be one of random, first, got 'last'"),
+        ({"replaced": "last"}, "replaced must be one of random, first, oldest, none, got 'last'"),
+        ({"choice": "best"}, "choice must be one of random, newest, got 'best'"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, object], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Replay injection: what makes GRPO into ARPO (arXiv 2505.16282, section 3.5)."""
+"""Replay injection: what makes GRPO into ARPO (arXiv 2505.16282, section 3.5), and DART's experience pool."""
 
 import logging
 from dataclasses import replace
@@ -7,7 +7,9 @@ from typing import Any
 import lightning as L
 from typing_extensions import override
 
+from arpo.errors import ConfigError
 from arpo.replay import ReplayBuffer
+from arpo.rollout.curation.experience import ExperiencePool
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Group, RolloutBatch
@@ -20,10 +22,22 @@ class ReplayInjection(RolloutCallback):
 
     The buffer holds successes of earlier iterations when it injects, so a trajectory is never its own replay. Its
     state travels in the checkpoint as references into the trajectory store. Without this callback the run is GRPO.
+
+    Args:
+        buffer: Holds the successes.
+        pool: Successes collected beforehand, which the buffer of a new run starts with (DART, arXiv 2509.23866).
+        remembers: Whether new successes are remembered, as in ARPO; otherwise what was collected beforehand stays.
+
+    Raises:
+        ConfigError: If the buffer would stay empty.
     """
 
-    def __init__(self, buffer: ReplayBuffer) -> None:
+    def __init__(self, buffer: ReplayBuffer, *, pool: ExperiencePool | None = None, remembers: bool = True) -> None:
+        if pool is None and not remembers:
+            raise ConfigError("remembers=false leaves a buffer empty that has no pool: set pool, or remembers=true")
         self.buffer = buffer
+        self.pool = pool
+        self.remembers = remembers
         self._store: TrajectoryStore | None = None
         self._restored: dict[str, Any] | None = None
 
@@ -34,16 +48,24 @@ class ReplayInjection(RolloutCallback):
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._restored is not None and self._store is not None:
+        if self._store is None:
+            return
+        if self._restored is not None:
             self.buffer.load_state_dict(self._restored, self._store.get)
             self._restored = None
             log.info("the replay buffer holds %d trajectories again", len(self.buffer))
+        elif self.pool is not None:
+            buffer = self.buffer
+            for group in self.pool.move_into(
+                runtime_of(trainer), buffer.is_worth_replaying, most=buffer.capacity_per_task
+            ):
+                buffer.admit(group)
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
         collected = list(batch.groups)
         batch.groups = [self._inject(group) for group in collected]
-        for group in [*collected, *batch.leftovers]:
+        for group in [*collected, *batch.leftovers] if self.remembers else ():
             self.buffer.admit(group)
         module.log_dict(self._metrics(batch), on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 

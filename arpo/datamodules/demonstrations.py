@@ -18,9 +18,10 @@ from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
 from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.curation.experience import as_told
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Step, Task, Trajectory
+from arpo.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class DemonstrationDataModule(L.LightningDataModule):
             self.make_model(self.model, corpus=corpus(demonstrations, self.prompt, most, self.collector.seed))
         chat = ChatTokenizer(self.model)
         chat.check_image_limits(least, most)
-        self._trajectories = [tokenized(demonstration, chat, self.prompt) for demonstration in demonstrations]
+        self._trajectories = [as_told(demonstration, chat, self.prompt) for demonstration in demonstrations]
         rate = fmean(demonstration.task_reward for demonstration in demonstrations)
         log.info("%d demonstrations, %.0f %% of them succeed", len(demonstrations), 100 * rate)
 
@@ -120,14 +121,3 @@ def corpus(demonstrations: Sequence[Trajectory], prompt: Prompt, max_pixels: int
     responses = [step.response for demonstration in demonstrations for step in demonstration.steps]
     instructions = sorted({demonstration.instruction for demonstration in demonstrations})
     return [*instructions * 4, *responses, *clicks, *[render_response(Finished())] * 50, prompt.system]
-
-
-def tokenized(demonstration: Trajectory, chat: ChatTokenizer, prompt: Prompt) -> Trajectory:
-    """Return a demonstration with the ids that an engine would have read and sampled."""
-    prompt_ids = chat.first_prompt(prompt.messages(demonstration.instruction))
-    steps: list[Step] = []
-    for step in demonstration.steps:
-        ids = chat.encode_response(step.response)
-        steps.append(replace(step, prompt_ids=prompt_ids, response_ids=ids, sampler_logprobs=(0.0,) * len(ids)))
-        prompt_ids = chat.next_prompt(ids)
-    return replace(demonstration, steps=tuple(steps))

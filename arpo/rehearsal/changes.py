@@ -97,10 +97,12 @@ def with_stand_ins(cfg: DictConfig, policy: Path) -> Recast:
     recast.put("warmstart", None)
     recast.put("resume", None)
     recast.put("env.make_env", {"_target_": "arpo.rehearsal.desktop.DrawnDesktop", "_partial_": True})
-    for number, (name, node) in enumerate(cfg.tasks.items()):
-        if isinstance(node, DictConfig) and "_target_" in node:
-            tasks = {"_target_": "arpo.envs.fake.fake_tasks", "count": TASKS, "seed": 1000 * number}
-            recast.put(f"tasks.{name}", tasks)
+    lists = [name for name, node in cfg.tasks.items() if isinstance(node, DictConfig) and "_target_" in node]
+    for number, name in enumerate(lists):
+        tasks = {"_target_": "arpo.envs.fake.fake_tasks", "count": TASKS, "seed": 1000 * number}
+        recast.put(f"tasks.{name}", tasks)
+    if OmegaConf.select(cfg, "replay.pool.directories") is not None:
+        recast.put("replay.pool.directories", [str(policy.parent / "demonstrations")])
     _on_cpus(recast)
     return recast
 

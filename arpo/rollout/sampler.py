@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -20,6 +20,10 @@ class TaskRequest:
     task: Task
     group_size: int | None = None
     max_steps: int | None = None
+
+
+RequestRule = Callable[[Task, "TaskRecord"], int | None]
+"""A number of a request from what came of its task so far; None leaves it to the run's own setting."""
 
 
 class TaskSampler(Protocol):
@@ -61,9 +65,27 @@ class ShuffledTasks:
     """Every task once an epoch, in a new order each epoch; the same number of tasks every iteration.
 
     An iteration may reach over the border of two epochs, and then a task may stand in it twice (two groups).
+
+    Args:
+        tasks: What to learn.
+        tasks_per_iteration: Groups of an iteration.
+        seed: Of the order.
+        group_size: Says how many episodes a group has; by default what the run's settings say.
+        max_steps: Says where an episode ends; by default what the task or the run's settings say.
+
+    Raises:
+        ConfigError: If there is no task, a task stands twice in the list, or the number is below 1.
     """
 
-    def __init__(self, tasks: Sequence[Task], tasks_per_iteration: int, seed: int) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        tasks_per_iteration: int,
+        seed: int,
+        *,
+        group_size: RequestRule | None = None,
+        max_steps: RequestRule | None = None,
+    ) -> None:
         if not tasks:
             raise ConfigError("there is no task to train on: the task list is empty; name at least one task")
         check_at_least(1, tasks_per_iteration=tasks_per_iteration)
@@ -72,15 +94,23 @@ class ShuffledTasks:
             raise ConfigError(f"task ids must be unique, but these stand twice in the list: {', '.join(twice)}")
         self.tasks_per_iteration = tasks_per_iteration
         self._seed = seed
+        self._group_size = group_size
+        self._max_steps = max_steps
         self._taken = 0
 
     def next(self, statistics: "TaskStatistics") -> TaskRequest:
-        """Return the next task of the epoch, whatever came of the others."""
+        """Return the next task of the epoch, with the numbers that its own record gives."""
         epoch, place = divmod(self._taken, len(self.tasks))
         self._taken += 1
         # The order of an epoch is a function of the seed and the epoch, so the state is one number.
         order = random.Random(derive_seed(self._seed, "epoch", epoch)).sample(list(self.tasks), len(self.tasks))
-        return TaskRequest(self.tasks[order[place]])
+        task = self.tasks[order[place]]
+        record = statistics[task.id]
+        return TaskRequest(
+            task,
+            group_size=self._group_size(task, record) if self._group_size is not None else None,
+            max_steps=self._max_steps(task, record) if self._max_steps is not None else None,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many tasks were taken, and from which list."""
@@ -113,6 +143,8 @@ class TaskRecord:
     """Finished episodes, ever."""
     failures: int = 0
     """Episodes lost to the infrastructure, ever."""
+    longest_success: int | None = None
+    """Steps of the longest episode that succeeded, ever."""
 
     @property
     def success_rate(self) -> float | None:
@@ -142,8 +174,11 @@ class TaskStatistics:
             if trajectory is None:
                 record.failures += 1
                 continue
-            record.successes.append(is_success(trajectory, threshold=self.success_threshold))
-            record.lengths.append(len(trajectory.steps))
+            succeeded, length = is_success(trajectory, threshold=self.success_threshold), len(trajectory.steps)
+            record.successes.append(succeeded)
+            record.lengths.append(length)
+            if succeeded:
+                record.longest_success = max(length, record.longest_success or 0)
             record.visits += 1
         self._slide(record)
 

@@ -79,6 +79,12 @@ class TrajectoryStore:
             records = {record.id: record for record in _read(path)}
         return sorted(records.values(), key=lambda record: _natural(record.id))
 
+    def iterations(self) -> list[tuple[str, int]]:
+        """Return every split and iteration that has records, earlier iterations first."""
+        paths = self.root.glob("*/iteration_*.jsonl")
+        found = [(int(path.stem.removeprefix("iteration_")), path.parent.name) for path in paths]
+        return [(split, iteration) for iteration, split in sorted(found)]
+
     def get(self, trajectory_id: str) -> Trajectory:
         """Return one trajectory by its id, without screenshot bytes.
 

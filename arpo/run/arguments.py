@@ -30,6 +30,7 @@ LIGHT = (
 NEEDS_TORCH = (
     "arpo.algorithms.",
     "arpo.replay.",
+    "arpo.rollout.curation.requests.",
     "arpo.rollout.sampler.",
     "torch.optim.",
 )

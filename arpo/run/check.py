@@ -17,7 +17,7 @@ from arpo.run.build import build, check_numbers, imitates, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import preflight, smallest_gpu_gib
-from arpo.run.warmstart import check_warmstart
+from arpo.run.warmstart import check_warmstart, policy_of
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
 """Tasks for each environment of ours, to recommend."""
@@ -39,6 +39,7 @@ def check_training(cfg: DictConfig) -> None:
     refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
     preflight(_plain(cfg.requires), required_model(cfg))
     check_values(cfg)
+    check_pool(cfg)
     if cfg.warmstart is not None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output)
     check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
@@ -149,6 +150,23 @@ def _room_of_tasks(node: object) -> str | None:
 def _room(target: str | None) -> str | None:
     """Return which environment of ours a target belongs to."""
     return str(target).split(".")[2] if str(target).startswith("arpo.envs.") else None
+
+
+def check_pool(cfg: DictConfig) -> None:
+    """Check that the successes that were collected beforehand are there, or that the warm start will write them.
+
+    Raises:
+        ConfigError: With the directory that is empty.
+    """
+    written = Path(policy_of(cfg.warmstart, cfg.paths.output)).parent
+    to_come = cfg.warmstart is not None and not (Path(str(cfg.model.path)) / "config.json").exists()
+    for directory in OmegaConf.select(cfg, "replay.pool.directories") or ():
+        if any(Path(directory).glob("*/iteration_*.jsonl")) or (to_come and Path(directory).is_relative_to(written)):
+            continue
+        raise ConfigError(
+            f"replay.pool.directories: {directory} holds no trajectories; name the trajectories/ of a run or of an "
+            "evaluation, or the demonstrations/ of a warm start, or choose replay=on"
+        )
 
 
 def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:

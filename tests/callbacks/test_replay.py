@@ -1,6 +1,7 @@
 """Replay injection: the order of injecting and remembering, screenshots, and the way through a checkpoint."""
 
 import io
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,7 +13,9 @@ from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
 from arpo.errors import ArpoError, ConfigError
 from arpo.replay import ReplayBuffer
+from arpo.rollout.curation.experience import ExperiencePool
 from arpo.rollout.sampler import ShuffledTasks
+from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Group, RolloutBatch
 from tests.rollout.trajectories import make_trajectory
 
@@ -55,8 +58,8 @@ def trainer(make_collector):
 def start(trainer):
     """A callback as it is when training starts; every trajectory that it sees is in the store, as in a run."""
 
-    def make(state=None, **options):
-        callback = ReplayInjection(ReplayBuffer(**options))
+    def make(state=None, pool=None, remembers=True, **options):
+        callback = ReplayInjection(ReplayBuffer(**options), pool=pool, remembers=remembers)
         if state is not None:
             callback.load_state_dict(state)
         callback.setup(trainer, None, "fit")
@@ -183,6 +186,85 @@ def test_other_ranks_have_no_store_and_restore_nothing(start, see, trainer):
     see(callback, batch(0, group(0, 1.0)))
     trainer.is_global_zero = False
     assert len(start(callback.state_dict()).buffer) == 0
+
+
+# --- successes that were collected beforehand -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def pool(tmp_path):
+    """Two successes and a failure that another run left."""
+    other = TrajectoryStore(tmp_path / "other")
+    for id, reward in (("5/0/0", 1.0), ("5/0/1", 0.0), ("6/0/0", 1.0)):
+        other.write(replace(episode(id, reward, version=5), instruction="Press OK."))
+    return ExperiencePool([other.root], [TASK])
+
+
+def test_a_success_collected_beforehand_joins_the_first_group_that_fails(start, see, pool):
+    callback = start(pool=pool, remembers=False, replaced="none")
+    failed = batch(0, group(0, 0.0, 0.0))
+    logged = see(callback, failed)
+    (rescued,) = failed.groups
+    assert rescued.injected == (2,)
+    assert rescued.trajectories[2].id in {"pool-0/0/0", "pool-0/0/1"}
+    assert rescued.trajectories[2].screenshots == episode("5/0/0", 1.0).screenshots
+    assert (logged["replay/injected"], logged["replay/size"]) == (1.0, 2.0)
+
+
+def test_the_pool_stays_out_of_groups_with_a_success(start, see, pool):
+    callback = start(pool=pool, remembers=False)
+    for rewards in ([1.0, 0.0], [1.0, 1.0]):
+        given = batch(0, group(0, *rewards))
+        collected = list(given.groups)
+        assert see(callback, given)["replay/injected"] == 0.0
+        assert given.groups == collected
+
+
+def test_a_pool_that_remembers_nothing_stays_as_it_was_collected(start, see, pool):
+    callback = start(pool=pool, remembers=False)
+    see(callback, batch(0, group(0, 1.0, 1.0)))
+    assert [t.id for t in callback.buffer.entries(TASK.id)] == ["pool-0/0/0", "pool-0/0/1"]
+
+
+def test_a_pool_that_remembers_is_a_replay_buffer_that_does_not_begin_empty(start, see, pool):
+    callback = start(pool=pool, choice="newest", replaced="oldest")
+    see(callback, batch(0, group(0, 1.0, 0.0)))
+    assert [t.id for t in callback.buffer.entries(TASK.id)] == ["pool-0/0/0", "pool-0/0/1", "0/0/0"]
+    failed = batch(1, group(1, 0.0, 0.0))
+    see(callback, failed)
+    assert failed.groups[0].trajectories[0].id == "0/0/0"
+
+
+def test_a_resumed_run_draws_on_from_its_own_copy_of_the_pool(start, see, pool, tmp_path):
+    callback = start(pool=pool, remembers=False, seed=3)
+    see(callback, batch(0, group(0, 0.0, 0.0)))
+    file = io.BytesIO()
+    torch.save(callback.state_dict(), file)
+    file.seek(0)
+    shutil.rmtree(tmp_path / "other")  # and what it became since does not matter
+    resumed = start(torch.load(file, weights_only=True), pool=pool, remembers=False, seed=99)
+    assert resumed.buffer.entries(TASK.id) == callback.buffer.entries(TASK.id)
+    for iteration in range(1, 9):
+        ours, theirs = batch(iteration, group(iteration, 0.0, 0.0)), batch(iteration, group(iteration, 0.0, 0.0))
+        see(callback, ours)
+        see(resumed, theirs)
+        assert ours.groups == theirs.groups
+
+
+def test_a_run_that_begins_again_before_its_first_checkpoint_fills_the_same_pool(start, pool, trainer):
+    first, second = (start(pool=pool, remembers=False) for _ in range(2))
+    assert first.buffer.entries(TASK.id) == second.buffer.entries(TASK.id)
+    assert len(trainer.datamodule.runtime.store.read("pool", 0)) == 2
+
+
+def test_other_ranks_fill_no_pool(start, pool, trainer):
+    trainer.is_global_zero = False
+    assert len(start(pool=pool, remembers=False).buffer) == 0
+
+
+def test_a_buffer_that_nothing_ever_fills_is_refused():
+    with pytest.raises(ConfigError, match="remembers=false leaves a buffer empty that has no pool"):
+        ReplayInjection(ReplayBuffer(), remembers=False)
 
 
 def test_it_needs_rollouts():

@@ -24,14 +24,14 @@ from arpo.modules.objective import Objective
 from arpo.replay import ReplayBuffer
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.rollout.sampler import ShuffledTasks
+from arpo.rollout.sampler import RequestRule, ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task
 from tests.rollout.support import red_clicker
 
 Mood = Callable[[int, int], str]
-"""From the policy version and the seed of a response to what it does: `solve`, `fail` or `babble`."""
+"""From the policy version and the seed of a response to what it does: `solve`, `fail`, `wait` or `babble`."""
 
 TASKS = fake_tasks(2, kinds=["click"])
 GROUP_SIZE = 6
@@ -39,7 +39,7 @@ SETTINGS = RolloutSettings(group_size=GROUP_SIZE, max_steps=3, max_tokens=40, ma
 
 
 class MoodyEngine(ScriptedEngine):
-    """Solves a click task, gives it up or says nothing that can be read, as its mood is."""
+    """Solves a click task, gives it up, waits or says nothing that can be read, as its mood is."""
 
     def __init__(self, chat: ChatTokenizer, mood: Mood) -> None:
         solve = red_clicker(chat)
@@ -50,6 +50,8 @@ class MoodyEngine(ScriptedEngine):
                     return solve(request)
                 case "fail":
                     return "Action: finished()"
+                case "wait":
+                    return "Action: wait()"
                 case _:
                     return "I would rather not."
 
@@ -80,7 +82,7 @@ def train(
     directory: Path,
     make_engine: Callable[[ChatTokenizer], InferenceEngine],
     *,
-    replay: bool,
+    replay: bool | ReplayInjection,
     iterations: int,
     tasks: Sequence[Task] = TASKS,
     make_env: Callable[[], DesktopEnv] = FakeDesktop,
@@ -89,8 +91,10 @@ def train(
     policy: Callable[..., Policy] | None = None,
     settings: RolloutSettings = SETTINGS,
     callbacks: Sequence[L.Callback] = (),
+    group_size: RequestRule | None = None,
+    max_steps: RequestRule | None = None,
 ) -> Recorder:
-    """Train for real and tell what happened in each iteration."""
+    """Train for real and tell what happened in each iteration; `replay` is a switch, or the callback itself."""
     chat = ChatTokenizer(model)
     runtime = RolloutRuntime(
         lambda: make_engine(chat),
@@ -102,7 +106,7 @@ def train(
     )
     collector = RolloutCollector(runtime)
     recorder = Recorder()
-    injection = [ReplayInjection(ReplayBuffer())] if replay else []
+    injection = [ReplayInjection(ReplayBuffer()) if replay is True else replay] if replay else []
     torch.manual_seed(0)
     trainer = L.Trainer(
         accelerator="cpu",
@@ -116,7 +120,8 @@ def train(
         num_sanity_val_steps=0,
     )
     module = GRPOModule(policy or partial(Policy, model), partial(torch.optim.AdamW, lr=learning_rate), Objective())
-    data = RolloutDataModule(collector, ShuffledTasks(tasks, tasks_per_iteration=len(tasks), seed=0))
+    sampler = ShuffledTasks(tasks, len(tasks), seed=0, group_size=group_size, max_steps=max_steps)
+    data = RolloutDataModule(collector, sampler)
     try:
         trainer.fit(module, data)
     finally:

@@ -11,7 +11,7 @@ from arpo.models.tiny import make_tiny
 from arpo.rehearsal import changes
 from arpo.rehearsal.changes import Recast, kept, with_small_numbers, with_stand_ins
 from arpo.rehearsal.rehearse import recast_of
-from arpo.run.build import CONF, compose
+from arpo.run.build import CONF, build, compose
 
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml") if not path.stem.startswith("warmstart"))
 PAPER = ("arpo_full", "arpo_subset32")
@@ -119,6 +119,14 @@ def test_a_change_is_said_in_words():
     assert said["trainer.devices"] == ("0 to 7", "2")
     assert said["iterations"] == ("240", "3")
     assert "held_out" not in str(said)  # it is empty, and stays so
+
+
+def test_the_pool_of_a_rehearsal_is_what_its_tiny_policy_learned_from():
+    cfg = recast("experiment=dart_miniwob").cfg
+    assert list(cfg.replay.pool.directories) == ["demonstrations"]  # beside the policy, which is "policy" here
+    school = compose("train", ["experiment=warmstart_fake"])
+    taught = {task.id for task in build(school.tasks.train)}
+    assert taught == {task.id for task in build(cfg.replay.pool.tasks)}
 
 
 def test_what_is_kept_is_said():

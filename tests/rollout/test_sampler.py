@@ -81,6 +81,18 @@ def test_statistics_count_episodes_and_slide():
     assert (record.visits, record.failures) == (3, 1)
 
 
+def test_the_longest_success_outlives_the_window():
+    statistics = TaskStatistics(window=1)
+    assert statistics["task"].longest_success is None
+    statistics.record("task", [make_trajectory(task_reward=0.0, steps=9)])
+    assert statistics["task"].longest_success is None  # a failure says nothing about how long a solution is
+    statistics.record("task", [make_trajectory(steps=4), make_trajectory(steps=2)])
+    statistics.record("task", [make_trajectory(task_reward=0.0, steps=9)])
+    restored = TaskStatistics(window=1)
+    restored.load_state_dict(json.loads(json.dumps(statistics.state_dict())))
+    assert statistics["task"].longest_success == restored["task"].longest_success == 4
+
+
 def test_a_success_lies_above_the_threshold():
     statistics = TaskStatistics(success_threshold=0.99)
     statistics.record("task", [make_trajectory(task_reward=0.99)])

@@ -1,0 +1,133 @@
+"""Successes that were collected beforehand: by another run, by a stronger policy, or by a script."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from arpo.agent.prompt import Prompt
+from arpo.errors import ConfigError
+from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.runtime import RolloutRuntime
+from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Group, Step, Task, Trajectory
+
+log = logging.getLogger(__name__)
+
+SPLIT = "pool"
+"""The part of a run's trajectory store that holds them."""
+
+
+class ExperiencePool:
+    """Directories of trajectories, of which a run takes the successes at its tasks (DART, arXiv 2509.23866).
+
+    They are copied into the run's own trajectory store once, under ids of their own: from there on the run depends on
+    nothing outside its folder, and a checkpoint names them like any other trajectory. Whoever made them wrote the
+    actions of this project's grammar, in pixels of images of the same size as this run's.
+
+    Args:
+        directories: Trajectory stores: `trajectories` of another run or of an evaluation, `demonstrations` of a warm
+            start. The successes of later directories, and in one of them those of later iterations, are the newer.
+        tasks: What the run learns.
+    """
+
+    def __init__(self, directories: Sequence[str | Path], tasks: Sequence[Task]) -> None:
+        self.directories = [Path(directory) for directory in directories]
+        self.tasks = list(tasks)
+
+    def move_into(self, runtime: RolloutRuntime, worthy: Callable[[Trajectory], bool], most: int) -> Iterator[Group]:
+        """Copy successes into the store of a run, and yield them, a group a task, without screenshots.
+
+        Args:
+            runtime: Of the run: its store, its prompt and its context.
+            worthy: Says which trajectories are taken.
+            most: Trajectories of one task at most: the newest.
+
+        Raises:
+            ConfigError: If a directory holds no trajectory.
+        """
+        if not self.directories:
+            log.warning("the experience pool is empty: name directories of trajectories, or choose another replay")
+        found = self._newest(worthy, runtime, most)
+        for number, task in enumerate(self.tasks):
+            members = [
+                _admitted(trajectory, store, runtime, id=f"{SPLIT}-0/{number}/{member}")
+                for member, (trajectory, store) in enumerate(found[task.id])
+            ]
+            if members:
+                yield Group(task, tuple(members))
+        solved = [len(entries) for entries in found.values() if entries]
+        log.info("the experience pool has %d successes at %d of %d tasks", sum(solved), len(solved), len(found))
+
+    def _newest(
+        self, worthy: Callable[[Trajectory], bool], runtime: RolloutRuntime, most: int
+    ) -> dict[str, deque[tuple[Trajectory, TrajectoryStore]]]:
+        """Return the newest successes of each task, oldest first, with the store that has their screenshots."""
+        found = {task.id: deque[tuple[Trajectory, TrajectoryStore]](maxlen=most) for task in self.tasks}
+        too_long = 0
+        for directory in self.directories:
+            store = TrajectoryStore(directory)
+            for trajectory in _stored(store):
+                if trajectory.task_id not in found or not worthy(trajectory):
+                    continue
+                told = as_told(trajectory, runtime.chat, runtime.prompt)
+                if _length(told, runtime.chat) <= runtime.settings.max_context:
+                    found[trajectory.task_id].append((told, store))
+                else:
+                    too_long += 1
+        if too_long:
+            log.warning("%d successes are longer than max_context and stay outside the pool", too_long)
+        return found
+
+
+def as_told(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt) -> Trajectory:
+    """Return a trajectory with the ids that this run's engine would have read and sampled.
+
+    Ids that are already those stay, with their log-probabilities. Otherwise the responses are encoded anew from
+    their text: those of a script, or of a policy with another tokenizer, system prompt or template. Nobody sampled
+    those ids, and their log-probabilities are 0.
+    """
+    prompt_ids = chat.first_prompt(prompt.messages(trajectory.instruction))
+    if _is_told_so(trajectory, chat, prompt_ids):
+        return trajectory
+    steps: list[Step] = []
+    for step in trajectory.steps:
+        ids = chat.encode_response(step.response)
+        steps.append(replace(step, prompt_ids=prompt_ids, response_ids=ids, sampler_logprobs=(0.0,) * len(ids)))
+        prompt_ids = chat.next_prompt(ids)
+    return replace(trajectory, steps=tuple(steps))
+
+
+def _is_told_so(trajectory: Trajectory, chat: ChatTokenizer, prompt_ids: tuple[int, ...]) -> bool:
+    for step in trajectory.steps:
+        if step.prompt_ids != prompt_ids or chat.decode(step.response_ids) != step.response:
+            return False
+        prompt_ids = chat.next_prompt(step.response_ids)
+    return True
+
+
+def _stored(store: TrajectoryStore) -> Iterator[Trajectory]:
+    """Yield every trajectory of a store, earlier iterations first."""
+    iterations = store.iterations()
+    if not iterations:
+        raise ConfigError(
+            f"directories: {store.root} holds no trajectories; name the trajectories/ of a run or of an evaluation, "
+            "or the demonstrations/ of a warm start"
+        )
+    for split, iteration in iterations:
+        yield from store.read(split, iteration)
+
+
+def _length(trajectory: Trajectory, chat: ChatTokenizer) -> int:
+    ids = [id for step in trajectory.steps for id in (*step.prompt_ids, *step.response_ids)]
+    return chat.context_length(ids, [(step.width, step.height) for step in trajectory.steps])
+
+
+def _admitted(trajectory: Trajectory, origin: TrajectoryStore, runtime: RolloutRuntime, *, id: str) -> Trajectory:
+    """Copy a trajectory into the run's store under a new id, and return it without screenshots."""
+    whole = origin.load_screenshots(trajectory)
+    # Whoever made it counted other versions: to this run it is as old as its first policy.
+    steps = tuple(replace(step, policy_version=0) for step in whole.steps)
+    runtime.store.write(replace(whole, id=id, steps=steps))
+    return replace(whole, id=id, steps=steps, screenshots={})

@@ -1,0 +1,82 @@
+"""The numbers of a request from what came of its task: how many episodes, and how many steps at most."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from arpo.errors import ConfigError, check_at_least
+from arpo.rollout.sampler import TaskRecord
+from arpo.types import Task
+
+
+def rollout_number(success_rate: Fraction, group_size: int) -> int:
+    """Return how many episodes a task with a success rate needs (DART, arXiv 2509.23866, section 3.3).
+
+    N = floor((G + 1) / SR - (G - 1)), at most G: 2 where every episode succeeds. For G = 8 it is the formula of the
+    paper's code, floor(9 / SR - 7), which falls below 8 from SR = 0.6 on.
+
+    Args:
+        success_rate: Above 0; a fraction, because a rounded quotient may lie below the whole number that it is.
+        group_size: G, the episodes of a task that is not solved yet.
+    """
+    return min(group_size, (group_size + 1) // success_rate - (group_size - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicRolloutNumber:
+    """Fewer episodes of a task that is nearly solved (DART, arXiv 2509.23866, section 3.3).
+
+    Args:
+        group_size: Episodes of a task whose success rate lies below the threshold, or is not known yet.
+        threshold: The success rate from which on there are fewer: 0.6 in the paper, 1.0 in its code.
+
+    Raises:
+        ConfigError: If the group size is below 2, or the threshold is not in (0, 1].
+    """
+
+    group_size: int
+    threshold: float = 0.6
+
+    def __post_init__(self) -> None:
+        check_at_least(2, group_size=self.group_size)
+        if not 0 < self.threshold <= 1:
+            raise ConfigError(
+                f"threshold must lie in (0, 1], got {self.threshold}; it is a success rate, 0.6 in DART's paper"
+            )
+
+    def __call__(self, task: Task, record: TaskRecord) -> int:
+        """Return the number of episodes of the next group."""
+        if not record.successes:
+            return self.group_size
+        success_rate = Fraction(sum(record.successes), len(record.successes))
+        return self.group_size if success_rate < self.threshold else rollout_number(success_rate, self.group_size)
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicTrajectoryLength:
+    """No more steps than the longest success of the task took (DART, arXiv 2509.23866, section 3.4).
+
+    Without slack a limit never rises again, because no longer episode can succeed. A task without a success keeps
+    its own limit.
+
+    Args:
+        limit: The run's step limit, where the task has none of its own: what is said here never goes above it.
+        floor: The least limit, so that a success by a lucky first click does not end the task's other ways.
+        slack: Steps more than the longest success took.
+
+    Raises:
+        ConfigError: If limit or floor is below 1, or the slack is negative.
+    """
+
+    limit: int
+    floor: int = 3
+    slack: int = 0
+
+    def __post_init__(self) -> None:
+        check_at_least(1, limit=self.limit, floor=self.floor)
+        check_at_least(0, slack=self.slack)
+
+    def __call__(self, task: Task, record: TaskRecord) -> int | None:
+        """Return the step limit of the next group; None as long as the task was never solved."""
+        if record.longest_success is None:
+            return None
+        return min(task.max_steps or self.limit, max(self.floor, record.longest_success + self.slack))

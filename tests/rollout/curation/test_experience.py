@@ -1,0 +1,141 @@
+"""Successes that were collected beforehand: which are taken, how they are told, and where they go."""
+
+import logging
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from arpo.agent.prompt import Prompt
+from arpo.errors import ConfigError
+from arpo.rollout.curation.experience import ExperiencePool, as_told
+from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Task
+from tests.rollout.trajectories import make_trajectory
+
+TASKS = [Task("open", ""), Task("close", ""), Task("never", "")]
+
+
+def scripted(id, task_id="open", **facts):
+    """A trajectory as a script leaves it: what was said, and no ids."""
+    made = replace(make_trajectory(id, task_id=task_id, **facts), instruction="Click on the Save button.")
+    steps = [replace(step, prompt_ids=(), response_ids=(), sampler_logprobs=()) for step in made.steps]
+    return replace(made, steps=tuple(steps))
+
+
+def is_success(trajectory):
+    return trajectory.task_reward > 0.5
+
+
+@pytest.fixture
+def runtime(make_collector):
+    return make_collector(start=False).runtime
+
+
+@pytest.fixture
+def store(tmp_path):
+    def make(*trajectories, name="other"):
+        made = TrajectoryStore(tmp_path / name)
+        for trajectory in trajectories:
+            made.write(trajectory)
+        return made
+
+    return make
+
+
+def moved(runtime, *stores, most=8):
+    groups = ExperiencePool([store.root for store in stores], TASKS).move_into(runtime, is_success, most)
+    return {group.task.id: group.trajectories for group in groups}
+
+
+def test_successes_at_the_run_s_tasks_are_taken_and_nothing_else(runtime, store):
+    other = store(
+        scripted("0/0/0"),
+        scripted("0/0/1", task_reward=0.0),
+        scripted("0/1/0", task_id="close"),
+        scripted("0/2/0", task_id="nobody learns this"),
+    )
+    found = moved(runtime, other)
+    assert {task: [t.id for t in members] for task, members in found.items()} == {
+        "open": ["pool-0/0/0"],
+        "close": ["pool-0/1/0"],
+    }
+
+
+def test_episodes_evaluations_and_demonstrations_are_all_read(runtime, store):
+    other = store(
+        *(scripted(id, steps=steps) for steps, id in enumerate(("0/0/0", "eval-3/a/0/0", "demonstration-0/0/0"), 1))
+    )
+    # Of iteration 0 first, by the name of the split, then of iteration 3.
+    assert [len(t.steps) for t in moved(runtime, other)["open"]] == [3, 1, 2]
+
+
+def test_the_newest_are_kept_where_there_are_too_many(runtime, store):
+    first = store(*(scripted(f"{iteration}/0/0", steps=iteration + 1) for iteration in (0, 2, 1)), name="first")
+    second = store(scripted("0/0/0", steps=5), name="second")
+    assert [len(t.steps) for t in moved(runtime, first, second, most=2)["open"]] == [3, 5]
+
+
+def test_what_is_taken_stands_in_the_run_s_own_store_with_its_screenshots(runtime, store):
+    original = scripted("7/0/0", policy_version=40)
+    other = store(original)
+    (taken,) = moved(runtime, other)["open"]
+    shutil.rmtree(other.root)
+    kept = runtime.store.get("pool-0/0/0")
+    assert kept == taken
+    assert runtime.store.load_screenshots(kept).screenshots == original.screenshots
+    assert taken.screenshots == {}
+    assert taken.policy_version == 0  # 40 counts the updates of another run
+
+
+def test_a_scripted_success_is_told_as_the_policy_would_have_told_it(runtime, store, chat):
+    (taken,) = moved(runtime, store(scripted("demonstration-0/0/0")))["open"]
+    first, second = taken.steps
+    assert first.prompt_ids == chat.first_prompt(runtime.prompt.messages("Click on the Save button."))
+    assert first.response_ids == chat.encode_response("Action: wait()\n")
+    assert second.prompt_ids == chat.next_prompt(first.response_ids)
+    assert first.sampler_logprobs == (0.0,) * len(first.response_ids)
+
+
+def test_ids_that_an_engine_sampled_stay_as_they_are(chat):
+    prompt = Prompt.compact()
+    told = as_told(scripted("0/0/0"), chat, prompt)
+    cut = chat.encode_response("Action: wait()\n")[:-1]  # without the end of the turn, as when a limit cut it
+    first = replace(told.steps[0], response_ids=cut, sampler_logprobs=(-0.5,) * len(cut))
+    second = replace(told.steps[1], prompt_ids=chat.next_prompt(cut))
+    sampled = replace(told, steps=(first, second))
+    assert as_told(sampled, chat, prompt) is sampled
+
+
+@pytest.mark.parametrize("foreign", ["prompt", "response", "glue"])
+def test_ids_of_another_prompt_or_tokenizer_are_not_trusted(chat, foreign):
+    prompt = Prompt.compact()
+    told = as_told(scripted("0/0/0"), chat, prompt)
+    first, second = told.steps
+    steps = {
+        "prompt": (replace(first, prompt_ids=(1, *first.prompt_ids)), second),
+        "response": (replace(first, response_ids=first.response_ids[1:]), second),
+        "glue": (first, replace(second, prompt_ids=(*second.prompt_ids, 1))),
+    }[foreign]
+    assert as_told(replace(told, steps=steps), chat, prompt) == told
+
+
+def test_a_success_longer_than_the_context_is_left_out(make_collector, store, chat, caplog):
+    short, long = scripted("0/0/0", steps=1), scripted("0/0/1", steps=3)
+    told = as_told(short, chat, Prompt.compact()).steps[0]
+    tokens = len(told.prompt_ids) - 1 + chat.image_tokens(4, 4) + len(told.response_ids)
+    runtime = make_collector(start=False, max_tokens=8, max_context=tokens).runtime
+    with caplog.at_level(logging.WARNING):
+        assert [len(t.steps) for t in moved(runtime, store(short, long))["open"]] == [1]
+    assert "1 successes are longer than max_context" in caplog.text
+
+
+def test_a_directory_without_trajectories_is_refused(runtime, tmp_path):
+    with pytest.raises(ConfigError, match=r"directories: .*nowhere holds no trajectories; name the trajectories/"):
+        list(ExperiencePool([tmp_path / "nowhere"], TASKS).move_into(runtime, is_success, 8))
+
+
+def test_a_pool_without_directories_is_empty_and_says_so(runtime, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert moved(runtime) == {}
+    assert "the experience pool is empty" in caplog.text
