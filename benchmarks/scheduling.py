@@ -1,0 +1,372 @@
+"""How well environments, engine and trainer are used, by the way in which rollouts and updates are scheduled.
+
+    python benchmarks/scheduling.py schedules             # six schedules side by side, 180 environments
+    python benchmarks/scheduling.py reference             # the laws and the size of an older measurement, by lag
+    python benchmarks/scheduling.py law                   # what arpo.rollout.law predicts, and what happens
+    python benchmarks/scheduling.py environments          # 16 to 1,024 environments
+    python benchmarks/scheduling.py driver                # 1,024 environments in real time: what the driver costs
+
+The data module, collector, runtime, pool (threads), episodes and trainer loop are those of a run. Desktops, engine and
+update are fake: they take the time that a log-normal law says, divided by `--speed`. All times and rates that are
+printed are in the time of the laws. One JSON line a setting is appended to `--output`.
+"""
+
+import argparse
+import json
+import logging
+import math
+import os
+import tempfile
+import time
+import warnings
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import lightning as L
+import transformers
+from scheduling_baselines import GROUP_SIZE, LockStep, LockStepEngine, LockStepPool, TaskWisePool
+from scheduling_parts import MAX_STEPS, Desktop, Engine, Law, Laws, Trainer
+
+from arpo.agent.prompt import Prompt
+from arpo.datamodules.rollouts import RolloutDataModule
+from arpo.envs.fake import Deeds, draw, make_scene
+from arpo.envs.pool.pool import EnvPool
+from arpo.models.tiny import make_tiny
+from arpo.models.tokenization import ChatTokenizer
+from arpo.modules.base import PolicyModule
+from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.hooks import RolloutCallback
+from arpo.rollout.law import Work, bounds, iteration_s
+from arpo.rollout.runtime import RolloutRuntime
+from arpo.rollout.sampler import ShuffledTasks
+from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Observation, RolloutBatch, Task
+
+ACTIONS_A_SECOND = 500.0
+"""What two cores do here with room to spare; the default speed keeps a setting below."""
+LOCK_STEP, BATCH, TASK, ROLLOUT, DECOUPLED = "lock-step", "batch-wise", "task-wise", "rollout-wise", "decoupled"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of a table."""
+
+    schedule: str
+    environments: int = 180
+    groups: int = 22
+    """Groups of an iteration."""
+    lag: int = 0
+    laws: Laws = field(default_factory=Laws)
+    update_s: float = 60.0
+    """Seconds of one update."""
+    warm_up: int = 2
+    measured: int = 8
+    """Iterations that are measured, after those of the warm-up."""
+    speed: float = 50.0
+    """How many times as fast as the laws say."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.schedule}, lag {self.lag}" if self.schedule == DECOUPLED else self.schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Everything that only grows, at one moment."""
+
+    updates: int
+    wall: float
+    counters: dict[str, float]
+    trainer_s: float
+    loop_cpu: float
+    process_cpu: float
+
+
+class Recorder(RolloutCallback):
+    """Tells the engine of every update, and reads the counters behind it."""
+
+    def __init__(self, runtime: RolloutRuntime) -> None:
+        self._runtime = runtime
+        self.readings: list[Reading] = []
+        self.groups: list[list[list[float]]] = []
+        """Seconds of every episode, by iteration and group."""
+        self.lags: list[float] = []
+        self._trainer_s = self._began = 0.0
+
+    def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
+        self._began = time.monotonic()
+        self.groups.append([[t.duration_s for t in group.trajectories] for group in batch.groups])
+        trajectories = [t for group in batch.groups for t in group.trajectories]
+        self.lags.append(fmean(batch.policy_version - t.policy_version for t in trajectories))
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._read()
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: object) -> None:
+        self._runtime.update_weights([], PolicyModule.of(pl_module).policy_version)
+        self._trainer_s += time.monotonic() - self._began
+        self._read()
+
+    def _read(self) -> None:
+        counters, loop_cpu = self._runtime.counters(), self._runtime.run(_cpu())
+        reading = len(self.readings), time.monotonic(), counters, self._trainer_s, loop_cpu, time.process_time()
+        self.readings.append(Reading(*reading))
+
+
+async def _cpu() -> float:
+    """The processor time of the thread in which this runs."""
+    return time.thread_time()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What all settings share."""
+
+    chat: ChatTokenizer
+    screen: Observation
+
+
+def measure(setting: Setting, parts: Parts) -> tuple[dict[str, Any], Work]:
+    """Run one setting; return its figures, and what the law needs to know of it."""
+    with tempfile.TemporaryDirectory() as directory:
+        recorder = _fit(setting, parts, Path(directory))
+    first, last = recorder.readings[setting.warm_up], recorder.readings[setting.warm_up + setting.measured]
+    figures = _use(setting, first, last)
+    window = slice(setting.warm_up, setting.warm_up + setting.measured)
+    work = Work(
+        groups=[[s * setting.speed for s in group] for batch in recorder.groups[window] for group in batch],
+        groups_per_iteration=setting.groups,
+        environments=setting.environments,
+        trainer_s=figures["trainer_busy"] * figures["iteration_s"],
+        engine_s=figures["engine_busy"] * figures["iteration_s"],
+        driver_s=(last.loop_cpu - first.loop_cpu) / setting.measured,
+    )
+    limits = bounds(work, setting.lag)
+    figures |= {
+        "bound_by": max(limits, key=limits.__getitem__),
+        "bound_s": max(limits.values()),
+        "share_of_bound": max(limits.values()) / figures["iteration_s"],
+        "mean_lag": fmean(recorder.lags[window]),
+        "whole_run": _use(setting, recorder.readings[0], recorder.readings[-1]),
+    }
+    return figures, work
+
+
+def _use(setting: Setting, first: Reading, last: Reading) -> dict[str, float]:
+    """Return what was used of what there is between two readings."""
+    wall = last.wall - first.wall
+    owned, seconds = setting.environments * wall, wall * setting.speed
+    grown = {name: value - first.counters[name] for name, value in last.counters.items()}
+    actions, loop_cpu = grown["env/step_calls"], last.loop_cpu - first.loop_cpu
+    return {
+        "leased": grown["env/busy_s"] / owned,
+        "acting": sum(grown[f"env/{call}_s"] for call in ("reset", "step", "evaluate")) / owned,
+        "actions_a_minute": 60 * actions / seconds,
+        "engine_busy": grown["engine/busy_s"] / (wall * setting.laws.slots),
+        "trainer_busy": (last.trainer_s - first.trainer_s) / wall,
+        "iteration_s": seconds / (last.updates - first.updates),
+        "steps_an_episode": actions / max(1.0, grown["env/episodes"]),
+        "driver_ms_an_action": 1000 * loop_cpu / actions,
+        "process_ms_an_action": 1000 * (last.process_cpu - first.process_cpu) / actions,
+        "driver_cores": loop_cpu / seconds,
+        "driver_cores_here": loop_cpu / wall,
+    }
+
+
+def _fit(setting: Setting, parts: Parts, directory: Path) -> Recorder:
+    iterations = setting.warm_up + setting.measured + setting.lag  # the last ones admit nothing new
+    laws, speed, chat = setting.laws, setting.speed, parts.chat
+    make_engine: type[Engine] = Engine
+    make_pool: type[EnvPool] = TaskWisePool if setting.schedule == TASK else EnvPool
+    if setting.schedule == LOCK_STEP:
+        make_engine, make_pool = LockStepEngine, LockStepPool
+        LockStepEngine.steps = LockStepPool.steps = LockStep()
+    pool = make_pool(
+        partial(Desktop, laws, speed, parts.screen),
+        size=setting.environments,
+        backend="thread",
+        reset_timeout_s=600,
+        step_timeout_s=600,
+    )
+    settings = RolloutSettings(
+        group_size=GROUP_SIZE,
+        max_steps=MAX_STEPS,
+        max_tokens=64,
+        max_context=100_000,
+        max_policy_lag=setting.lag,
+    )
+    runtime = RolloutRuntime(
+        partial(make_engine, chat, laws, speed),
+        pool,
+        chat,
+        Prompt.compact(),
+        TrajectoryStore(directory),
+        settings,
+    )
+    recorder = Recorder(runtime)
+    count = setting.groups * math.ceil(203 / setting.groups)  # no task stands in an iteration twice
+    tasks = [Task(f"task/{number}", "click", domain="fake") for number in range(count)]
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=iterations,
+        callbacks=[recorder],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+        default_root_dir=directory,
+    )
+    sampler = ShuffledTasks(tasks, setting.groups, seed=0)
+    trainer.fit(Trainer(setting.update_s / speed), RolloutDataModule(RolloutCollector(runtime), sampler))
+    return recorder
+
+
+# ------------------------------------------------------------------------------------------------------- settings
+
+
+def default_speed(environments: int) -> float:
+    """The speed at which all environments together act `ACTIONS_A_SECOND` times a second, at most 50.
+
+    A leased environment acts once in 11 seconds: a step, a response, and its share of a reset.
+    """
+    return min(50.0, ACTIONS_A_SECOND * 11 / environments)
+
+
+def schedules(environments: int = 180) -> list[Setting]:
+    """Lock-step to decoupled, with as many groups an iteration as environments can begin at once.
+
+    Task-wise and rollout-wise differ from batch-wise only where more is waiting: their iterations have twice as many
+    groups, and an update twice as long.
+    """
+    groups = environments // GROUP_SIZE
+    one = Setting(BATCH, environments=environments, groups=groups)
+    two = replace(one, groups=2 * groups, update_s=2 * one.update_s)
+    decoupled = [replace(one, schedule=DECOUPLED, lag=lag) for lag in (1, 2, 4)]
+    return [
+        replace(one, schedule=LOCK_STEP),
+        one,
+        replace(two, schedule=TASK),
+        replace(two, schedule=ROLLOUT),
+        *decoupled,
+    ]
+
+
+def reference() -> list[Setting]:
+    """The laws, size and length of the measurement of commit 630b491: 14 iterations with 176 environments."""
+    lags = (0, 1, 2, 4)
+    return [
+        Setting(DECOUPLED if lag else BATCH, environments=176, lag=lag, measured=12 - lag, speed=50.0) for lag in lags
+    ]
+
+
+def worlds() -> dict[str, tuple[Setting, tuple[int, ...]]]:
+    """What the law is tried on: a world that is measured while it takes turns, and the lags that are predicted."""
+    plain = Setting(BATCH)
+    brief = Laws(reset=Law(5.0, 0.3), steps=Law(2.0, 0.5))
+    return {
+        "22 groups on 180 environments": (plain, (1, 2, 4)),
+        "22 groups on 64 environments": (replace(plain, environments=64), (1, 2)),
+        "an update of 10 minutes": (replace(plain, update_s=600.0, measured=4), (1,)),
+        "an update of 20 minutes, short episodes": (replace(plain, update_s=1200.0, measured=3, laws=brief), (1,)),
+        "an engine that answers 40 at once": (replace(plain, laws=Laws(slots=40)), (4,)),
+    }
+
+
+def sizes() -> list[Setting]:
+    """16 to 1,024 environments with an eighth as many groups, and a trainer that grows with them."""
+    plain = [Setting(BATCH, environments=2**power, groups=2**power // GROUP_SIZE) for power in range(4, 11)]
+    return [replace(one, schedule=way, lag=lag) for one in plain for way, lag in ((LOCK_STEP, 0), (DECOUPLED, 4))]
+
+
+# --------------------------------------------------------------------------------------------------------- output
+
+COLUMNS = {
+    "leased": "{:.1%}",
+    "acting": "{:.1%}",
+    "actions_a_minute": "{:.0f}",
+    "engine_busy": "{:.1%}",
+    "trainer_busy": "{:.1%}",
+    "driver_cores": "{:.3f}",
+    "iteration_s": "{:.0f}",
+    "bound_by": "{}",
+    "bound_s": "{:.0f}",
+    "share_of_bound": "{:.1%}",
+    "mean_lag": "{:.2f}",
+}
+
+
+class Table:
+    """Lines of figures, for people and as JSON."""
+
+    def __init__(self, options: argparse.Namespace, parts: Parts) -> None:
+        self._options = options
+        self._parts = parts
+        print(" | ".join(["environments", "groups", "schedule", *COLUMNS]), flush=True)
+
+    def add(self, setting: Setting, **more: Any) -> tuple[dict[str, Any], Work]:
+        options = self._options
+        speed = options.speed or min(setting.speed, default_speed(setting.environments))
+        setting = replace(setting, speed=speed, measured=options.measured or setting.measured)
+        figures, work = measure(setting, self._parts)
+        line = [f"{setting.environments}", f"{setting.groups}", setting.name]
+        line += [form.format(figures[name]) for name, form in COLUMNS.items()]
+        print(" | ".join(line), flush=True)
+        self.write(asdict(setting) | figures | more)
+        return figures, work
+
+    def write(self, record: dict[str, Any]) -> None:
+        with self._options.output.open("a") as file:
+            file.write(json.dumps({"command": self._options.command, **record}) + "\n")
+
+
+def try_law(table: Table) -> None:
+    """Measure each world while it takes turns, predict its lags from that, and measure them."""
+    for name, (turns, lags) in worlds().items():
+        print(f"-- {name}", flush=True)
+        before, work = table.add(turns, world=name)
+        for lag in lags:
+            predicted = before["iteration_s"] / iteration_s(work, lag)
+            after, _ = table.add(replace(turns, schedule=DECOUPLED, lag=lag), world=name, predicted_speedup=predicted)
+            measured = before["iteration_s"] / after["iteration_s"]
+            print(
+                f"   predicted {predicted:.3f}x, measured {measured:.3f}x ({predicted / measured - 1:+.1%})",
+                flush=True,
+            )
+
+
+def main() -> None:
+    options = _options()
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    transformers.utils.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore")
+    corpus = ["Action: click(start_box='(10,20)')", "Action: finished()"]
+    width, height = 112, 84
+    screen = Observation(draw(make_scene("click", 0), Deeds(), width, height), width, height)
+    with tempfile.TemporaryDirectory() as directory:
+        table = Table(options, Parts(ChatTokenizer(make_tiny(Path(directory) / "tiny", corpus=corpus)), screen))
+        if options.command == "law":
+            try_law(table)
+            return
+        chosen = {"schedules": schedules, "reference": reference, "environments": sizes}
+        for setting in chosen[options.command]():
+            table.add(setting)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["schedules", "reference", "law", "environments"])
+    parser.add_argument("--measured", type=int, help="iterations of every setting, without its warm-up")
+    parser.add_argument("--speed", type=float, help="how many times as fast as the laws; the default suits two cores")
+    parser.add_argument("--output", type=Path, default=Path("scheduling.jsonl"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
