@@ -7,42 +7,43 @@ learned from), so it knows what they cost together. `docs/decoupling.md` has bot
 """
 
 import heapq
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
 
 from arpo.errors import check_at_least
 
-Order = Literal["submitted", "finished"]
-"""Which groups an iteration takes: those that were asked for first, or those that ended first."""
-
 ITERATIONS = 64
-"""Iterations that are played: the mean over them is within 2 % of that over a thousand."""
+"""Iterations that are played: enough that another random order changes their mean by 2 % at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an iteration has to do, as it was measured."""
+    """What an iteration has to do, as it was measured. Everything is in seconds."""
 
     groups: Sequence[Sequence[float]]
-    """Seconds of every episode from reset to evaluation, a row a group; those of several iterations are better than
-    those of one."""
+    """Every episode from the begin of its reset to the end of its evaluation, a row a group. It should not hold what
+    an episode waited for a version; those of several iterations are better than those of one."""
     groups_per_iteration: int
     environments: int
-    trainer_s: float
-    """Seconds an iteration for which the trainer does not wait for rollouts: update, sync, evaluation, checkpoint."""
+    update_s: float
+    """From the moment at which the trainer has its rollouts until the engine serves the policy that it made of them:
+    update and sync."""
+    rest_s: float = 0.0
+    """What the trainer does besides before it asks for the next rollouts: evaluation, checkpoint, an iteration."""
+    reset_s: float = 0.0
+    """The reset of an episode, which needs no policy: with a lag it goes on during the update."""
     engine_s: float = 0.0
-    """Seconds that the engine would take for an iteration if it were always full; 0 where that is not known."""
+    """The time that the engine would take for an iteration if it were always full; 0 where that is not known."""
     driver_s: float = 0.0
-    """Processor seconds of the driver's event loop an iteration."""
+    """Processor time of the driver's event loop for an iteration."""
 
     def __post_init__(self) -> None:
         check_at_least(1, groups=len(self.groups), groups_per_iteration=self.groups_per_iteration)
         check_at_least(1, environments=self.environments)
-        check_at_least(0, trainer_s=self.trainer_s, engine_s=self.engine_s, driver_s=self.driver_s)
+        check_at_least(0, update_s=self.update_s, rest_s=self.rest_s, reset_s=self.reset_s)
+        check_at_least(0, engine_s=self.engine_s, driver_s=self.driver_s)
 
 
 def episode_s(*, reset_s: float, steps: float, step_s: float, generate_s: float, evaluate_s: float = 0.0) -> float:
@@ -58,18 +59,40 @@ def bounds(work: Work, lag: int) -> dict[str, float]:
     """Return the least seconds of an iteration that each part of the system allows, by its name; the largest binds.
 
     `environments`: the seconds of all its episodes over the number of environments. `engine`, `trainer` and `driver`:
-    what each needs for it. `lag`: a group that begins with the weights of an update is learned from `lag` updates
-    later at the latest. In the meantime pass `lag + 1` iterations less an update, and its slowest episode has to fit:
-    (E[max] + trainer) / (lag + 1), where the maximum is over the episodes of an iteration.
+    what each needs for it. `lag`: an episode that asks version v for its first response is learned from in the update
+    v + `lag` at the latest, so `lag + 1` iterations hold an update and the slowest of their episodes:
+    (E[max] + update) / (lag + 1), less the reset that goes on during the update. With lag 0 that is taking turns.
     """
     count, longest = work.groups_per_iteration, [max(group) for group in work.groups]
+    turn = _expected_maximum(longest, count) + work.update_s
     return {
         "environments": count * fmean(sum(group) for group in work.groups) / work.environments,
         "engine": work.engine_s,
-        "trainer": work.trainer_s,
+        "trainer": work.update_s + work.rest_s,
         "driver": work.driver_s,
-        "lag": (_expected_maximum(longest, count) + work.trainer_s) / (lag + 1),
+        "lag": (turn - min(work.reset_s, work.update_s)) / (lag + 1) if lag else turn + work.rest_s,
     }
+
+
+def iteration_s(work: Work, lag: int) -> float:
+    """Return the seconds of an iteration with this `max_policy_lag`, in the long run; lag 0 is taking turns.
+
+    Groups are drawn from the measured ones, always in the same random order. Every member begins on the environment
+    that is free first. An update begins when the trainer is free and the groups of its iteration have ended. As many
+    new ones are admitted then: their environments are reset, and ask for a response when the update has ended.
+    """
+    check_at_least(0, lag=lag)
+    played = _Play(work, lag)
+    ends = [played.update() for _ in range(ITERATIONS + 2 * lag + 1)]
+    return max((ends[-1] - ends[2 * lag]) / ITERATIONS, work.engine_s, work.driver_s)
+
+
+def speedup(work: Work, lag: int) -> float:
+    """Return how many times as fast as taking turns a run with this lag is.
+
+    It is near 1 where the rollout is short beside the update: then the update is the bound, and no lag helps.
+    """
+    return iteration_s(work, 0) / iteration_s(work, lag)
 
 
 def _expected_maximum(values: Sequence[float], draws: int) -> float:
@@ -79,70 +102,40 @@ def _expected_maximum(values: Sequence[float], draws: int) -> float:
     return sum(value * (upper - lower) for value, lower, upper in pairs)
 
 
-def iteration_s(work: Work, lag: int, order: Order = "submitted") -> float:
-    """Return the seconds of an iteration with this `max_policy_lag`, in the long run; lag 0 is taking turns.
-
-    Groups are drawn from the measured ones, always in the same random order. Every member begins on the environment
-    that is free first. The update of an iteration begins when the one before it has ended and its groups have; at its
-    end as many new groups are admitted. It is not below what engine and driver need.
-    """
-    check_at_least(0, lag=lag)
-    played = _Play(work, lag, order)
-    ends = [played.update() for _ in range(ITERATIONS + 2 * lag + 1)]
-    return max((ends[-1] - ends[2 * lag]) / ITERATIONS, work.engine_s, work.driver_s)
-
-
-def speedup(work: Work, lag: int, order: Order = "submitted") -> float:
-    """Return how many times as fast as taking turns a run with this lag is; 1 where there is nothing to overlap.
-
-    Where the update takes long beside the rollout, or one environment plays everything, this is near 1, and no lag
-    helps.
-    """
-    return iteration_s(work, 0) / iteration_s(work, lag, order)
-
-
 class _Play:
     """The collector's rules with measured episodes, one update after the other."""
 
-    def __init__(self, work: Work, lag: int, order: Order) -> None:
+    def __init__(self, work: Work, lag: int) -> None:
         self._work = work
         self._lag = lag
-        self._order = order
         self._random = random.Random(0)
         self._free = [0.0] * work.environments
         self._ends: list[float] = []
-        """The ends of the updates."""
-        self._waiting: list[tuple[float, float]] = []
-        """Begin and end of every group that no update has taken, in the order in which they were admitted."""
-        for _ in range((lag + 1) * work.groups_per_iteration):
-            self._admit(0.0)
+        """The end of every group that no update has taken."""
+        self._idle_from = 0.0
+        """The moment from which the trainer waits for rollouts."""
+        self._admit((lag + 1) * work.groups_per_iteration, 0.0, 0.0)
 
     def update(self) -> float:
-        """Take the groups of the next update, admit as many new ones behind it, and return when it ended."""
-        if self._order == "finished":
-            self._waiting.sort(key=self._urgency)
-        count = self._work.groups_per_iteration
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        begin = max([end for _, end in taken] + self._ends[-1:])
-        self._ends.append(begin + self._work.trainer_s)
-        for _ in taken:
-            self._admit(self._ends[-1])
-        return self._ends[-1]
+        """Take the groups of an iteration, let others come, and return when the trainer asks for the next ones."""
+        work, count = self._work, self._work.groups_per_iteration
+        taken, self._ends = self._ends[:count], self._ends[count:]
+        begin = max(self._idle_from, *taken)
+        served = begin + work.update_s
+        self._idle_from = served + work.rest_s
+        if self._lag:
+            self._admit(count, begin, served)
+        else:
+            self._admit(count, self._idle_from, self._idle_from)
+        return self._idle_from
 
-    def _urgency(self, group: tuple[float, float]) -> tuple[bool, float]:
-        """Return a key by which those that the next update could not take any more go first, then who ended first."""
-        begin, end = group
-        updates = len(self._ends)
-        if updates < self._lag:
-            return True, end
-        fresh_from = self._ends[updates - self._lag] if self._lag else math.inf
-        return begin >= fresh_from, end
-
-    def _admit(self, now: float) -> None:
-        """Begin a group, each member on the environment that is free first."""
-        begins, ends = [], []
-        for seconds in self._random.choice(self._work.groups):
-            begins.append(max(now, self._free[0]))
-            ends.append(begins[-1] + seconds)
-            heapq.heapreplace(self._free, ends[-1])
-        self._waiting.append((begins[0], max(ends)))
+    def _admit(self, count: int, now: float, served: float) -> None:
+        """Begin groups, each member on the environment that is free first; it may ask the engine from `served` on."""
+        reset_s = self._work.reset_s
+        for _ in range(count):
+            ends = []
+            for seconds in self._random.choice(self._work.groups):
+                ready = max(now, self._free[0]) + reset_s
+                ends.append(max(ready, served) + seconds - reset_s)
+                heapq.heapreplace(self._free, ends[-1])
+            self._ends.append(max(ends))
