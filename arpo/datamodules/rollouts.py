@@ -9,8 +9,10 @@ from lightning.pytorch.utilities.types import TRAIN_DATALOADERS
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
+from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.flow.stream import Asked, Course
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskSampler
 from arpo.types import RolloutBatch
@@ -25,15 +27,16 @@ class RolloutDataModule(L.LightningDataModule):
         collector: Collects the episodes; its runtime is started with the fit, and closed after it.
         sampler: Says what to roll out next.
 
-    With the collector's `max_policy_lag` 0, an iteration is rolled out after the update before it (ARPO). With k, the
-    rollouts of the next k iterations go on while the trainer updates (DART).
+    With the collector's `max_policy_lag` 0, an iteration is rolled out after the update before it (ARPO). With k,
+    rollouts go on through updates, evaluations and checkpoints, up to k iterations ahead (DART).
     """
 
     def __init__(self, collector: RolloutCollector, sampler: TaskSampler) -> None:
         super().__init__()
         self.collector = collector
         self.sampler = sampler
-        self._pending: dict[int, list[TaskRequest]] = {}
+        self._pending: list[Asked] = []
+        """What was asked for before this process began."""
         self._begun = False
 
     @property
@@ -52,6 +55,7 @@ class RolloutDataModule(L.LightningDataModule):
 
     @override
     def teardown(self, stage: str) -> None:
+        self._begun = False
         self.collector.close()
 
     @property
@@ -65,48 +69,53 @@ class RolloutDataModule(L.LightningDataModule):
         version = PolicyModule.of(self.trainer.lightning_module).policy_version
         if self._rank != 0:
             return RolloutBatch(iteration, version, [])
-        self._begin(iteration)
-        last = min(iteration + self.collector.settings.max_policy_lag, (self.trainer.max_epochs or iteration + 1) - 1)
-        for ahead in range(iteration, last + 1):
-            if ahead not in self._pending:
-                self._pending[ahead] = self.sampler.next()
-                self.collector.submit(ahead, self._pending[ahead])
-        batch = self.collector.wait(iteration, version)
-        del self._pending[iteration]
-        return batch
+        if not self._begun:
+            self._begin(iteration, version)
+        return self.collector.take(iteration, version)
 
-    def _begin(self, iteration: int) -> None:
-        """Once a process: forget records of iterations that a crash undid, and ask again for what was pending."""
-        if self._begun:
-            return
-        self._begun = True
-        self.runtime.store.truncate(after_iteration=iteration)
-        for pending, requests in self._pending.items():
-            self.collector.submit(pending, requests)
+    def _begin(self, iteration: int, version: int) -> None:
+        """Once a process: forget what a crash undid, and go on with what was asked for."""
+        assert self.trainer is not None
+        groups = self.sampler.tasks_per_iteration
+        first = min((asked.number // groups for asked in self._pending), default=iteration)
+        self.runtime.store.truncate(iteration, version, first_iteration=min(first, iteration))
+        endless = self.trainer.max_epochs in (None, -1)
+        last = None if endless else self.trainer.max_epochs
+        self.collector.begin(self.sampler, Course(iteration, version, groups, last, self._pending))
+        self._pending, self._begun = [], True
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        pending = {
-            iteration: [(request.task.id, request.group_size, request.max_steps) for request in requests]
-            for iteration, requests in self._pending.items()
-        }
-        return {
+        groups = {"tasks_per_iteration": self.sampler.tasks_per_iteration}
+        if self._begun:
+            return self.collector.state_dict() | groups
+        return groups | {
             "sampler": self.sampler.state_dict(),
             "statistics": self.collector.statistics.state_dict(),
-            "pending": pending,
+            "pending": [asked.record() for asked in self._pending],
         }
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a run stood.
+
+        Raises:
+            ConfigError: If groups are pending that were numbered for another number of groups an iteration.
+        """
+        groups = state_dict["tasks_per_iteration"]
+        if state_dict["pending"] and groups != self.sampler.tasks_per_iteration:
+            raise ConfigError(
+                f"the checkpoint holds {len(state_dict['pending'])} groups that were asked for ahead with "
+                f"tasks_per_iteration={groups}, this run has {self.sampler.tasks_per_iteration}; resume with "
+                f"{groups}, or start a new run"
+            )
         self.sampler.load_state_dict(state_dict["sampler"])
         self.collector.statistics.load_state_dict(state_dict["statistics"])
         tasks = self.sampler.tasks
-        self._pending = {
-            iteration: [
-                TaskRequest(tasks[task_id], group_size, max_steps) for task_id, group_size, max_steps in requests
-            ]
-            for iteration, requests in state_dict["pending"].items()
-        }
+        self._pending = [
+            Asked(number, TaskRequest(tasks[task_id], group_size, max_steps))
+            for number, task_id, group_size, max_steps in state_dict["pending"]
+        ]
 
 
 class RolloutDataset(IterableDataset[RolloutBatch]):

@@ -1,18 +1,21 @@
-"""Groups of trajectories on demand: what is asked for, and what is left of it to learn from."""
+"""Groups of trajectories on demand: what an update learns from, and what it cost to make it."""
 
-from collections.abc import Sequence
+import time
+from dataclasses import replace
+from typing import Any
 
 from arpo.errors import ArpoError, RolloutError
-from arpo.rollout.episode import EpisodeSpec
-from arpo.rollout.groups import difference, rollout_metrics, select_groups
-from arpo.rollout.runtime import Job, RolloutRuntime
-from arpo.rollout.sampler import TaskRequest, TaskStatistics
-from arpo.rollout.seeds import derive_seed
-from arpo.types import RolloutBatch, Task
+from arpo.rollout.flow.groups import Window, rollout_metrics, select_groups
+from arpo.rollout.flow.stream import AdmittedGroup, Course, GroupStream
+from arpo.rollout.meter import Meter, together
+from arpo.rollout.runner import TRAINING
+from arpo.rollout.runtime import RolloutRuntime
+from arpo.rollout.sampler import TaskSampler, TaskStatistics
+from arpo.types import RolloutBatch
 
 
 class RolloutCollector:
-    """A bridge from a trainer that blocks to episodes that overlap: submits iterations, collects their groups.
+    """A bridge from a trainer that blocks to groups that overlap: lets them go on, and takes an iteration's.
 
     Attributes:
         runtime: Plays the episodes.
@@ -23,77 +26,148 @@ class RolloutCollector:
         self.runtime = runtime
         self.settings = runtime.settings
         self.statistics = TaskStatistics(success_threshold=runtime.settings.success_threshold)
-        self._submitted: dict[int, tuple[tuple[TaskRequest, ...], Job]] = {}
-        self._env_counters: dict[str, float] = {}
+        self._stream: GroupStream | None = None
+        self._sampler: TaskSampler | None = None
+        self._window = Window({}, 0.0)
 
-    def submit(self, iteration: int, tasks: Sequence[Task | TaskRequest]) -> None:
-        """Begin the episodes of an iteration; a bare task is asked for with the run's own settings.
+    def begin(self, sampler: TaskSampler, course: Course) -> None:
+        """Let groups be asked for and played from now on, as far ahead of `take` as `max_policy_lag` allows.
 
-        Episodes of this iteration that the store holds from before a crash, made by the weights that the engine has
-        now, are taken from there. The seed of an episode depends on run, iteration, task, group and member alone.
-        """
-        if iteration in self._submitted:
-            raise ArpoError(f"iteration {iteration} was submitted already and is not collected yet")
-        requests = tuple(task if isinstance(task, TaskRequest) else TaskRequest(task) for task in tasks)
-        specs = tuple(
-            tuple(
-                EpisodeSpec.of(
-                    request.task,
-                    self.settings,
-                    id=f"{iteration}/{group}/{member}",
-                    seed=derive_seed(self.settings.seed, iteration, request.task.id, group, member),
-                    max_steps=request.max_steps,
-                )
-                for member in range(request.group_size or self.settings.group_size)
-            )
-            for group, request in enumerate(requests)
-        )
-        finished = self.runtime.store.finished(iteration, self.runtime.policy_version)
-        self._submitted[iteration] = requests, self.runtime.begin("train", specs, finished)
-
-    def wait(self, iteration: int, policy_version: int) -> RolloutBatch:
-        """Return the groups of a submitted iteration; blocks until its last episode has ended.
-
-        Groups stand in the order of the tasks and members in the order of their index, whatever the order in which
-        episodes ended.
+        Episodes that the store holds from before a crash are taken from there, where no later policy than the
+        course's had a part in them, and they are fresh enough.
 
         Args:
-            iteration: What was submitted.
+            sampler: Says what to roll out next; asked on the rollout's event loop.
+            course: Where the run stands. Its `stored` is filled from the store.
+        """
+        self.end()
+        first = min((asked.number // course.per_iteration for asked in course.asked), default=course.iteration)
+        course = replace(course, stored=self.runtime.store.finished(min(first, course.iteration)))
+        runtime = self.runtime
+        self._sampler = sampler
+        self._window = Window(runtime.counters(), time.monotonic())
+        self._stream = GroupStream(
+            runtime.runner,
+            self.settings,
+            course,
+            lambda: sampler.next(self.statistics),
+            lambda: runtime.policy_version,
+            runtime.changed,
+        )
+        runtime.show(self._progress)
+        runtime.run(self._stream.begin())
+
+    def take(self, iteration: int, policy_version: int) -> RolloutBatch:
+        """Return the groups of the next iteration; blocks until the last of their episodes has ended.
+
+        Which groups these are is the settings' `order`. They stand in the order in which they were asked for, and
+        members in the order of their index, whatever the order in which episodes ended.
+
+        Args:
+            iteration: The one that is learned from; iterations are taken one after another.
             policy_version: Of the policy that learns from the batch; a trajectory that is too old for it is left out.
 
         Raises:
-            RolloutError: If no group is left to learn from.
+            RolloutError: If no group is left to learn from, or nothing happened for `stall_s`.
             ArpoError: If an episode ended in an error that is no infrastructure failure, such as a full disk.
         """
-        requests, job = self._submitted[iteration]
-        rows = self.runtime.wait(job)
-        del self._submitted[iteration]
-        for request, row in zip(requests, rows, strict=True):
-            self.statistics.record(request.task.id, row)
+        asked_at = time.monotonic()
+        taken = self._wait(iteration, policy_version)
+        meter = together([group.meter for group in taken])
+        requests = [group.asked.request for group in taken]
         collected = select_groups(
             requests,
-            rows,
+            [group.row for group in taken],
             min_group_size=self.settings.min_group_size,
             oldest=policy_version - self.settings.max_policy_lag,
         )
         if not collected.groups:
             raise RolloutError(
                 f"iteration {iteration} has no group left to learn from: {collected.too_small} too small because "
-                f"{job.meter.dropped} of {job.meter.total} episodes were lost, {collected.stale} too old for policy "
-                f"version {policy_version}; last causes: {job.meter.last_causes}"
+                f"{meter.dropped} of {meter.total} episodes were lost, {collected.stale} too old for policy "
+                f"version {policy_version}; last causes: {meter.last_causes}"
             )
-        counters = self.runtime.counters()
-        metrics = rollout_metrics(collected, job.meter, environments=self.runtime.pool.size)
-        metrics |= difference(counters, self._env_counters)
-        self._env_counters = counters
+        window = Window(self.runtime.counters(), time.monotonic())
+        began, ended = max(meter.started, self._window.at), max(meter.ended or asked_at, asked_at)
+        metrics = rollout_metrics(collected, meter, policy_version=policy_version, elapsed_s=ended - began)
+        metrics |= window.since(self._window, environments=self.runtime.pool.size)
+        metrics |= self._queues()
+        self._window = window
         return RolloutBatch(iteration, policy_version, collected.groups, metrics, collected.leftovers)
 
-    def collect(self, tasks: Sequence[Task | TaskRequest], policy_version: int, iteration: int) -> RolloutBatch:
-        """Return the groups of one iteration: `submit` and `wait` in one."""
-        self.submit(iteration, tasks)
-        return self.wait(iteration, policy_version)
+    def state_dict(self) -> dict[str, Any]:
+        """Return sampler, statistics and what was asked for and not learned from, all of one moment.
+
+        Raises:
+            ArpoError: If nothing was begun.
+        """
+        return self.runtime.run(self._state())
+
+    def end(self) -> None:
+        """End what was begun; the runtime goes on. Idempotent."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self.runtime.show(Meter)
+            self.runtime.run(stream.close())
 
     def close(self) -> None:
-        """Forget what was submitted and close the runtime. Idempotent."""
-        self._submitted.clear()
+        """End what was begun and close the runtime. Idempotent."""
+        self._stream = None
         self.runtime.close()
+
+    @property
+    def _running(self) -> GroupStream:
+        if self._stream is None:
+            raise ArpoError("nothing is collected: call begin() first, and nothing after end()")
+        return self._stream
+
+    def _wait(self, iteration: int, policy_version: int) -> list[AdmittedGroup]:
+        stream = self._running
+        self.runtime.show(self._progress)
+        future = self.runtime.submit(self._take(stream, policy_version))
+
+        def who() -> str:
+            ended = sum(group.ended_as is not None for group in stream.waiting())
+            return f"the trainer waits for iteration {iteration}; {ended} of {len(stream.waiting())} groups have ended"
+
+        try:
+            return self.runtime.watch(future, who, lambda: stream.held)
+        except BaseException:  # an interrupted wait may be repeated, and must not go on beside the second one
+            future.cancel()
+            raise
+
+    async def _take(self, stream: GroupStream, policy_version: int) -> list[AdmittedGroup]:
+        taken = await stream.complete(policy_version)
+        for group in taken:
+            self.statistics.record(group.asked.request.task.id, group.row)
+        meter = together([group.meter for group in taken])
+        self.runtime.show(lambda: meter)
+        stream.release(taken)  # and only now the sampler may be asked again
+        return taken
+
+    async def _state(self) -> dict[str, Any]:
+        assert self._sampler is not None
+        return {
+            "sampler": self._sampler.state_dict(),
+            "statistics": self.statistics.state_dict(),
+            "pending": [asked.record() for asked in self._running.asked()],
+        }
+
+    def _progress(self) -> Meter:
+        """Return what the groups have cost that the next iteration would be made of, were it of the first ones."""
+        stream, sampler = self._running, self._sampler
+        assert sampler is not None
+        groups = sorted(stream.waiting(), key=lambda group: group.number)[: sampler.tasks_per_iteration]
+        meter = together([group.meter for group in groups])
+        meter.name = TRAINING
+        meter.total += (sampler.tasks_per_iteration - len(groups)) * self.settings.group_size
+        return meter
+
+    def _queues(self) -> dict[str, float]:
+        waiting = self._running.waiting()
+        ended = sum(group.ended_as is not None for group in waiting)
+        return {
+            "rollout/groups_ended": float(ended),
+            "rollout/groups_running": float(len(waiting) - ended),
+            "rollout/episodes_queued": float(sum(self.runtime.runner.turns.queued().values())),
+        }

@@ -1,6 +1,7 @@
 """One episode: a task, a desktop and a policy make a trajectory."""
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,8 +68,25 @@ class Responder:
     prompt: Prompt
 
 
-async def run_episode(spec: EpisodeSpec, env: LeasedEnv, responder: Responder, meter: Meter) -> Trajectory:
+async def at_once() -> None:
+    """Wait for nothing."""
+
+
+async def run_episode(
+    spec: EpisodeSpec,
+    env: LeasedEnv,
+    responder: Responder,
+    meter: Meter,
+    may_ask: Callable[[], Awaitable[None]] = at_once,
+) -> Trajectory:
     """Return the trajectory of one episode; the same spec, weights and desktop give the same trajectory.
+
+    Args:
+        spec: What to play.
+        env: Where.
+        responder: The policy.
+        meter: Counts what happens.
+        may_ask: Returns when the engine may be asked for the first response; the desktop is ready by then.
 
     Raises:
         EnvError: If the desktop failed; the episode says nothing about the policy then.
@@ -83,6 +101,7 @@ async def run_episode(spec: EpisodeSpec, env: LeasedEnv, responder: Responder, m
     conversation.ask(responder.chat.first_prompt(responder.prompt.messages(instruction)))
     if not conversation.has_room():
         raise ConfigError(conversation.too_long())
+    await may_ask()
     outcome = None
     while outcome is None:
         response = await meter.of_engine(responder.engine.generate(conversation.request()))

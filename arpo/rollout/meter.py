@@ -2,13 +2,30 @@
 
 import time
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeVar
 
 from arpo.inference.engine import Response
 
 _T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Activity:
+    """The doings of all episodes together. Only the event loop's thread writes; any thread may read a number."""
+
+    env_calls: int = 0
+    """Calls to environments that have not returned."""
+    requests: int = 0
+    """Requests to the engine that are not answered."""
+    last: float = field(default_factory=time.monotonic)
+    """The moment at which something happened last: a call returned, an episode ended, weights were served."""
+
+    def beat(self) -> None:
+        """Note that something has happened."""
+        self.last = time.monotonic()
 
 
 @dataclass(slots=True)
@@ -40,6 +57,8 @@ class Meter:
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
     """The end of the last episode; None while one runs."""
+    activity: Activity = field(default_factory=Activity)
+    """What goes on in all episodes together, those of other meters among them."""
 
     @property
     def elapsed_s(self) -> float:
@@ -59,18 +78,37 @@ class Meter:
     async def of_env(self, call: Awaitable[_T]) -> _T:
         """Return what an environment call gives, and count its time."""
         started = time.perf_counter()
+        self.activity.env_calls += 1
         try:
             return await call
         finally:
+            self.activity.env_calls -= 1
+            self.activity.beat()
             self.env_s += time.perf_counter() - started
 
     async def of_engine(self, call: Awaitable[Response]) -> Response:
         """Return the response that an engine call gives, and count its time, and it as a step."""
         started = time.perf_counter()
+        self.activity.requests += 1
         try:
             response = await call
         finally:
+            self.activity.requests -= 1
+            self.activity.beat()
             self.generate_s += time.perf_counter() - started
         self.steps += 1
         self.tokens += len(response.token_ids)
         return response
+
+
+def together(meters: Sequence[Meter]) -> Meter:
+    """Return the sum of some meters, from the first begin to the last end; None has ended where one runs."""
+    ends = [meter.ended for meter in meters]
+    summed = ("total", "done", "resumed", "retried", "dropped", "successes", "steps", "tokens", "generate_s", "env_s")
+    return Meter(
+        meters[0].name if meters else "",
+        **{name: sum(attrgetter(name)(meter) for meter in meters) for name in summed},
+        causes=deque((cause for meter in meters for cause in meter.causes), maxlen=5),
+        started=min((meter.started for meter in meters), default=time.monotonic()),
+        ended=None if None in ends else max((end for end in ends if end is not None), default=None),
+    )

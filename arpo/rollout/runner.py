@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakSet
 
 from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineError, EnvError
-from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
+from arpo.rollout.episode import EpisodeSpec, Responder, at_once, run_episode
 from arpo.rollout.fingerprint import model_fingerprint, sampling_fingerprint
-from arpo.rollout.meter import Meter
+from arpo.rollout.flow.turns import Turns
+from arpo.rollout.meter import Activity, Meter
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
@@ -22,15 +23,24 @@ log = logging.getLogger(__name__)
 SpecRows = tuple[tuple[EpisodeSpec, ...], ...]
 """One row a group, one spec a member."""
 
+TRAINING = "train"
+"""The name of the episodes that are learned from, in meters and in the queue for environments."""
+
 
 class EpisodeRunner:
     """A runner of episodes on whatever environment is free; lives on the runtime's event loop.
 
     An episode that the infrastructure loses is made again with the same seed, on another environment because the
     pool takes the failed one out, and is given up after `max_attempts`.
+
+    Attributes:
+        turns: The queue for environments, a lane for training and one for each evaluation.
+        activity: What goes on in all episodes together.
     """
 
     def __init__(self, pool: EnvPool, responder: Responder, store: TrajectoryStore, settings: RolloutSettings) -> None:
+        self.turns = Turns(pool.size)
+        self.activity = Activity()
         self._pool = pool
         self._responder = responder
         self._store = store
@@ -39,7 +49,12 @@ class EpisodeRunner:
         self._episodes = WeakSet[asyncio.Task[Trajectory | None]]()
 
     async def run(
-        self, specs: SpecRows, meter: Meter, finished: Mapping[str, Trajectory]
+        self,
+        specs: SpecRows,
+        meter: Meter,
+        finished: Mapping[str, Trajectory],
+        *,
+        may_ask: Callable[[], Awaitable[None]] = at_once,
     ) -> list[list[Trajectory | None]]:
         """Return one trajectory a spec, in their rows; None where an episode was given up.
 
@@ -47,9 +62,10 @@ class EpisodeRunner:
 
         Args:
             specs: What to run.
-            meter: Counts what happens.
+            meter: Counts what happens; its name says for which turns the episodes queue.
             finished: Stored trajectories by id. One that has the task, the seed and the sampling settings of its spec
                 need not be run again; any other one is, and so is one from before settings were stored.
+            may_ask: Returns when an episode whose desktop is ready may ask the engine for its first response.
         """
         flat = [spec for row in specs for spec in row]
         others = sum(spec.id in finished and not self._stands_for(spec, finished[spec.id]) for spec in flat)
@@ -60,7 +76,7 @@ class EpisodeRunner:
                 others,
                 len(finished),
             )
-        episodes = [asyncio.create_task(self._episode(spec, meter, finished.get(spec.id))) for spec in flat]
+        episodes = [asyncio.create_task(self._episode(spec, meter, finished.get(spec.id), may_ask)) for spec in flat]
         self._episodes.update(episodes)
         try:
             ended = iter(await asyncio.gather(*episodes))
@@ -78,12 +94,15 @@ class EpisodeRunner:
             episode.cancel()
         await asyncio.gather(*episodes, return_exceptions=True)
 
-    async def _episode(self, spec: EpisodeSpec, meter: Meter, finished: Trajectory | None) -> Trajectory | None:
+    async def _episode(
+        self, spec: EpisodeSpec, meter: Meter, finished: Trajectory | None, may_ask: Callable[[], Awaitable[None]]
+    ) -> Trajectory | None:
         if finished is not None and self._stands_for(spec, finished):
             meter.resumed += 1
             trajectory = await asyncio.to_thread(self._store.load_screenshots, finished)
         else:
-            played = await self._play(spec, meter)
+            async with self.turns.turn(meter.name):
+                played = await self._play(spec, meter, may_ask)
             if played is None:
                 return None
             trajectory = replace(played, sampling=self._sampling(spec))
@@ -99,12 +118,14 @@ class EpisodeRunner:
         wanted = (spec.task.id, spec.seed, self._sampling(spec))
         return (stored.task_id, stored.seed, stored.sampling) == wanted
 
-    async def _play(self, spec: EpisodeSpec, meter: Meter) -> Trajectory | None:
+    async def _play(
+        self, spec: EpisodeSpec, meter: Meter, may_ask: Callable[[], Awaitable[None]]
+    ) -> Trajectory | None:
         most = self._settings.max_attempts
         for attempt in range(1, most + 1):
             try:
                 async with self._pool.lease(spec.task) as env:
-                    return await run_episode(spec, env, self._responder, meter)
+                    return await run_episode(spec, env, self._responder, meter, may_ask)
             except (EnvError, EngineError) as error:
                 meter.causes.append(f"{type(error).__name__}: {error}")
                 log.warning("episode %s, attempt %d of %d: %s", spec.id, attempt, most, error)

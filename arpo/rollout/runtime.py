@@ -1,8 +1,6 @@
 """The runtime of rollouts: an event loop, and the engine and the environments that live on it."""
 
-import asyncio
 import concurrent.futures
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -17,6 +15,9 @@ from arpo.host.heartbeat import still
 from arpo.inference.engine import InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
+from arpo.rollout.flow.background import BackgroundLoop
+from arpo.rollout.flow.signal import Signal
+from arpo.rollout.flow.watch import Watch
 from arpo.rollout.meter import Meter
 from arpo.rollout.runner import EpisodeRunner, SpecRows
 from arpo.rollout.settings import RolloutSettings
@@ -24,60 +25,6 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
 
 _T = TypeVar("_T")
-
-
-class BackgroundLoop:
-    """One event loop in one daemon thread; the engine and the pool live on it.
-
-    Waiting for it is interruptible: a KeyboardInterrupt reaches the main thread at once, and what ran goes on.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether coroutines are taken."""
-        return self._loop is not None
-
-    def start(self) -> None:
-        """Start the thread; idempotent."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            # A daemon: a second Ctrl-C must end the process even where an engine hangs in its last call.
-            self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
-            self._thread.start()
-
-    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
-        """Begin a coroutine and return the future of its result.
-
-        Raises:
-            ArpoError: If the loop does not run.
-        """
-        if self._loop is None:
-            coroutine.close()
-            raise ArpoError(f"{self._name} does not run: call start() first, and nothing after close()")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return what a coroutine returns; blocks, and raises what it raises."""
-        return self.submit(coroutine).result()
-
-    def close(self) -> None:
-        """Cancel whatever still runs and end the thread; idempotent."""
-        if self._loop is None or self._thread is None:
-            return
-        loop, self._loop = self._loop, None
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped; then the runner cancels its tasks and waits for them and for its threads."""
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +43,7 @@ class RolloutRuntime:
 
     Attributes:
         policy_version: Version of the weights that the engine was given last.
+        changed: Notified on the event loop whenever the engine serves another version.
     """
 
     def __init__(
@@ -123,11 +71,13 @@ class RolloutRuntime:
         self.store = store
         self.settings = settings
         self.policy_version = 0
+        self.changed = Signal()
         self._make_engine = make_engine
         self._engine: InferenceEngine | None = None
         self._runner: EpisodeRunner | None = None
+        self._watch: Watch | None = None
         self._loop = BackgroundLoop("rollout")
-        self._meter = Meter()
+        self._meter: Callable[[], Meter] = Meter
 
     def start(self) -> None:
         """Start engine and environments side by side; blocks until both are ready. Idempotent."""
@@ -145,32 +95,71 @@ class RolloutRuntime:
             raise
         responder = Responder(self._engine, self.chat, self.prompt)
         self._runner = EpisodeRunner(self.pool, responder, self.store, self.settings)
+        self._watch = Watch(self._loop, self._runner, self.pool, self.settings.stall_s)
 
-    def begin(self, name: str, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
-        """Begin episodes and return at once.
-
-        Args:
-            name: `train`, or the name of an evaluation.
-            specs: What to play, in rows.
-            finished: Trajectories by id; one that a spec would give again is taken instead of being played.
+    @property
+    def runner(self) -> EpisodeRunner:
+        """The runner of episodes; its coroutines go through `run`.
 
         Raises:
             ArpoError: If the runtime was not started.
         """
         if self._runner is None:
             raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
-        self._meter = Meter(name, total=sum(len(row) for row in specs))
-        return Job(self._meter, self._loop.submit(self._runner.run(specs, self._meter, finished)))
+        return self._runner
+
+    def begin(self, name: str, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
+        """Begin episodes beside those that are learned from, and return at once.
+
+        They share the environments with training fairly: each gets every second one that becomes free.
+
+        Args:
+            name: The name of the evaluation.
+            specs: What to play, in rows.
+            finished: Trajectories by id; one that a spec would give again is taken instead of being played.
+
+        Raises:
+            ArpoError: If the runtime was not started.
+        """
+        meter = Meter(name, total=sum(len(row) for row in specs), activity=self.runner.activity)
+        self.show(lambda: meter)
+        return Job(meter, self._loop.submit(self.runner.run(specs, meter, finished)))
 
     def wait(self, job: Job) -> list[list[Trajectory | None]]:
-        """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended."""
-        self._meter = job.meter  # the one that is waited for, though a later one may have begun
-        return job.future.result()
+        """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended.
+
+        Raises:
+            RolloutError: If nothing happened for `stall_s`.
+        """
+        self.show(lambda: job.meter)  # of the one that is waited for, though a later one may have begun
+        ended = lambda: f"{job.meter.episodes_ended} of {job.meter.total} episodes"  # noqa: E731
+        return self.watch(job.future, lambda: f"the trainer waits for {job.meter.name}, of which {ended()} have ended")
+
+    def watch(
+        self, future: "concurrent.futures.Future[_T]", who: Callable[[], str], held: Callable[[], int] = lambda: 0
+    ) -> _T:
+        """Return what a future gives; blocks. See `Watch.result`."""
+        if self._watch is None:
+            raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
+        return self._watch.result(future, who, held)
+
+    def show(self, meter: Callable[[], Meter]) -> None:
+        """Let `status` ask `meter` from now on."""
+        self._meter = meter
 
     def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Send the engine new weights; blocks until it serves them."""
-        self._loop.run(self.engine.update_weights(tensors, version))
+        self._loop.run(self._update_weights(tensors, version))
+
+    async def _update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        await self.engine.update_weights(tensors, version)
         self.policy_version = version
+        self.runner.activity.beat()
+        self.changed.notify()
+
+    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T]":
+        """Begin a coroutine on the loop of engine and environments, and return the future of its result."""
+        return self._loop.submit(coroutine)
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Return what a coroutine returns on the loop of engine and environments."""
@@ -192,7 +181,7 @@ class RolloutRuntime:
 
     def status(self) -> Meter:
         """Return where the rollout stands, as a copy; cheap, and allowed from any thread."""
-        return replace(self._meter)
+        return replace(self._meter())
 
     def close(self) -> None:
         """Cancel running episodes, stop environments and engine. Idempotent, and `start` may follow."""
@@ -201,11 +190,11 @@ class RolloutRuntime:
                 self._loop.run(self._close())
             finally:
                 self._loop.close()
-        self._meter = Meter()
+        self._meter = Meter
 
     async def _close(self) -> None:
         engine, runner = self._engine, self._runner
-        self._engine = self._runner = None
+        self._engine = self._runner = self._watch = None
         async with AsyncExitStack() as stack:  # each part is closed even where closing another one fails
             if engine is not None:
                 stack.push_async_callback(engine.close)

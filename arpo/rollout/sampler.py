@@ -23,20 +23,33 @@ class TaskRequest:
 
 
 class TaskSampler(Protocol):
-    """A choice of the groups that the next iteration collects; everything it knows is in its state.
+    """A choice of the next group to collect; everything it knows is in its state, or in the statistics it is shown.
+
+    It is asked for one group at a time, when an environment is free for it and `max_policy_lag` allows it. Whoever
+    asks asks in a fixed order, from one thread, and never while the state is read.
 
     Attributes:
         tasks: Every task that it may ask for, by id.
+        tasks_per_iteration: The number of groups that one update learns from.
     """
 
     tasks: Mapping[str, Task]
+    tasks_per_iteration: int
 
-    def next(self) -> list[TaskRequest]:
-        """Return the requests of the next iteration, in order."""
+    def next(self, statistics: "TaskStatistics") -> TaskRequest:
+        """Return the next group to collect.
+
+        Args:
+            statistics: What came of the groups that updates have learned from so far, in the order of their batches.
+                With `max_policy_lag` 0 all groups of an iteration are asked for under the same statistics.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return built-ins from which `load_state_dict` continues exactly."""
+        """Return built-ins from which `load_state_dict` continues exactly.
+
+        Statistics are no part of it: the collector keeps them in the checkpoint.
+        """
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -57,22 +70,17 @@ class ShuffledTasks:
         self.tasks: Mapping[str, Task] = {task.id: task for task in tasks}
         if twice := sorted(task_id for task_id, times in Counter(task.id for task in tasks).items() if times > 1):
             raise ConfigError(f"task ids must be unique, but these stand twice in the list: {', '.join(twice)}")
-        self._tasks_per_iteration = tasks_per_iteration
+        self.tasks_per_iteration = tasks_per_iteration
         self._seed = seed
         self._taken = 0
 
-    def next(self) -> list[TaskRequest]:
-        """Return the requests of the next iteration."""
-        positions = range(self._taken, self._taken + self._tasks_per_iteration)
-        requests = [TaskRequest(self._task_at(position)) for position in positions]
-        self._taken += self._tasks_per_iteration
-        return requests
-
-    def _task_at(self, position: int) -> Task:
-        epoch, place = divmod(position, len(self.tasks))
+    def next(self, statistics: "TaskStatistics") -> TaskRequest:
+        """Return the next task of the epoch, whatever came of the others."""
+        epoch, place = divmod(self._taken, len(self.tasks))
+        self._taken += 1
         # The order of an epoch is a function of the seed and the epoch, so the state is one number.
         order = random.Random(derive_seed(self._seed, "epoch", epoch)).sample(list(self.tasks), len(self.tasks))
-        return self.tasks[order[place]]
+        return TaskRequest(self.tasks[order[place]])
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many tasks were taken, and from which list."""

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from arpo.errors import ConfigError, check_at_least
+from arpo.errors import ConfigError, check_at_least, check_one_of, check_positive
+from arpo.rollout.flow.order import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,20 @@ class RolloutSettings:
     """Attempts at an episode that the infrastructure loses."""
     max_policy_lag: int = 0
     """A group is stale when its oldest step is more policy versions behind than this."""
+    order: Order = "submitted"
+    """The groups that an iteration learns from: in the order in which they were asked for, or those that ended first
+    beside those that would be stale at the next iteration."""
+    stall_s: float = 900.0
+    """Seconds without a sign of life of any episode after which whoever waits for one gives up, with an error that
+    says who waits for whom. Above every deadline of an environment and every response."""
     success_threshold: float = 0.5
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(1, group_size=self.group_size, max_steps=self.max_steps, max_tokens=self.max_tokens)
         check_at_least(1, min_group_size=self.min_group_size, max_attempts=self.max_attempts)
+        check_positive(stall_s=self.stall_s)
+        check_one_of(Order, order=self.order)
         if self.min_group_size > self.group_size:
             raise ConfigError(
                 f"min_group_size={self.min_group_size} is above group_size={self.group_size}: every "

@@ -108,20 +108,31 @@ class TrajectoryStore:
         except FileNotFoundError as error:
             raise ArpoError(f"trajectory {trajectory.id} has lost its screenshot {error.filename}") from error
 
-    def finished(self, iteration: int, policy_version: int) -> dict[str, Trajectory]:
-        """Return, by id, the training episodes of one iteration whose every step is of one policy version."""
-        return {
-            trajectory.id: trajectory
-            for trajectory in self.read("train", iteration)
-            if all(step.policy_version == policy_version for step in trajectory.steps)
-        }
+    def finished(self, first_iteration: int) -> dict[str, Trajectory]:
+        """Return, by id and without screenshot bytes, the training episodes of an iteration and of all later ones."""
+        iterations = sorted(map(_iteration, (self.root / "train").glob("iteration_*.jsonl")))
+        later = [iteration for iteration in iterations if iteration >= first_iteration]
+        return {record.id: record for iteration in later for record in self.read("train", iteration)}
 
-    def truncate(self, after_iteration: int) -> None:
-        """Remove the records of every iteration after this one, in every split; screenshots stay."""
+    def truncate(self, iteration: int, policy_version: int, *, first_iteration: int | None = None) -> None:
+        """Remove the records of what a crash undid; screenshots stay.
+
+        These are the evaluations of later iterations, and the training episodes in which a later policy had a part.
+        Those of later iterations that the policy or its elders played stay: rollouts may have run ahead.
+
+        Args:
+            iteration: The one that comes next.
+            policy_version: The newest policy that is left.
+            first_iteration: The first one of which an episode may be undone; `iteration` by default.
+        """
+        first = iteration if first_iteration is None else first_iteration
         with self._lock:
             for path in self.root.glob("*/iteration_*.jsonl"):
-                if int(path.stem.removeprefix("iteration_")) > after_iteration:
-                    path.unlink()
+                if path.parent.name != "train":
+                    if _iteration(path) > iteration:
+                        path.unlink()
+                elif _iteration(path) >= first:
+                    _keep(path, policy_version)
 
     def _path(self, split: str, iteration: int) -> Path:
         return self.root / split / f"iteration_{iteration:06d}.jsonl"
@@ -157,6 +168,21 @@ def _locate(trajectory_id: str) -> tuple[str, int]:
     return match["split"] or "train", int(match["iteration"])
 
 
+def _iteration(path: Path) -> int:
+    return int(path.stem.removeprefix("iteration_"))
+
+
+def _keep(path: Path, policy_version: int) -> None:
+    """Keep the records of a file in which no later policy had a part."""
+    records = [(line, _parse(path, number, line)) for number, line in _complete_lines(path)]
+    kept = [line for line, record in records if all(step.policy_version <= policy_version for step in record.steps)]
+    if not kept:
+        path.unlink()
+    elif len(kept) < len(records):
+        with atomically(path) as partial:
+            partial.write_bytes(b"".join(kept))
+
+
 def _natural(trajectory_id: str) -> list[tuple[bool, int, str]]:
     parts = trajectory_id.split("/")
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
@@ -184,13 +210,17 @@ def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _read(path: Path) -> Iterator[Trajectory]:
     for number, line in _complete_lines(path):
-        try:
-            yield _decode(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArpoError(
-                f"{path}, line {number} is not a trajectory ({type(error).__name__}: {error}); "
-                "remove that line to go on without it"
-            ) from error
+        yield _parse(path, number, line)
+
+
+def _parse(path: Path, number: int, line: bytes) -> Trajectory:
+    try:
+        return _decode(line)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArpoError(
+            f"{path}, line {number} is not a trajectory ({type(error).__name__}: {error}); "
+            "remove that line to go on without it"
+        ) from error
 
 
 def _encode(trajectory: Trajectory) -> bytes:

@@ -173,7 +173,7 @@ def test_the_buffer_comes_back_from_the_checkpoint_and_the_store(start, see):
 def test_a_checkpoint_whose_trajectories_are_gone_is_refused(start, see, trainer):
     callback = start()
     see(callback, batch(0, group(0, 1.0)))
-    trainer.datamodule.runtime.store.truncate(after_iteration=-1)
+    trainer.datamodule.runtime.store.truncate(0, -1)
     with pytest.raises(ArpoError, match="0/0/0 is not in"):
         start(callback.state_dict())
 

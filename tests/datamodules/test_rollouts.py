@@ -19,6 +19,12 @@ from tests.rollout.support import moody_clicker
 TASKS = fake_tasks(5, kinds=("click",))
 
 
+def number_of(group):
+    """The place of a group among all of a run of two groups an iteration."""
+    iteration, place, _ = group.trajectories[0].id.split("/")
+    return 2 * int(iteration) + int(place)
+
+
 class Diary(RolloutCallback):
     """Writes down what happens when, and tells the engine of every update."""
 
@@ -26,11 +32,13 @@ class Diary(RolloutCallback):
         self.runtime = collector.runtime
         self.events = []
         self.ahead = []
+        self.taken = []
 
     def on_rollout_end(self, trainer, module, batch):
         versions = sorted({step.policy_version for g in batch.groups for t in g.trajectories for step in t.steps})
         self.events.append(("batch", batch.iteration, batch.policy_version, versions))
-        self.ahead.append(sorted(trainer.datamodule.state_dict()["pending"]))
+        self.taken.append([number_of(group) for group in batch.groups])
+        self.ahead.append([number for number, *_ in trainer.datamodule.state_dict()["pending"]])
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.events.append(("update", module.policy_version))
@@ -85,7 +93,8 @@ def reloaded(state):
 
 
 def requested(data):
-    return [request.task.id for request in data.sampler.next()]
+    groups = range(data.sampler.tasks_per_iteration)
+    return [data.sampler.next(data.collector.statistics).task.id for _ in groups]
 
 
 def test_every_iteration_is_rolled_out_after_the_update_before_it(make_data):
@@ -101,11 +110,22 @@ def test_every_iteration_is_rolled_out_after_the_update_before_it(make_data):
 
 def test_with_a_lag_of_one_the_next_rollout_goes_on_while_the_trainer_updates(make_data):
     diary = fit(make_data(max_policy_lag=1))
-    assert diary.ahead == [[1], [2], []]  # asked for before the update; nothing beyond the last iteration
+    assert {*diary.ahead[0]} >= {2, 3}  # two groups an iteration: those of the next one were asked for before
+    assert diary.ahead[2] == []  # nothing beyond the last iteration
     batches = [event for event in diary.events if event[0] == "batch"]
     assert [event[1:3] for event in batches] == [(0, 0), (1, 1), (2, 2)]
     for _, iteration, _, versions in batches:
         assert min(versions) >= iteration - 1
+
+
+@pytest.mark.parametrize("order", ["submitted", "finished"])
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_no_step_is_older_than_the_lag_and_no_group_is_lost(make_data, order, lag):
+    diary = fit(make_data(max_policy_lag=lag, order=order), iterations=6)
+    batches = [event for event in diary.events if event[0] == "batch"]
+    assert [iteration - min(versions) <= lag for _, iteration, _, versions in batches] == [True] * 6
+    assert max(map(len, diary.ahead)) <= 2 * (lag + 1)  # the bound of what is asked for and not yet learned from
+    assert sorted(number for taken in diary.taken for number in taken) == list(range(12))
 
 
 def test_a_batch_is_a_group_a_task_of_the_sampler(make_data):
@@ -150,8 +170,8 @@ def test_what_was_asked_for_and_not_yet_learned_is_in_the_state_and_asked_for_ag
     data = on_its_own(make_data(max_policy_lag=1, per_iteration=1))
     data.next_batch()
     state = reloaded(data.state_dict())
-    ((iteration, [(task_id, group_size, max_steps)]),) = state["pending"].items()
-    assert (iteration, group_size, max_steps) == (1, None, None)
+    number, task_id, group_size, max_steps = state["pending"][0]
+    assert (number, group_size, max_steps) == (1, None, None)
     resumed = make_data(max_policy_lag=1, per_iteration=1)
     resumed.load_state_dict(state)
     assert resumed.state_dict()["pending"] == state["pending"]
@@ -178,6 +198,13 @@ def test_records_of_iterations_that_a_crash_undid_are_forgotten(make_data):
     assert len(store.read("train", 0)) == 4
     # the crash undid the update only: the episodes of iteration 1 were of these very weights and are taken as they are
     assert batch.metrics["rollout/resumed_episodes"] == 4
+
+
+def test_groups_that_were_asked_for_ahead_refuse_another_number_an_iteration(make_data):
+    data = on_its_own(make_data(max_policy_lag=1, per_iteration=1))
+    data.next_batch()
+    with pytest.raises(ArpoError, match="tasks_per_iteration=1, this run has 2; resume with 1"):
+        make_data(max_policy_lag=1, per_iteration=2).load_state_dict(data.state_dict())
 
 
 def test_another_task_list_than_that_of_the_checkpoint_is_refused(make_data):

@@ -10,11 +10,10 @@ from arpo.envs.fake import FakeDesktop
 from arpo.envs.pool.pool import EnvPool
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
-from tests.rollout.support import moody_clicker
+from tests.rollout.support import ListedCollector, moody_clicker
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +22,7 @@ def chat(tiny_model: Path) -> ChatTokenizer:
 
 
 COMPACT = Prompt.compact()
-MakeCollector = Callable[..., RolloutCollector]
+MakeCollector = Callable[..., ListedCollector]
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def make_collector(chat: ChatTokenizer, tmp_path: Path) -> Iterator[MakeCollecto
         chat=tiny_chat,
         prompt=COMPACT,
         **settings,
-    ) -> RolloutCollector:
+    ) -> ListedCollector:
         numbers = {"group_size": 4, "max_steps": 4, "max_tokens": 40, "max_context": 2000} | settings
         runtime = RolloutRuntime(
             make_engine if engine is None else lambda: engine,
@@ -54,7 +53,7 @@ def make_collector(chat: ChatTokenizer, tmp_path: Path) -> Iterator[MakeCollecto
             TrajectoryStore(tmp_path / directory),
             RolloutSettings(**numbers),
         )
-        collector = RolloutCollector(runtime)
+        collector = ListedCollector(runtime)
         collectors.append(collector)
         if start:
             runtime.start()

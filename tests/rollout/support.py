@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -23,7 +23,10 @@ from arpo.errors import EnvError
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
-from arpo.types import Observation, Task
+from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.flow.stream import Course
+from arpo.rollout.sampler import TaskRequest, TaskStatistics
+from arpo.types import Observation, RolloutBatch, Task
 
 Respond = Callable[[GenerateRequest], str]
 
@@ -114,3 +117,35 @@ def interrupted(after_s: float = 0.3) -> Iterator[None]:
         begun.set()
         yield
     thread.join()
+
+
+class ListedTasks:
+    """The same groups in every iteration, from a list; a bare task is asked for with the run's own settings."""
+
+    def __init__(self, tasks: Sequence[Task | TaskRequest]) -> None:
+        self._requests = [task if isinstance(task, TaskRequest) else TaskRequest(task) for task in tasks]
+        self.tasks = {request.task.id: request.task for request in self._requests}
+        self.tasks_per_iteration = len(tasks)
+        self.asked = 0
+
+    def next(self, statistics: TaskStatistics) -> TaskRequest:
+        self.asked += 1
+        return self._requests[(self.asked - 1) % len(self._requests)]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"asked": self.asked}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.asked = state["asked"]
+
+
+class ListedCollector(RolloutCollector):
+    """A collector that can be asked for single iterations of named tasks."""
+
+    def submit(self, iteration: int, tasks: Sequence[Task | TaskRequest], *, version: int = 0, iterations: int = 1):
+        """Begin with an iteration of these tasks, and let no more than so many follow one another."""
+        self.begin(ListedTasks(tasks), Course(iteration, version, len(tasks), last=iteration + iterations))
+
+    def collect(self, tasks: Sequence[Task | TaskRequest], policy_version: int, iteration: int) -> RolloutBatch:
+        self.submit(iteration, tasks, version=policy_version)
+        return self.take(iteration, policy_version)

@@ -11,7 +11,8 @@ TASKS = [Task(f"task-{index}", "") for index in range(5)]
 
 
 def ids(sampler: ShuffledTasks) -> list[str]:
-    return [request.task.id for request in sampler.next()]
+    """The tasks of an iteration."""
+    return [sampler.next(TaskStatistics()).task.id for _ in range(sampler.tasks_per_iteration)]
 
 
 def test_every_task_comes_once_an_epoch_in_a_new_order():
@@ -39,7 +40,7 @@ def test_the_order_is_the_seeds():
 
 def test_a_restored_sampler_continues_exactly():
     sampler = ShuffledTasks(TASKS, tasks_per_iteration=3, seed=1)
-    sampler.next()
+    ids(sampler)
     state = json.loads(json.dumps(sampler.state_dict()))
     expected = [ids(sampler) for _ in range(4)]
     restored = ShuffledTasks(TASKS, tasks_per_iteration=3, seed=1)
@@ -54,7 +55,7 @@ def test_a_sampler_of_other_tasks_or_seed_refuses_the_state(other: ShuffledTasks
 
 
 def test_a_bare_request_leaves_size_and_limit_to_the_run():
-    (request,) = ShuffledTasks(TASKS[:1], 1, seed=0).next()
+    request = ShuffledTasks(TASKS[:1], 1, seed=0).next(TaskStatistics())
     assert (request.group_size, request.max_steps) == (None, None)
 
 

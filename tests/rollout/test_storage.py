@@ -95,23 +95,35 @@ def test_a_lost_screenshot_is_named(store: TrajectoryStore):
         store.load_screenshots(bare(trajectory))
 
 
-def test_only_episodes_of_one_version_count_as_finished(store: TrajectoryStore):
-    store.write(make_trajectory("3/0/0", policy_version=7))
-    store.write(make_trajectory("3/0/1", policy_version=6))
-    mixed = make_trajectory("3/0/2", policy_version=7)
-    store.write(replace(mixed, steps=(mixed.steps[0], replace(mixed.steps[1], policy_version=8))))
-    store.write(make_trajectory("eval-3/val/0/0", policy_version=7))
-    assert list(store.finished(3, 7)) == ["3/0/0"]
-    assert store.finished(4, 7) == {}
-
-
-def test_truncation_takes_later_iterations_of_every_split(store: TrajectoryStore):
-    for name in ("3/0/0", "4/0/0", "10/0/0", "eval-3/v/0/0", "eval-4/v/0/0"):
+def test_the_episodes_of_an_iteration_and_of_later_ones_are_found(store: TrajectoryStore):
+    for name in ("3/0/0", "4/0/0", "10/0/0", "eval-4/v/0/0"):
         store.write(make_trajectory(name))
-    store.truncate(after_iteration=3)
+    assert list(store.finished(4)) == ["4/0/0", "10/0/0"]
+    assert store.finished(11) == {}
+
+
+def test_truncation_takes_what_later_policies_and_later_evaluations_left(store: TrajectoryStore):
+    for name, version in (("3/0/0", 2), ("4/0/0", 3), ("4/0/1", 4), ("10/0/0", 3), ("11/0/0", 4)):
+        store.write(make_trajectory(name, policy_version=version))
+    mixed = make_trajectory("10/0/1", policy_version=3)
+    store.write(replace(mixed, steps=(mixed.steps[0], replace(mixed.steps[1], policy_version=4))))
+    for name in ("eval-3/v/0/0", "eval-4/v/0/0"):
+        store.write(make_trajectory(name, policy_version=9))
+    store.truncate(3, 3)
     left = sorted(str(path.relative_to(store.root)) for path in store.root.glob("*/*.jsonl"))
-    assert left == ["eval/iteration_000003.jsonl", "train/iteration_000003.jsonl"]
-    assert store.load_screenshots(store.get("3/0/0")).screenshots
+    assert left == [
+        "eval/iteration_000003.jsonl",
+        *(f"train/iteration_0000{number}.jsonl" for number in ("03", "04", "10")),
+    ]
+    assert list(store.finished(3)) == ["3/0/0", "4/0/0", "10/0/0"]
+    assert store.load_screenshots(store.get("10/0/0")).screenshots
+
+
+def test_truncation_looks_at_iterations_that_may_be_undone_alone(store: TrajectoryStore):
+    for name in ("2/0/0", "1/0/0"):
+        store.write(make_trajectory(name, policy_version=9))
+    store.truncate(3, 3, first_iteration=2)
+    assert list(store.finished(0)) == ["1/0/0"]
 
 
 def test_a_record_cut_at_any_byte_is_dropped_and_repaired(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -58,18 +58,30 @@ def select_groups(
     return CollectedGroups(groups, leftovers, too_small, stale, stale_episodes)
 
 
-def rollout_metrics(collected: CollectedGroups, meter: Meter, *, environments: int) -> dict[str, float]:
-    """Return what an iteration cost.
+def rollout_metrics(
+    collected: CollectedGroups, meter: Meter, *, policy_version: int, elapsed_s: float
+) -> dict[str, float]:
+    """Return what the groups of an iteration cost.
 
-    `rollout/` counts what is in the batch or fell out of it; times and rates are of everything that ran, lost
-    attempts among it. `env/utilization` is the share of their time that the environments worked.
+    `rollout/` counts what is in the batch or fell out of it; times and rates are of everything that its groups ran,
+    lost attempts among it. `rollout/lag_mean` and `rollout/lag_max` are of the steps in the batch: the versions by
+    which the policy that learns from a step is newer than the one that took it.
+
+    Args:
+        collected: The groups.
+        meter: What their episodes did, together.
+        policy_version: Of the policy that learns from them.
+        elapsed_s: Seconds in which an iteration's worth of episodes was played.
     """
-    elapsed_s = max(meter.elapsed_s, 1e-9)  # a clock that stood still, where every episode was resumed
+    elapsed_s = max(elapsed_s, 1e-9)  # a clock that stood still, where every episode was resumed
     trajectories = [trajectory for group in collected.groups for trajectory in group.trajectories]
+    lags = [policy_version - step.policy_version for trajectory in trajectories for step in trajectory.steps]
     return {
         "rollout/episodes": float(len(trajectories)),
         "rollout/env_steps": float(sum(len(trajectory.steps) for trajectory in trajectories)),
         "rollout/action_tokens": float(sum(trajectory.action_tokens for trajectory in trajectories)),
+        "rollout/lag_mean": sum(lags) / max(len(lags), 1),
+        "rollout/lag_max": float(max(lags, default=0)),
         "rollout/resumed_episodes": float(meter.resumed),
         "rollout/retried_episodes": float(meter.retried),
         "rollout/dropped_episodes": float(meter.dropped),
@@ -80,11 +92,30 @@ def rollout_metrics(collected: CollectedGroups, meter: Meter, *, environments: i
         "time/generate": meter.generate_s,
         "time/env": meter.env_s,
         "env/steps_per_s": meter.steps / elapsed_s,
-        "env/utilization": meter.env_s / (elapsed_s * environments),
         "engine/tokens_per_s": meter.tokens / elapsed_s,
     }
 
 
-def difference(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Return by how much each cumulative counter has grown."""
-    return {name: value - before.get(name, 0.0) for name, value in now.items()}
+ACTING = ("env/reset_s", "env/step_s", "env/evaluate_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A moment of a run: the end of one iteration's window of time, and the begin of the next one's."""
+
+    counters: Mapping[str, float]
+    """The cumulative counters of environments and engine."""
+    at: float
+    """The monotonic clock."""
+
+    def since(self, before: "Window", *, environments: int) -> dict[str, float]:
+        """Return by how much each counter has grown, and what environments did with their time.
+
+        Of the time of all environments, whatever the trainer did meanwhile, `env/leased` is the share that belonged
+        to an episode (the utilization that DART counts, arXiv 2509.23866), and `env/acting` the share in which an
+        environment reset, acted or judged.
+        """
+        grown = {name: value - before.counters.get(name, 0.0) for name, value in self.counters.items()}
+        time_s = max(self.at - before.at, 1e-9) * environments
+        acting_s = sum(grown.get(name, 0.0) for name in ACTING)
+        return grown | {"env/leased": grown.get("env/busy_s", 0.0) / time_s, "env/acting": acting_s / time_s}

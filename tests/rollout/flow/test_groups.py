@@ -1,6 +1,6 @@
 import pytest
 
-from arpo.rollout.groups import difference, rollout_metrics, select_groups
+from arpo.rollout.flow.groups import Window, rollout_metrics, select_groups
 from arpo.rollout.meter import Meter
 from arpo.rollout.sampler import TaskRequest
 from arpo.types import Task
@@ -59,12 +59,14 @@ def test_metrics_by_hand():
         steps=10, tokens=40, env_s=6.0, generate_s=3.0, retried=2, dropped=1, resumed=4, started=5.0, ended=7.0
     )
     selection = select_groups(REQUESTS, [row(5, 5), row(4, 5), row(None, None)], min_group_size=2, oldest=5)
-    metrics = rollout_metrics(selection, meter, environments=4)
+    metrics = rollout_metrics(selection, meter, policy_version=6, elapsed_s=2.0)
     assert metrics == pytest.approx(
         {
             "rollout/episodes": 2,
             "rollout/env_steps": 4,  # two trajectories of two steps
             "rollout/action_tokens": 8,  # of two tokens each
+            "rollout/lag_mean": 1,  # every step in the batch is of version 5
+            "rollout/lag_max": 1,
             "rollout/resumed_episodes": 4,
             "rollout/retried_episodes": 2,
             "rollout/dropped_episodes": 1,
@@ -75,11 +77,30 @@ def test_metrics_by_hand():
             "time/generate": 3,
             "time/env": 6,
             "env/steps_per_s": 5,  # 10 / 2
-            "env/utilization": 0.75,  # 6 / (2 · 4)
             "engine/tokens_per_s": 20,  # 40 / 2
         }
     )
 
 
-def test_a_counter_that_was_not_there_started_at_zero():
-    assert difference({"a": 5.0, "b": 2.0}, {"a": 3.0}) == {"a": 2.0, "b": 2.0}
+def test_the_lag_is_of_steps_and_not_of_trajectories():
+    short, long = make_trajectory(policy_version=5, steps=1), make_trajectory(policy_version=7, steps=3)
+    selection = select_groups(REQUESTS[:1], [[short, long]], min_group_size=2, oldest=5)
+    metrics = rollout_metrics(selection, Meter(), policy_version=7, elapsed_s=1.0)
+    assert (metrics["rollout/lag_mean"], metrics["rollout/lag_max"]) == (0.5, 2)  # one step of lag 2, three of lag 0
+
+
+def test_what_environments_did_in_a_window_of_time_by_hand():
+    before = Window({"env/busy_s": 10.0, "env/reset_s": 1.0, "env/step_s": 2.0}, at=100.0)
+    counters = {"env/busy_s": 34.0, "env/reset_s": 3.0, "env/step_s": 6.0, "env/evaluate_s": 4.0, "env/lost": 1.0}
+    grown = Window(counters, at=110.0).since(before, environments=4)
+    assert grown == pytest.approx(
+        {
+            "env/busy_s": 24,
+            "env/reset_s": 2,
+            "env/step_s": 4,
+            "env/evaluate_s": 4,  # a counter that was not there started at zero
+            "env/lost": 1,
+            "env/leased": 0.6,  # 24 / (4 · 10)
+            "env/acting": 0.25,  # (2 + 4 + 4) / 40
+        }
+    )

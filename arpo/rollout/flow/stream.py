@@ -1,0 +1,273 @@
+"""The stream of groups: asked for one by one, played side by side, handed over an iteration at a time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from arpo.rollout.episode import EpisodeSpec
+from arpo.rollout.flow.order import choose
+from arpo.rollout.flow.signal import Signal
+from arpo.rollout.meter import Meter
+from arpo.rollout.runner import TRAINING, EpisodeRunner
+from arpo.rollout.sampler import TaskRequest
+from arpo.rollout.seeds import derive_seed
+from arpo.rollout.settings import RolloutSettings
+from arpo.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A group that was asked for."""
+
+    number: int
+    """Its place among all groups of the run, from 0; with the number of groups an iteration it gives its name."""
+    request: TaskRequest
+
+    def record(self) -> tuple[int, str, int | None, int | None]:
+        """Return built-ins for a checkpoint: number, task id, group size and step limit."""
+        return self.number, self.request.task.id, self.request.group_size, self.request.max_steps
+
+
+@dataclass(slots=True, eq=False)
+class AdmittedGroup:
+    """A group that was asked for and not yet learned from."""
+
+    asked: Asked
+    meter: Meter
+    row: Sequence[Trajectory | None] = ()
+    """One trajectory a member, None where an episode was lost; empty while an episode runs."""
+    ended_as: int | None = None
+    began: int | None = None
+    """The version of the engine at the first request."""
+
+    @property
+    def number(self) -> int:
+        """Its place among all groups of the run."""
+        return self.asked.number
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest policy version of its steps, as far as it is known; None before the first one."""
+        versions = [trajectory.policy_version for trajectory in self.row if trajectory is not None]
+        return min(versions) if versions else self.began
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The place of a run in its stream of groups."""
+
+    iteration: int
+    """The next one to be learned from."""
+    policy_version: int
+    """Of the policy that learns from it."""
+    per_iteration: int
+    """Groups that an update learns from."""
+    last: int | None = None
+    """The number of iterations of the run; None: nobody knows."""
+    asked: Sequence[Asked] = ()
+    """Groups that an earlier process asked for and no update has learned from."""
+    stored: dict[str, Trajectory] = field(default_factory=dict)
+    """Episodes by id that need not be made again, where they are fresh enough; the stream takes out what it uses."""
+
+    def learned_at(self, number: int) -> int:
+        """Return the policy version that learns from a group, where groups are learned from in their order."""
+        return number // self.per_iteration - self.iteration + self.policy_version
+
+
+class GroupStream:
+    """The groups of a run on the event loop: admits them as far as the bounds allow, and hands them over.
+
+    Two bounds. Of memory: at most (k + 1) iterations of groups are admitted and not yet released, with k the
+    `max_policy_lag`. Of age: group n of G an iteration asks the engine for nothing before the version that is at most
+    k behind the update ⌊n / G⌋. Between the two, while the trainer updates, environments are reset already for the
+    groups that the next version will play. With k = 0, nothing is admitted before the trainer asks for it.
+    """
+
+    def __init__(
+        self,
+        runner: EpisodeRunner,
+        settings: RolloutSettings,
+        course: Course,
+        next_request: Callable[[], TaskRequest],
+        served: Callable[[], int],
+        changed: Signal,
+    ) -> None:
+        """Take the parts; nothing is admitted before `begin`.
+
+        Args:
+            runner: Plays the groups.
+            settings: The bounds, the order and the numbers of an episode.
+            course: Where the run stands.
+            next_request: Asks the sampler for one group.
+            served: Returns the version of the weights that the engine serves.
+            changed: Notified when the engine serves another version; the stream notifies it too.
+        """
+        self._runner = runner
+        self._settings = settings
+        self._course = course
+        self._next_request = next_request
+        self._served = served
+        self._changed = changed
+        self._admitted = course.iteration * course.per_iteration
+        self._taken = self._admitted
+        self._wanted = course.iteration
+        """Iterations that the trainer has asked for so far."""
+        self._again = list(course.asked)
+        self._groups: dict[int, AdmittedGroup] = {}
+        self._ended = 0
+        self._held = 0
+        self._failure: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(self) -> None:
+        """Begin to admit groups."""
+        self._start(self._feed())
+
+    async def complete(self, policy_version: int) -> list[AdmittedGroup]:
+        """Return the groups of the next iteration by their numbers, when all of their episodes have ended.
+
+        They stay in the stream until `release`.
+
+        Raises:
+            ArpoError: If an episode or the sampler raised one; nothing runs any more then.
+        """
+        self._wanted += 1
+        chosen: list[AdmittedGroup] = []
+
+        def complete() -> bool:
+            chosen[:] = self._choose(policy_version)
+            return bool(chosen) or self._failure is not None
+
+        try:
+            self._changed.notify()
+            await self._changed.until(complete)
+        except asyncio.CancelledError:
+            self._wanted -= 1  # whoever waited was interrupted, and may ask again
+            raise
+        if self._failure is not None:
+            await self.close()
+            raise self._failure
+        return chosen
+
+    def release(self, taken: Sequence[AdmittedGroup]) -> None:
+        """Let groups go that an update learns from, and others come in their place."""
+        for group in taken:
+            del self._groups[group.number]
+        self._taken += len(taken)
+        self._changed.notify()
+
+    def asked(self) -> list[Asked]:
+        """Return every group that was asked for and not yet released, by number."""
+        waiting = [*(group.asked for group in list(self._groups.values())), *self._again]
+        return sorted(waiting, key=lambda asked: asked.number)
+
+    def waiting(self) -> list[AdmittedGroup]:
+        """Return every group that is played or has ended and is not yet released; allowed from any thread."""
+        return list(self._groups.values())
+
+    @property
+    def held(self) -> int:
+        """Episodes that wait, in a desktop that is ready, for the engine's next version."""
+        return self._held
+
+    async def close(self) -> None:
+        """End everything that runs."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _choose(self, policy_version: int) -> list[AdmittedGroup]:
+        lag, order = self._settings.max_policy_lag, self._settings.order
+        count = self._course.per_iteration
+        return choose(self._groups.values(), count, order, version=policy_version, lag=lag) or []
+
+    # --- admission
+
+    async def _feed(self) -> None:
+        for asked in list(self._again):
+            self._again.remove(asked)
+            self._admit(asked)
+        while not self._is_last():
+            await self._changed.until(self._has_room)
+            # A turn comes when every episode before this group's has got one: only then is its task decided.
+            async with self._runner.turns.turn(TRAINING):
+                self._admit(Asked(self._admitted, self._next_request()))
+
+    def _is_last(self) -> bool:
+        return self._course.last is not None and self._admitted >= self._course.last * self._course.per_iteration
+
+    def _has_room(self) -> bool:
+        count, lag = self._course.per_iteration, self._settings.max_policy_lag
+        return self._admitted < (self._wanted * count if lag == 0 else self._taken + (lag + 1) * count)
+
+    def _admit(self, asked: Asked) -> None:
+        self._admitted += 1
+        specs = self._specs(asked)
+        meter = Meter("train", total=len(specs), activity=self._runner.activity)
+        group = self._groups[asked.number] = AdmittedGroup(asked, meter)
+        self._start(self._play(group, specs))
+
+    def _specs(self, asked: Asked) -> tuple[EpisodeSpec, ...]:
+        """Return the episodes of a group; their seeds depend on run, iteration, task, group and member alone."""
+        iteration, place = divmod(asked.number, self._course.per_iteration)
+        request = asked.request
+        return tuple(
+            EpisodeSpec.of(
+                request.task,
+                self._settings,
+                id=f"{iteration}/{place}/{member}",
+                seed=derive_seed(self._settings.seed, iteration, request.task.id, place, member),
+                max_steps=request.max_steps,
+            )
+            for member in range(request.group_size or self._settings.group_size)
+        )
+
+    async def _play(self, group: AdmittedGroup, specs: tuple[EpisodeSpec, ...]) -> None:
+        async def may_ask() -> None:
+            await self._wait_for_version(group)
+
+        finished = self._finished(group, specs)
+        (row,) = await self._runner.run((specs,), group.meter, finished, may_ask=may_ask)
+        group.row = row
+        group.ended_as = self._ended
+        self._ended += 1
+        self._changed.notify()
+
+    def _finished(self, group: AdmittedGroup, specs: Sequence[EpisodeSpec]) -> dict[str, Trajectory]:
+        """Return the stored episodes of a group that the update which learns from it may still use."""
+        stored = {spec.id: self._course.stored.pop(spec.id) for spec in specs if spec.id in self._course.stored}
+        learned_at = max(self._course.learned_at(group.number), self._course.policy_version)
+        oldest, newest = learned_at - self._settings.max_policy_lag, self._course.policy_version
+        fresh = {
+            id: trajectory
+            for id, trajectory in stored.items()
+            if all(oldest <= step.policy_version <= newest for step in trajectory.steps)
+        }
+        group.began = min((trajectory.policy_version for trajectory in fresh.values()), default=None)
+        return fresh
+
+    async def _wait_for_version(self, group: AdmittedGroup) -> None:
+        if self._settings.max_policy_lag > 0:
+            first = self._course.learned_at(group.number) - self._settings.max_policy_lag
+            self._held += 1
+            try:
+                await self._changed.until(lambda: self._served() >= first)
+            finally:
+                self._held -= 1
+        served = self._served()
+        group.began = served if group.began is None else min(group.began, served)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._has_ended)
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        with suppress(asyncio.CancelledError):
+            if (error := task.exception()) is not None and self._failure is None:
+                self._failure = error
+                self._changed.notify()
