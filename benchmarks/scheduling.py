@@ -40,6 +40,7 @@ from arpo.models.tiny import make_tiny
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.base import PolicyModule
 from arpo.rollout.collector import RolloutCollector
+from arpo.rollout.flow.order import Order
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.law import Work, bounds, iteration_s
 from arpo.rollout.runtime import RolloutRuntime
@@ -62,18 +63,25 @@ class Setting:
     groups: int = 22
     """Groups of an iteration."""
     lag: int = 0
+    order: Order = "submitted"
     laws: Laws = field(default_factory=Laws)
     update_s: float = 60.0
     """Seconds of one update."""
     warm_up: int = 2
+    """Iterations before those that are measured; the lag comes on top of them."""
     measured: int = 8
-    """Iterations that are measured, after those of the warm-up."""
     speed: float = 50.0
     """How many times as fast as the laws say."""
 
     @property
     def name(self) -> str:
-        return f"{self.schedule}, lag {self.lag}" if self.schedule == DECOUPLED else self.schedule
+        return f"{self.schedule}, lag {self.lag}, {self.order}" if self.lag else self.schedule
+
+    @property
+    def window(self) -> slice:
+        """The iterations that are measured."""
+        first = self.warm_up + self.lag
+        return slice(first, first + self.measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +144,15 @@ def measure(setting: Setting, parts: Parts) -> tuple[dict[str, Any], Work]:
     """Run one setting; return its figures, and what the law needs to know of it."""
     with tempfile.TemporaryDirectory() as directory:
         recorder = _fit(setting, parts, Path(directory))
-    first, last = recorder.readings[setting.warm_up], recorder.readings[setting.warm_up + setting.measured]
+    window = setting.window
+    first, last = recorder.readings[window.start], recorder.readings[window.stop]
     figures = _use(setting, first, last)
-    window = slice(setting.warm_up, setting.warm_up + setting.measured)
     work = Work(
         groups=[[s * setting.speed for s in group] for batch in recorder.groups[window] for group in batch],
         groups_per_iteration=setting.groups,
         environments=setting.environments,
-        trainer_s=figures["trainer_busy"] * figures["iteration_s"],
+        update_s=figures["trainer_busy"] * figures["iteration_s"],
+        reset_s=figures["reset_s"],
         engine_s=figures["engine_busy"] * figures["iteration_s"],
         driver_s=(last.loop_cpu - first.loop_cpu) / setting.measured,
     )
@@ -163,14 +172,17 @@ def _use(setting: Setting, first: Reading, last: Reading) -> dict[str, float]:
     wall = last.wall - first.wall
     owned, seconds = setting.environments * wall, wall * setting.speed
     grown = {name: value - first.counters[name] for name, value in last.counters.items()}
+    acting_s = sum(grown[f"env/{call}_s"] for call in ("reset", "step", "evaluate"))
     actions, loop_cpu = grown["env/step_calls"], last.loop_cpu - first.loop_cpu
     return {
         "leased": grown["env/busy_s"] / owned,
-        "acting": sum(grown[f"env/{call}_s"] for call in ("reset", "step", "evaluate")) / owned,
+        "acting": acting_s / owned,
         "actions_a_minute": 60 * actions / seconds,
+        "waiting": (grown["env/busy_s"] - acting_s - grown["engine/busy_s"]) / owned,
         "engine_busy": grown["engine/busy_s"] / (wall * setting.laws.slots),
         "trainer_busy": (last.trainer_s - first.trainer_s) / wall,
         "iteration_s": seconds / (last.updates - first.updates),
+        "reset_s": grown["env/reset_s"] * setting.speed / max(1.0, grown["env/reset_calls"]),
         "steps_an_episode": actions / max(1.0, grown["env/episodes"]),
         "driver_ms_an_action": 1000 * loop_cpu / actions,
         "process_ms_an_action": 1000 * (last.process_cpu - first.process_cpu) / actions,
@@ -180,7 +192,7 @@ def _use(setting: Setting, first: Reading, last: Reading) -> dict[str, float]:
 
 
 def _fit(setting: Setting, parts: Parts, directory: Path) -> Recorder:
-    iterations = setting.warm_up + setting.measured + setting.lag  # the last ones admit nothing new
+    iterations = setting.window.stop + setting.lag  # the last ones admit nothing new
     laws, speed, chat = setting.laws, setting.speed, parts.chat
     make_engine: type[Engine] = Engine
     make_pool: type[EnvPool] = TaskWisePool if setting.schedule == TASK else EnvPool
@@ -200,6 +212,7 @@ def _fit(setting: Setting, parts: Parts, directory: Path) -> Recorder:
         max_tokens=64,
         max_context=100_000,
         max_policy_lag=setting.lag,
+        order=setting.order,
     )
     runtime = RolloutRuntime(
         partial(make_engine, chat, laws, speed),
@@ -248,7 +261,10 @@ def schedules(environments: int = 180) -> list[Setting]:
     groups = environments // GROUP_SIZE
     one = Setting(BATCH, environments=environments, groups=groups)
     two = replace(one, groups=2 * groups, update_s=2 * one.update_s)
-    decoupled = [replace(one, schedule=DECOUPLED, lag=lag) for lag in (1, 2, 4)]
+    decoupled = [
+        replace(one, schedule=DECOUPLED, lag=lag, order=order)
+        for lag, order in ((1, "submitted"), (1, "finished"), (2, "finished"), (4, "finished"))
+    ]
     return [
         replace(one, schedule=LOCK_STEP),
         one,
@@ -260,10 +276,14 @@ def schedules(environments: int = 180) -> list[Setting]:
 
 def reference() -> list[Setting]:
     """The laws, size and length of the measurement of commit 630b491: 14 iterations with 176 environments."""
-    lags = (0, 1, 2, 4)
-    return [
-        Setting(DECOUPLED if lag else BATCH, environments=176, lag=lag, measured=12 - lag, speed=50.0) for lag in lags
+    turns = Setting(BATCH, environments=176, warm_up=2, measured=12)
+    orders: tuple[Order, Order] = ("submitted", "finished")
+    ahead = [
+        replace(turns, schedule=DECOUPLED, lag=lag, order=order, measured=12 - 2 * lag)
+        for lag in (1, 2, 4)
+        for order in orders
     ]
+    return [turns, *ahead]
 
 
 def worlds() -> dict[str, tuple[Setting, tuple[int, ...]]]:
@@ -281,8 +301,12 @@ def worlds() -> dict[str, tuple[Setting, tuple[int, ...]]]:
 
 def sizes() -> list[Setting]:
     """16 to 1,024 environments with an eighth as many groups, and a trainer that grows with them."""
-    plain = [Setting(BATCH, environments=2**power, groups=2**power // GROUP_SIZE) for power in range(4, 11)]
-    return [replace(one, schedule=way, lag=lag) for one in plain for way, lag in ((LOCK_STEP, 0), (DECOUPLED, 4))]
+    ways = [(LOCK_STEP, 0), (DECOUPLED, 2), (DECOUPLED, 4)]
+    return [
+        Setting(way, environments=2**power, groups=2**power // GROUP_SIZE, lag=lag)
+        for power in range(4, 11)
+        for way, lag in ways
+    ]
 
 
 # --------------------------------------------------------------------------------------------------------- output
@@ -290,6 +314,7 @@ def sizes() -> list[Setting]:
 COLUMNS = {
     "leased": "{:.1%}",
     "acting": "{:.1%}",
+    "waiting": "{:.1%}",
     "actions_a_minute": "{:.0f}",
     "engine_busy": "{:.1%}",
     "trainer_busy": "{:.1%}",

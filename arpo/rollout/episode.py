@@ -101,7 +101,9 @@ async def run_episode(
     conversation.ask(responder.chat.first_prompt(responder.prompt.messages(instruction)))
     if not conversation.has_room():
         raise ConfigError(conversation.too_long())
+    held_from = time.perf_counter()
     await may_ask()
+    started += time.perf_counter() - held_from  # what it waits for another version is not time of the episode
     outcome = None
     while outcome is None:
         response = await meter.of_engine(responder.engine.generate(conversation.request()))
