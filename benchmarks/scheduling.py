@@ -4,7 +4,7 @@
     python benchmarks/scheduling.py reference             # the laws and the size of an older measurement, by lag
     python benchmarks/scheduling.py law                   # what arpo.rollout.law predicts, and what happens
     python benchmarks/scheduling.py environments          # 16 to 1,024 environments
-    python benchmarks/scheduling.py driver                # 1,024 environments in real time: what the driver costs
+    python benchmarks/scheduling.py driver --profile      # 1,024 environments in real time: what the driver costs
 
 The data module, collector, runtime, pool (threads), episodes and trainer loop are those of a run. Desktops, engine and
 update are fake: they take the time that a log-normal law says, divided by `--speed`. All times and rates that are
@@ -12,18 +12,22 @@ printed are in the time of the laws. One JSON line a setting is appended to `--o
 """
 
 import argparse
+import cProfile
 import json
 import logging
 import math
 import os
+import pstats
+import subprocess
 import tempfile
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -52,6 +56,7 @@ from arpo.types import Observation, RolloutBatch, Task
 ACTIONS_A_SECOND = 500.0
 """What two cores do here with room to spare; the default speed keeps a setting below."""
 LOCK_STEP, BATCH, TASK, ROLLOUT, DECOUPLED = "lock-step", "batch-wise", "task-wise", "rollout-wise", "decoupled"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,11 @@ class Setting:
         return f"{self.schedule}, lag {self.lag}, {self.order}" if self.lag else self.schedule
 
     @property
+    def slots(self) -> int:
+        """The requests that the engine answers at the same time."""
+        return self.laws.slots or self.environments
+
+    @property
     def window(self) -> slice:
         """The iterations that are measured."""
         first = self.warm_up + self.lag
@@ -99,8 +109,9 @@ class Reading:
 class Recorder(RolloutCallback):
     """Tells the engine of every update, and reads the counters behind it."""
 
-    def __init__(self, runtime: RolloutRuntime) -> None:
+    def __init__(self, runtime: RolloutRuntime, profile: cProfile.Profile | None) -> None:
         self._runtime = runtime
+        self._profile = profile
         self.readings: list[Reading] = []
         self.groups: list[list[list[float]]] = []
         """Seconds of every episode, by iteration and group."""
@@ -114,7 +125,13 @@ class Recorder(RolloutCallback):
         self.lags.append(fmean(batch.policy_version - t.policy_version for t in trajectories))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._profile is not None:
+            self._runtime.run(_call(self._profile.enable))
         self._read()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._profile is not None:
+            self._runtime.run(_call(self._profile.disable))
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: object) -> None:
         self._runtime.update_weights([], PolicyModule.of(pl_module).policy_version)
@@ -122,14 +139,14 @@ class Recorder(RolloutCallback):
         self._read()
 
     def _read(self) -> None:
-        counters, loop_cpu = self._runtime.counters(), self._runtime.run(_cpu())
+        counters, loop_cpu = self._runtime.counters(), self._runtime.run(_call(time.thread_time))
         reading = len(self.readings), time.monotonic(), counters, self._trainer_s, loop_cpu, time.process_time()
         self.readings.append(Reading(*reading))
 
 
-async def _cpu() -> float:
-    """The processor time of the thread in which this runs."""
-    return time.thread_time()
+async def _call(function: Callable[[], _T]) -> _T:
+    """Call a function in the thread of the event loop."""
+    return function()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +155,8 @@ class Parts:
 
     chat: ChatTokenizer
     screen: Observation
+    profile: cProfile.Profile | None = None
+    """Of the event loop."""
 
 
 def measure(setting: Setting, parts: Parts) -> tuple[dict[str, Any], Work]:
@@ -179,7 +198,7 @@ def _use(setting: Setting, first: Reading, last: Reading) -> dict[str, float]:
         "acting": acting_s / owned,
         "actions_a_minute": 60 * actions / seconds,
         "waiting": (grown["env/busy_s"] - acting_s - grown["engine/busy_s"]) / owned,
-        "engine_busy": grown["engine/busy_s"] / (wall * setting.laws.slots),
+        "engine_busy": grown["engine/busy_s"] / (wall * setting.slots),
         "trainer_busy": (last.trainer_s - first.trainer_s) / wall,
         "iteration_s": seconds / (last.updates - first.updates),
         "reset_s": grown["env/reset_s"] * setting.speed / max(1.0, grown["env/reset_calls"]),
@@ -193,7 +212,7 @@ def _use(setting: Setting, first: Reading, last: Reading) -> dict[str, float]:
 
 def _fit(setting: Setting, parts: Parts, directory: Path) -> Recorder:
     iterations = setting.window.stop + setting.lag  # the last ones admit nothing new
-    laws, speed, chat = setting.laws, setting.speed, parts.chat
+    laws, speed, chat = replace(setting.laws, slots=setting.slots), setting.speed, parts.chat
     make_engine: type[Engine] = Engine
     make_pool: type[EnvPool] = TaskWisePool if setting.schedule == TASK else EnvPool
     if setting.schedule == LOCK_STEP:
@@ -222,7 +241,7 @@ def _fit(setting: Setting, parts: Parts, directory: Path) -> Recorder:
         TrajectoryStore(directory),
         settings,
     )
-    recorder = Recorder(runtime)
+    recorder = Recorder(runtime, parts.profile)
     count = setting.groups * math.ceil(203 / setting.groups)  # no task stands in an iteration twice
     tasks = [Task(f"task/{number}", "click", domain="fake") for number in range(count)]
     trainer = L.Trainer(
@@ -299,6 +318,13 @@ def worlds() -> dict[str, tuple[Setting, tuple[int, ...]]]:
     }
 
 
+def real_time() -> list[Setting]:
+    """1,024 environments that take their time."""
+    return [
+        Setting(DECOUPLED, environments=1024, groups=128, lag=2, order="finished", warm_up=0, measured=2, speed=1.0)
+    ]
+
+
 def sizes() -> list[Setting]:
     """16 to 1,024 environments with an eighth as many groups, and a trainer that grows with them."""
     ways = [(LOCK_STEP, 0), (DECOUPLED, 2), (DECOUPLED, 4)]
@@ -333,37 +359,56 @@ class Table:
     def __init__(self, options: argparse.Namespace, parts: Parts) -> None:
         self._options = options
         self._parts = parts
+        self.work: Work
+        """What the law needs to know of the setting that was measured last."""
         print(" | ".join(["environments", "groups", "schedule", *COLUMNS]), flush=True)
 
-    def add(self, setting: Setting, **more: Any) -> tuple[dict[str, Any], Work]:
+    def add(
+        self,
+        setting: Setting,
+        *,
+        world: str = "",
+        turns: Mapping[str, Any] | None = None,
+        predicted: float | None = None,
+    ) -> dict[str, Any]:
+        """Measure a setting and write it down; `turns` is the same world while it takes turns."""
         options = self._options
         speed = options.speed or min(setting.speed, default_speed(setting.environments))
         setting = replace(setting, speed=speed, measured=options.measured or setting.measured)
-        figures, work = measure(setting, self._parts)
+        load = os.getloadavg()[0]
+        figures, self.work = measure(setting, self._parts)
         line = [f"{setting.environments}", f"{setting.groups}", setting.name]
         line += [form.format(figures[name]) for name, form in COLUMNS.items()]
         print(" | ".join(line), flush=True)
-        self.write(asdict(setting) | figures | more)
-        return figures, work
+        if turns is not None:
+            figures["predicted_speedup"] = predicted
+            figures["measured_speedup"] = turns["iteration_s"] / figures["iteration_s"]
+        record = {"command": options.command, "world": world, **asdict(setting), **figures, **_origin(), "load": load}
+        with options.output.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        return figures
 
-    def write(self, record: dict[str, Any]) -> None:
-        with self._options.output.open("a") as file:
-            file.write(json.dumps({"command": self._options.command, **record}) + "\n")
+
+def _origin() -> dict[str, Any]:
+    """Return which code was measured, when and where."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True, check=True
+    )
+    return {"commit": done.stdout.strip(), "day": time.strftime("%Y-%m-%d"), "cores": os.cpu_count()}
 
 
 def try_law(table: Table) -> None:
     """Measure each world while it takes turns, predict its lags from that, and measure them."""
     for name, (turns, lags) in worlds().items():
         print(f"-- {name}", flush=True)
-        before, work = table.add(turns, world=name)
+        before = table.add(turns, world=name)
+        work = table.work
         for lag in lags:
             predicted = before["iteration_s"] / iteration_s(work, lag)
-            after, _ = table.add(replace(turns, schedule=DECOUPLED, lag=lag), world=name, predicted_speedup=predicted)
-            measured = before["iteration_s"] / after["iteration_s"]
-            print(
-                f"   predicted {predicted:.3f}x, measured {measured:.3f}x ({predicted / measured - 1:+.1%})",
-                flush=True,
+            after = table.add(
+                replace(turns, schedule=DECOUPLED, lag=lag), world=name, turns=before, predicted=predicted
             )
+            print(f"   predicted {predicted:.3f}x, measured {after['measured_speedup']:.3f}x", flush=True)
 
 
 def main() -> None:
@@ -375,21 +420,26 @@ def main() -> None:
     width, height = 112, 84
     screen = Observation(draw(make_scene("click", 0), Deeds(), width, height), width, height)
     with tempfile.TemporaryDirectory() as directory:
-        table = Table(options, Parts(ChatTokenizer(make_tiny(Path(directory) / "tiny", corpus=corpus)), screen))
+        chat = ChatTokenizer(make_tiny(Path(directory) / "tiny", corpus=corpus))
+        profile = cProfile.Profile() if options.profile else None
+        table = Table(options, Parts(chat, screen, profile))
         if options.command == "law":
             try_law(table)
             return
-        chosen = {"schedules": schedules, "reference": reference, "environments": sizes}
+        chosen = {"schedules": schedules, "reference": reference, "environments": sizes, "driver": real_time}
         for setting in chosen[options.command]():
             table.add(setting)
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(30)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["schedules", "reference", "law", "environments"])
+    parser.add_argument("command", choices=["schedules", "reference", "law", "environments", "driver"])
     parser.add_argument("--measured", type=int, help="iterations of every setting, without its warm-up")
     parser.add_argument("--speed", type=float, help="how many times as fast as the laws; the default suits two cores")
-    parser.add_argument("--output", type=Path, default=Path("scheduling.jsonl"))
+    parser.add_argument("--profile", action="store_true", help="also print where the event loop spends its time")
+    parser.add_argument("--output", type=Path, default=Path("outputs/scheduling.jsonl"))
     return parser.parse_args()
 
 

@@ -47,8 +47,8 @@ class Laws:
     steps: Law = Law(7.0, 0.7)
     """Rounded, at least 1 and at most 30."""
     sync: float = 0.0
-    slots: int = 1024
-    """Requests that the engine answers at the same time; more wait."""
+    slots: int = 0
+    """Requests that the engine answers at the same time, and more wait; 0: as many as there are environments."""
 
     def length(self, episode: str) -> int:
         """The steps of an episode: the same under every schedule."""
