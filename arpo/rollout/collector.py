@@ -112,6 +112,8 @@ class RolloutCollector:
 
     def close(self) -> None:
         """End what was begun and close the runtime. Idempotent."""
+        if self._stream is not None and self.runtime.answers():
+            self.end()
         self._stream = None
         self.runtime.close()
 

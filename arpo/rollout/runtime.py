@@ -183,13 +183,18 @@ class RolloutRuntime:
         """Return where the rollout stands, as a copy; cheap, and allowed from any thread."""
         return replace(self._meter())
 
+    def answers(self) -> bool:
+        """Return whether the event loop runs and is not blocked."""
+        return self._loop.answers()
+
     def close(self) -> None:
         """Cancel running episodes, stop environments and engine. Idempotent, and `start` may follow."""
-        if self._loop.running:
-            try:
+        try:
+            if self.answers():
                 self._loop.run(self._close())
-            finally:
-                self._loop.close()
+        finally:
+            self._loop.close()
+        self._engine = self._runner = self._watch = None  # also where the loop had died
         self._meter = Meter
 
     async def _close(self) -> None:

@@ -2,13 +2,19 @@
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from arpo.errors import ArpoError
 
+log = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
+
+ANSWER_S = 5.0
+"""Seconds within which a loop that is not blocked answers."""
 
 
 class BackgroundLoop:
@@ -24,13 +30,8 @@ class BackgroundLoop:
 
     @property
     def running(self) -> bool:
-        """Whether coroutines are taken."""
-        return self._loop is not None
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread still turns the loop."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether coroutines are taken: it was started, not closed, and its thread is alive."""
+        return self._loop is not None and self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
         """Start the thread; idempotent."""
@@ -46,7 +47,7 @@ class BackgroundLoop:
         Raises:
             ArpoError: If the loop does not run.
         """
-        if self._loop is None:
+        if self._loop is None or not self.running:
             coroutine.close()
             raise ArpoError(f"{self._name} does not run: call start() first, and nothing after close()")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -55,18 +56,26 @@ class BackgroundLoop:
         """Return what a coroutine returns; blocks, and raises what it raises."""
         return self.submit(coroutine).result()
 
-    def call(self, function: Callable[[], object]) -> None:
-        """Let the loop call a function soon; a loop that does not run never does."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(function)
+    def answers(self) -> bool:
+        """Return whether the loop runs and turns; a call that is no coroutine may block its thread."""
+        if self._loop is None or not self.running:
+            return False
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(ANSWER_S)
 
     def close(self) -> None:
-        """Cancel whatever still runs and end the thread; idempotent."""
+        """Cancel whatever still runs and end the thread; idempotent. A thread that is blocked is left alone."""
         if self._loop is None or self._thread is None:
             return
+        blocked = self.running and not self.answers()
         loop, self._loop = self._loop, None
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
+        if self._thread.is_alive():
+            loop.call_soon_threadsafe(loop.stop)
+        if blocked:
+            log.error("%s is blocked: what lives on it ends with this process", self._name)
+        else:
+            self._thread.join()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

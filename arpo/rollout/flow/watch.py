@@ -1,7 +1,6 @@
 """A watch over those who wait for rollouts: a wait without end becomes an error that names who waits for whom."""
 
 import concurrent.futures
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ _T = TypeVar("_T")
 LOOKS_A_STALL = 10
 """How often the signs of life are looked at within `stall_s`."""
 LONGEST_LOOK_S = 1.0
-ANSWER_S = 5.0
-"""Within how many seconds a loop that is not blocked answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +44,17 @@ class Watch:
         began = time.monotonic()
         look_s = min(self.stall_s / LOOKS_A_STALL, LONGEST_LOOK_S)
         while not concurrent.futures.wait([future], timeout=look_s).done:
-            if not self.loop.alive:
+            if not self.loop.running:
                 raise RolloutError(self._said(who(), "the event loop of the rollouts has ended", held()))
             if time.monotonic() - max(began, self.runner.activity.last) > self.stall_s:
                 raise RolloutError(self._said(who(), self._culprit(held()), held()))
+        if future.cancelled():  # the end of a loop cancels what runs on it
+            raise RolloutError(self._said(who(), "the event loop of the rollouts has ended", held()))
         return future.result()
 
     def _culprit(self, held: int) -> str:
         activity, queued = self.runner.activity, sum(self.runner.turns.queued().values())
-        if not self._answers():
+        if not self.loop.answers():
             return "the event loop of the rollouts does not answer, because something blocks its thread"
         if activity.requests:
             return f"the engine owes {activity.requests} answers"
@@ -66,11 +65,6 @@ class Watch:
         if queued or self.pool.states()["busy"]:
             return f"{queued} episodes wait for an environment, and none becomes free"
         return "no episode runs, and the collector begins none"
-
-    def _answers(self) -> bool:
-        answered = threading.Event()
-        self.loop.call(answered.set)
-        return answered.wait(ANSWER_S)
 
     def _said(self, who: str, culprit: str, held: int) -> str:
         states = {state: count for state, count in self.pool.states().items() if count}
