@@ -124,7 +124,7 @@ async def _call(function: Callable[[], _T]) -> _T:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What all settings share."""
+    """The parts that all settings share."""
 
     chat: ChatTokenizer
     screen: Observation

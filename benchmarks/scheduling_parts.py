@@ -38,7 +38,7 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """What everything takes, in seconds, and how many steps an episode has."""
+    """The seconds that everything takes, and the steps of an episode."""
 
     reset: Law = Law(25.0, 0.3)
     step: Law = Law(3.0, 0.6)

@@ -21,7 +21,7 @@ ends together, and enough that another random order changes their mean by about 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an iteration has to do, as it was measured. Everything is in seconds."""
+    """The work of an iteration, as it was measured. Everything is in seconds."""
 
     groups: Sequence[Sequence[float]]
     """Every episode from the begin of its reset to the end of its evaluation, a row a group. It should not hold what
@@ -32,7 +32,7 @@ class Work:
     """From the moment at which the trainer has its rollouts until the engine serves the policy that it made of them:
     update and sync."""
     rest_s: float = 0.0
-    """What the trainer does besides before it asks for the next rollouts: evaluation, checkpoint, an iteration."""
+    """Everything else that the trainer does before it asks for the next rollouts: evaluation, checkpoint."""
     reset_s: float = 0.0
     """The reset of an episode, which needs no policy: with a lag it goes on during the update."""
     engine_s: float = 0.0
