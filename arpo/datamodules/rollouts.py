@@ -76,12 +76,10 @@ class RolloutDataModule(L.LightningDataModule):
     def _begin(self, iteration: int, version: int) -> None:
         """Once a process: forget what a crash undid, and go on with what was asked for."""
         assert self.trainer is not None
-        groups = self.sampler.tasks_per_iteration
-        first = min((asked.number // groups for asked in self._pending), default=iteration)
-        self.runtime.store.truncate(iteration, version, first_iteration=min(first, iteration))
-        endless = self.trainer.max_epochs in (None, -1)
-        last = None if endless else self.trainer.max_epochs
-        self.collector.begin(self.sampler, Course(iteration, version, groups, last, self._pending))
+        last = None if self.trainer.max_epochs == -1 else self.trainer.max_epochs
+        course = Course(iteration, version, self.sampler.tasks_per_iteration, last, self._pending)
+        self.runtime.store.truncate(iteration, version, first_iteration=course.first_iteration)
+        self.collector.begin(self.sampler, course)
         self._pending, self._begun = [], True
 
     @override

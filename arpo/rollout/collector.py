@@ -41,8 +41,7 @@ class RolloutCollector:
             course: Where the run stands. Its `stored` is filled from the store.
         """
         self.end()
-        first = min((asked.number // course.per_iteration for asked in course.asked), default=course.iteration)
-        course = replace(course, stored=self.runtime.store.finished(min(first, course.iteration)))
+        course = replace(course, stored=self.runtime.store.finished(course.first_iteration))
         runtime = self.runtime
         self._sampler = sampler
         self._window = Window(runtime.counters(), time.monotonic())
@@ -157,8 +156,9 @@ class RolloutCollector:
 
     def _progress(self) -> Meter:
         """Return what the groups have cost that the next iteration would be made of, were it of the first ones."""
-        stream, sampler = self._running, self._sampler
-        assert sampler is not None
+        stream, sampler = self._stream, self._sampler
+        if stream is None or sampler is None:  # it was ended meanwhile, by another thread than this one
+            return Meter()
         groups = sorted(stream.waiting(), key=lambda group: group.number)[: sampler.tasks_per_iteration]
         meter = together([group.meter for group in groups])
         meter.name = TRAINING

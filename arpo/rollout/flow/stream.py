@@ -71,6 +71,11 @@ class Course:
     stored: dict[str, Trajectory] = field(default_factory=dict)
     """Episodes by id that need not be made again, where they are fresh enough; the stream takes out what it uses."""
 
+    @property
+    def first_iteration(self) -> int:
+        """The first iteration after which a group was named that may be played or learned from again."""
+        return min([self.iteration, *(asked.number // self.per_iteration for asked in self.asked)])
+
     def learned_at(self, number: int) -> int:
         """Return the policy version that learns from a group, where groups are learned from in their order."""
         return number // self.per_iteration - self.iteration + self.policy_version
@@ -206,7 +211,7 @@ class GroupStream:
     def _admit(self, asked: Asked) -> None:
         self._admitted += 1
         specs = self._specs(asked)
-        meter = Meter("train", total=len(specs), activity=self._runner.activity)
+        meter = Meter(TRAINING, total=len(specs), activity=self._runner.activity)
         group = self._groups[asked.number] = AdmittedGroup(asked, meter)
         self._start(self._play(group, specs))
 
