@@ -106,7 +106,7 @@ class Trajectory:
     last_screenshot: str = ""
     """`screenshot_key` of the screen after the last action, for people; empty where it was not taken."""
     duration_s: float = field(default=0.0, compare=False)
-    """Wall-clock seconds of the episode."""
+    """Wall-clock seconds of the episode, without what it waited for the engine's next version."""
     sampling: str = ""
     """Fingerprint of the settings that it was sampled with; empty in a record from before there was one."""
 

@@ -10,6 +10,7 @@ from experiments import study
 from experiments.miniwob import collect as miniwob
 from experiments.replay_ablation import collect as ablation
 from experiments.replay_ablation import plot
+from experiments.scheduling import collect as scheduling
 
 START = {
     "started": "2026-01-01T00:00:00.000+00:00",
@@ -173,6 +174,19 @@ def test_the_evaluation_after_the_last_update_is_reported_where_both_arms_have_i
     assert summary["arms"]["ARPO"]["evaluated_success"] == pytest.approx(0.755)  # (0.75 + 0.76) / 2
     assert summary["evaluated_difference"]["student"]["mean"] == pytest.approx(0.25)
     assert "after the last update the difference is +25.0 points" in ablation.report(summary)
+
+
+# --- scheduling -----------------------------------------------------------------------------------------------------
+
+
+def test_of_lines_about_one_setting_of_the_scheduling_benchmark_the_last_counts(tmp_path):
+    setting = {"command": "law", "world": "small", "schedule": "decoupled", "environments": 8, "groups": 1, "lag": 1}
+    first = setting | {"predicted_speedup": 2.0, "measured_speedup": 1.0, "bound_by": "lag"}
+    lines = [first, setting | {"lag": 0}, first | {"measured_speedup": 1.6}]
+    (tmp_path / "scheduling.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    results = scheduling.read(tmp_path / "scheduling.jsonl")
+    assert [line["lag"] for line in results] == [1, 0]
+    assert scheduling.law(results).splitlines()[2:] == ["| small | 1 | lag | 2.00 | 1.60 | +25.0 % |"]  # 2 / 1.6
 
 
 # --- the main job ---------------------------------------------------------------------------------------------------

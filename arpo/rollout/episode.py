@@ -101,7 +101,9 @@ async def run_episode(
     conversation.ask(responder.chat.first_prompt(responder.prompt.messages(instruction)))
     if not conversation.has_room():
         raise ConfigError(conversation.too_long())
+    held_from = time.perf_counter()
     await may_ask()
+    started += time.perf_counter() - held_from  # what it waits for another version is not time of the episode
     outcome = None
     while outcome is None:
         response = await meter.of_engine(responder.engine.generate(conversation.request()))
@@ -169,7 +171,8 @@ class _Conversation:
         self._ids: list[int] = []
         self._appended: tuple[int, ...] = ()
         self._images: list[bytes] = []
-        self._sizes: list[tuple[int, int]] = []
+        self._length = 0
+        """Tokens so far, images expanded; counted along, because a conversation has thirty screenshots."""
 
     def show(self, observation: Observation) -> None:
         """Take what is on the screen now."""
@@ -182,7 +185,8 @@ class _Conversation:
         self._appended = prompt_ids
         self._ids += prompt_ids
         self._images.append(self._observation.screenshot)
-        self._sizes.append((self._observation.width, self._observation.height))
+        size = self._observation.width, self._observation.height
+        self._length += self.chat.context_length(prompt_ids, [size])
 
     def request(self) -> GenerateRequest:
         """Return the request for the next response."""
@@ -202,6 +206,7 @@ class _Conversation:
         except ValueError as error:
             raise EngineError(str(error)) from error
         self._ids += response.token_ids
+        self._length += len(response.token_ids)
         step = Step(
             screenshot=self.screen,
             width=self._observation.width,
@@ -236,15 +241,12 @@ class _Conversation:
 
     def has_room(self) -> bool:
         """Return whether a whole response fits behind the prompt."""
-        return self._length() + self._spec.max_tokens <= self._spec.max_context
+        return self._length + self._spec.max_tokens <= self._spec.max_context
 
     def too_long(self) -> str:
         """Return what to do when there is no room for the first response."""
         return (
-            f"the first prompt of task {self._spec.task.id} has {self._length()} tokens and leaves no room for a "
+            f"the first prompt of task {self._spec.task.id} has {self._length} tokens and leaves no room for a "
             f"response of max_tokens={self._spec.max_tokens} within max_context={self._spec.max_context}; raise "
             "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
         )
-
-    def _length(self) -> int:
-        return self.chat.context_length(self._ids, self._sizes)

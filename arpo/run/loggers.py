@@ -35,6 +35,7 @@ LAYOUT: dict[str, list[str]] = {
     "parse errors and truncation": ["rollout/parse_error", "rollout/truncated"],
     "steps an episode": ["rollout/steps"],
     "seconds an iteration": ["time/rollout", "time/update", "time/sync", "time/evaluation"],
+    "pace": ["time/iteration", "time/iteration_predicted", "bound/.*"],
 }
 """The charts of the one page that shows how a run goes, by their metrics; a metric may be a regular expression."""
 
