@@ -1,8 +1,6 @@
 """The runtime of rollouts: an event loop, and the engine and the environments that live on it."""
 
-import asyncio
 import concurrent.futures
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -14,7 +12,8 @@ from arpo.agent.prompt import Prompt
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError
 from arpo.host.heartbeat import still
-from arpo.inference.engine import InferenceEngine
+from arpo.host.threads import BackgroundLoop
+from arpo.inference.engine import Examine, InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
 from arpo.rollout.meter import Meter
@@ -24,60 +23,6 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
 
 _T = TypeVar("_T")
-
-
-class BackgroundLoop:
-    """One event loop in one daemon thread; the engine and the pool live on it.
-
-    Waiting for it is interruptible: a KeyboardInterrupt reaches the main thread at once, and what ran goes on.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether coroutines are taken."""
-        return self._loop is not None
-
-    def start(self) -> None:
-        """Start the thread; idempotent."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            # A daemon: a second Ctrl-C must end the process even where an engine hangs in its last call.
-            self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
-            self._thread.start()
-
-    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
-        """Begin a coroutine and return the future of its result.
-
-        Raises:
-            ArpoError: If the loop does not run.
-        """
-        if self._loop is None:
-            coroutine.close()
-            raise ArpoError(f"{self._name} does not run: call start() first, and nothing after close()")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return what a coroutine returns; blocks, and raises what it raises."""
-        return self.submit(coroutine).result()
-
-    def close(self) -> None:
-        """Cancel whatever still runs and end the thread; idempotent."""
-        if self._loop is None or self._thread is None:
-            return
-        loop, self._loop = self._loop, None
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped; then the runner cancels its tasks and waits for them and for its threads."""
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +116,12 @@ class RolloutRuntime:
         """Send the engine new weights; blocks until it serves them."""
         self._loop.run(self.engine.update_weights(tensors, version))
         self.policy_version = version
+
+    def begin_update(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
+    ) -> concurrent.futures.Future[None]:
+        """Begin to send the engine new weights, and return at once; `policy_version` is for the caller to set."""
+        return self._loop.submit(self.engine.update_weights(tensors, version, examine))
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Return what a coroutine returns on the loop of engine and environments."""

@@ -8,7 +8,7 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, ConfigError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.scripted import ScriptedEngine
-from arpo.rollout.runtime import BackgroundLoop
+from arpo.host.threads import BackgroundLoop
 from tests.rollout.support import TASKS, interrupted, moody_clicker, red_clicker
 
 
