@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from arpo.errors import ArpoError, RolloutError
+from arpo.inference.engine import figures
 from arpo.rollout.episode import EpisodeSpec
 from arpo.rollout.groups import difference, rollout_metrics, select_groups
 from arpo.rollout.runtime import Job, RolloutRuntime
@@ -84,7 +85,7 @@ class RolloutCollector:
             )
         counters = self.runtime.counters()
         metrics = rollout_metrics(collected, job.meter, environments=self.runtime.pool.size)
-        metrics |= difference(counters, self._env_counters)
+        metrics |= figures(difference(counters, self._env_counters), metrics["time/rollout"])
         self._env_counters = counters
         return RolloutBatch(iteration, policy_version, collected.groups, metrics, collected.leftovers)
 

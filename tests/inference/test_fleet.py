@@ -11,7 +11,7 @@ import ray
 import torch
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError, EngineGoneError, WeightSyncError
+from arpo.errors import ConfigError, EngineError
 from arpo.host.trial import on_trial
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.fleet import FleetEngine
@@ -25,7 +25,7 @@ ASK = GenerateRequest((1,), (), Sampling())
 
 
 class Echo:
-    """Answers with the sum of the weights it has; dies at a prompt of 13."""
+    """Answers with the sum of the weights it has."""
 
     def __init__(self) -> None:
         self.total = 0.0
@@ -33,8 +33,6 @@ class Echo:
         self.asleep = False
 
     async def generate(self, request: GenerateRequest) -> Response:
-        if request.prompt_ids == (13,):
-            os._exit(1)
         return Response((1,), (self.total,), "stop", self.version)
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -50,6 +48,9 @@ class Echo:
     async def sleep(self) -> None:
         self.asleep = True
 
+    def counters(self) -> dict[str, float]:
+        return {}
+
     async def close(self) -> None:
         """Nothing to free."""
 
@@ -62,25 +63,14 @@ def weights() -> Iterator[tuple[str, Tensor]]:
     yield "transposed", torch.ones(2**11, 5 * 2**10).T
 
 
-def broken_weights() -> Iterator[tuple[str, Tensor]]:
-    yield "scalar", torch.tensor(4.0)
-    raise RuntimeError("the trainer has no more memory")
-
-
-def test_weights_of_any_type_and_size_arrive_and_a_dead_process_is_an_engine_error() -> None:
+def test_weights_of_any_type_and_size_arrive() -> None:
     engine = FleetEngine(Echo)
     asyncio.run(engine.update_weights(weights(), 3))
     response = asyncio.run(engine.generate(ASK))
     # 6 x 0.5 + 4 + 2 x 10 * 2^20
     assert response.logprobs == (3 + 4 + 2 * 10 * 2**20,)
     assert response.policy_version == 3
-    with pytest.raises(WeightSyncError, match="in the middle") as caught:
-        asyncio.run(engine.update_weights(broken_weights(), 4))
-    assert "no more memory" in str(caught.value.__context__)
-    with pytest.raises(EngineError, match="actor failed"):
-        asyncio.run(engine.generate(GenerateRequest((13,), (), Sampling())))
-    with pytest.raises(EngineError):
-        asyncio.run(engine.close())
+    asyncio.run(engine.close())
     asyncio.run(engine.close())
 
 
@@ -143,7 +133,7 @@ def test_an_episode_stays_with_its_replica_and_every_replica_is_counted(two: Fle
     assert grown["engine/replica_0/in_flight_s"] > 0 <= grown["engine/replica_0/waiting_s"]
 
 
-def test_a_bucket_is_put_once_and_every_replica_has_read_it_before_the_next(
+def test_the_bytes_of_an_update_are_written_once_for_all_replicas(
     two: FleetEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[object] = []
@@ -174,28 +164,6 @@ def test_every_replica_sleeps_and_is_woken_by_the_next_update(two: FleetEngine) 
             asyncio.run(replica.generate(ASK))
     asyncio.run(two.update_weights(weights(), 6))
     assert len(asyncio.run(ask(two, [ASK]))) == 2
-
-
-def test_an_update_that_breaks_reaches_no_replica_and_is_the_trainer_s_error(two: FleetEngine) -> None:
-    with pytest.raises(WeightSyncError, match="in the middle"):
-        asyncio.run(two.update_weights(broken_weights(), 7))
-    assert together(two.generate(ASK))[0].policy_version != 7
-
-
-def test_the_episodes_of_a_dead_replica_go_to_another_one() -> None:
-    fleet = FleetEngine(Who, replicas=2)
-    home = pid(together(fleet.generate(named("a")))[0])
-    with pytest.raises(EngineGoneError, match="actor failed"):
-        together(fleet.generate(named("a", 13)))
-    assert pid(together(fleet.generate(named("a")))[0]) != home
-    assert len(fleet.replicas) == 1
-    asyncio.run(fleet.update_weights(weights(), 1))  # those that are left go on
-    with pytest.raises(EngineGoneError):
-        together(fleet.generate(named("a", 13)))
-    with pytest.raises(EngineGoneError, match="every replica"):
-        together(fleet.generate(named("a")))
-    with pytest.raises(EngineError):
-        asyncio.run(fleet.close())
 
 
 @pytest.mark.slow
