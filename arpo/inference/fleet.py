@@ -115,7 +115,7 @@ class FleetEngine:
         self._most_out = max_unavailable if self._rolling else replicas * nodes
         self._drain_s, self._stall_s, self._max_restarts = drain_s, stall_s, max_restarts
         self._router = Router(replicas * nodes)
-        self._counters: Counter[str] = Counter()
+        self._counters = Counter({"engine/moved_requests": 0, "engine/restarts": 0})
         self._update: _Update | None = None
         self._roll: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None

@@ -123,17 +123,20 @@ class Member:
         Args:
             stall_s: Seconds without an answer or a step.
         """
-        steps, moved = -1.0, time.monotonic()
+        replica, steps, moved = self.replica, -1.0, time.monotonic()
         while True:
             try:
                 async with asyncio.timeout(stall_s):
-                    self._figures = await self.replica.pulse()
+                    figures = await replica.pulse()
             except TimeoutError:
                 return f"its process has not answered for {stall_s:g} s"
             except EngineError as error:
                 return str(error)
+            if self.gone or self.replica is not replica:
+                return "it was lost already"
+            self._figures = figures
             now = time.monotonic()
-            taken = self._figures.get(STEPS, now)
+            taken = figures.get(STEPS, now)
             if taken != steps or not (self._calls or self._loads):
                 steps, moved = taken, now
             elif now - moved >= stall_s:
@@ -143,7 +146,7 @@ class Member:
     def figures(self) -> dict[str, float]:
         """Return all counters under the replica's number."""
         place = f"engine/replica_{self.number}"
-        found = Counter({f"{place}/{name}": value for name, value in self.counters.items()})
+        found = Counter({f"{place}/{name}": value for name, value in dict(self.counters).items()})
         for figures in (self._figures_before, self._figures):
             found.update({name.replace("engine", place, 1): value for name, value in figures.items()})
         return dict(found)

@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +17,10 @@ from torch import Tensor
 from arpo.errors import ConfigError, EngineError
 from arpo.host.trial import on_trial
 from arpo.inference.engine import GenerateRequest, Response, Sampling
-from arpo.inference.fleet import FleetEngine
+from arpo.inference.exam import Exam
+from arpo.inference.fleet import FleetEngine, Sync
 from arpo.inference.hf import HfEngine
-from arpo.inference.probe import ask
+from arpo.inference.probe import Watch, ask
 from tests.inference.conftest import Questions, Trainer, together
 
 pytestmark = pytest.mark.ray
@@ -166,22 +170,70 @@ def test_every_replica_sleeps_and_is_woken_by_the_next_update(two: FleetEngine) 
     assert len(asyncio.run(ask(two, [ASK]))) == 2
 
 
+class Opinion:
+    """The trainer's side of an examination, in a thread of its own, as the trainer has it."""
+
+    def __init__(self, trainer: Trainer, requests: list[GenerateRequest], watches: defaultdict[int, Watch]) -> None:
+        self.exam = Exam(requests, 1e-4, watches, fleet=True)
+        self._trainer = trainer
+
+    async def give(self) -> None:
+        """Judge the first replica's answers with the weights that the trainer has now."""
+        responses = await asyncio.to_thread(self.exam.first_answers, Future())
+        pairs = zip(self.exam.requests, responses, strict=True)
+        self.exam.judge([self.of(request, response) for request, response in pairs])
+
+    def of(self, request: GenerateRequest, response: Response) -> list[float]:
+        chosen = torch.tensor(response.token_ids)[:, None]
+        return [float(value) for value in self._trainer.distributions(request, response).gather(1, chosen)[:, 0]]
+
+
 @pytest.mark.slow
 @pytest.mark.engine
+@pytest.mark.parametrize("sync", ["global", "rolling"])
 def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
-    tiny_model: Path, questions: Questions, trainer: Trainer
+    tiny_model: Path, questions: Questions, trainer: Trainer, sync: Sync
 ) -> None:
+    """Conversations with screenshots go on all the time, so that every cache is full when weights change."""
     from arpo.inference.vllm import VllmEngine
 
     options = {"max_model_len": 512, "max_num_seqs": 4, "max_images": 2, "kv_cache_gb": 0.0625}
-    fleet = FleetEngine(partial(VllmEngine, tiny_model, **options), replicas=2)
-    requests = [questions.ask(number, images=1 + number, seed=number) for number in range(2)]
-    for version in (1, 2):
-        asyncio.run(fleet.sleep())
-        changed = trainer.changed(version)
-        trainer.load(changed)
-        asyncio.run(fleet.update_weights(changed.items(), version))
-        for responses in asyncio.run(ask(fleet, requests)):
-            assert [response.policy_version for response in responses] == [version] * 2
-            assert max(map(trainer.gap, requests, responses)) < 1e-4
+    fleet = FleetEngine(partial(VllmEngine, tiny_model, **options), replicas=2, sync=sync)
+    probes = [questions.ask(number, images=2, seed=number) for number in range(8)]
+    weights = [trainer.first_weights, trainer.changed(1), trainer.changed(2)]
+    answered: list[tuple[GenerateRequest, Response]] = []
+
+    async def talk(name: str, until: asyncio.Event) -> None:
+        number = 0
+        while not until.is_set():
+            request = questions.ask(number % 3, images=1 + number % 2, seed=number)
+            answered.append((request, await fleet.generate(replace(request, conversation=name))))
+            number += 1
+
+    async def scene() -> list[list[float]]:
+        until, gaps, watches = asyncio.Event(), [], defaultdict(Watch)
+        talks = [asyncio.create_task(talk(name, until)) for name in "abc"]
+        for version in (1, 2):
+            trainer.load(weights[version])
+            opinion = Opinion(trainer, probes, watches)
+            update = fleet.update_weights(weights[version].items(), version, opinion.exam)
+            await asyncio.gather(update, opinion.give())
+            await fleet.settle()
+            gaps.append([found.largest_gap for found in opinion.exam.unread()])
+        until.set()
+        await asyncio.gather(*talks)
+        return gaps
+
+    gaps = asyncio.run(scene())
+    assert [len(found) for found in gaps] == [2, 2]
+    assert max(map(max, gaps)) < 1e-4
+    for version in (0, 1, 2):  # no response of mixed or unknown weights
+        trainer.load(weights[version])
+        of_version = [pair for pair in answered if pair[1].policy_version == version]
+        assert of_version
+        assert max(trainer.gap(*pair) for pair in of_version) < 1e-4
+    counters = fleet.counters()
+    for number in range(2):
+        assert counters[f"engine/replica_{number}/cached_prompt_tokens"] > 0
+        assert counters[f"engine/replica_{number}/cached_pictures"] < counters[f"engine/replica_{number}/pictures"]
     asyncio.run(fleet.close())
