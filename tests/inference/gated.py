@@ -15,9 +15,9 @@ from arpo.inference.engine import GenerateRequest, Response, Sampling
 KILLS = 13
 """The prompt that ends the process."""
 WEDGES = 14
-"""The prompt after which the engine takes no step any more, though its process answers."""
+"""The prompt after which the first engine that gets it takes no step any more, though its process answers."""
 DIES = 15
-"""The prompt after which the engine is dead in a process that lives, as after a lack of memory."""
+"""The prompt after which the first engine that gets it is dead in a process that lives, as for want of memory."""
 
 
 class Gated:
@@ -31,7 +31,7 @@ class Gated:
         self.total = 0.0
         self.version = 0
         self.steps = 0
-        self.dead = False
+        self.dead = self.wedged = False
         self.note("starts")
         if (directory / "no_more_starts").exists():
             raise EngineGoneError("scripted not to start")
@@ -44,11 +44,12 @@ class Gated:
         what, *number = request.prompt_ids
         if what == KILLS:
             os._exit(1)
-        self.dead = self.dead or what == DIES
+        self.dead = self.dead or (what == DIES and self.first("died"))
         if self.dead:
             raise EngineGoneError("the engine is dead: OutOfMemoryError")
         self.note(f"asked {request.sampling.seed}")
-        if what == WEDGES:
+        if what == WEDGES and self.first("wedged"):
+            self.wedged = True
             await asyncio.Event().wait()
         if number:
             await self.wait(f"open_{number[0]}", request.sampling.seed)
@@ -56,10 +57,16 @@ class Gated:
         self.note(f"answered {request.sampling.seed} by {self.version}")
         return Response((os.getpid(),), (self.total,), "stop", self.version)
 
+    def first(self, what: str) -> bool:
+        """Whether it happens to this engine, and to none before."""
+        first = not (self.directory / what).exists()
+        (self.directory / what).touch()
+        return first
+
     async def wait(self, name: str, seed: int) -> None:
         try:
             while not (self.directory / name).exists():
-                self.steps += 1
+                self.steps += not self.wedged
                 await asyncio.sleep(0.002)
         except asyncio.CancelledError:
             self.note(f"cancelled {seed}")

@@ -96,15 +96,14 @@ def test_an_engine_that_is_dead_in_a_process_that_lives_is_replaced_too(
         request, pid = await asked(fleet, directory)
         breaks = asyncio.create_task(fleet.generate(ask(2, prompt, conversation="a")))
         again = await seen(directory, "asked 1", count=2)
-        breaks.cancel()
         assert again[1][1] != pid
         (directory / "open_7").touch()
-        assert (await request).token_ids == (again[1][1],)
+        assert (await request).token_ids == (await breaks).token_ids == (again[1][1],)
         await whole(fleet)
 
     asyncio.run(scene())
     assert len(events(directory, "answered 1 ")) == 1
-    assert grown(fleet, before, "engine/restarts") >= 1
+    assert grown(fleet, before, "engine/restarts") == 1
 
 
 def test_a_replica_that_was_restarted_gets_the_current_weights_and_its_exam_before_its_first_request(
