@@ -36,7 +36,7 @@ class Fleets:
             for file in directory.iterdir():
                 file.unlink()
         else:
-            directory.mkdir()
+            directory.mkdir(exist_ok=True)
             self._fleets[name] = FleetEngine(
                 partial(Gated, directory), **{"replicas": 2, "sync": "rolling", **options}
             )
