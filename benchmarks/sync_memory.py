@@ -3,8 +3,8 @@
     python benchmarks/sync_memory.py [--replicas 2] [--hidden 896] [--layers 26]
 
 Random parameters with the shapes of a Qwen2.5 (0.52 B by default) in bfloat16 go to replicas that keep a copy each, as
-engines do. The target is one bucket: the largest tensor, which is the embedding, or 32 MB; engines that hold the last
-tensor of a bucket while they ask for the next one keep it in the store so long.
+engines do. The target is the weights once in the store, however many replicas read them, and one bucket in the driver:
+the largest tensor, which is the embedding, or 32 MB.
 """
 
 import argparse
@@ -58,6 +58,9 @@ class Holder:
         for name, tensor in tensors:
             self.weights[name].copy_(tensor)
         self.version = version
+
+    def counters(self) -> dict[str, float]:
+        return {}
 
     async def close(self) -> None:
         """Nothing to free."""

@@ -329,7 +329,7 @@ def test_each_curation_of_dart_is_left_out_by_one_line(line, preset):
 
 def test_dart_on_osworld_has_its_own_sizes():
     cfg = compose("experiment=dart_osworld")
-    _check_layout(cfg)
+    check_numbers(cfg)
     assert (cfg.env.size, cfg.rollout.settings.max_steps) == (180, 30)
     assert (cfg.gpus, cfg.trainer.num_nodes, list(cfg.trainer.devices)) == (16, 2, [4, 5, 6, 7])
     assert cfg.engine.replicas * cfg.engine.nodes == 8
@@ -339,7 +339,7 @@ def test_dart_on_osworld_has_its_own_sizes():
 
 def test_dart_on_desktops_has_two_engines_on_cpus():
     cfg = compose("experiment=dart_desktop32")
-    _check_layout(cfg)
+    check_numbers(cfg)
     assert cfg.engine._target_ == "arpo.inference.fleet.FleetEngine"
     assert (cfg.engine.replicas, cfg.engine.num_gpus, cfg.rollout.settings.max_policy_lag) == (2, 0, 1)
 
@@ -416,6 +416,7 @@ def test_a_layout_says_which_gpus_train_and_which_serve(overrides, devices, node
     ("overrides", "words"),
     [
         (("layout=colocated", "rollout.settings.max_policy_lag=1"), "take layout=split, or max_policy_lag=0"),
+        (("layout=split", "gpus=2", "engine.sync=rolling"), "max_policy_lag to 1 or more, or engine.sync=global"),
         (("layout=split", "gpus=1"), r"serving_gpus=1 must .* leave some of the 1 GPU\(s\)"),
         (("layout=split", "serving_gpus=0", "gpus=2"), "serving_gpus=0 must be at least 1"),
         (("layout=split", "trainer.num_nodes=2", "gpus=7"), "gpus=7 must be a multiple of trainer.num_nodes=2"),

@@ -1,18 +1,20 @@
 """The way of every new policy to the engine, which then proves that it serves it."""
 
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import lightning as L
 import torch
 from typing_extensions import override
 
-from arpo.errors import check_at_least, check_positive
-from arpo.inference.probe import Answer, Freshness, Watch, ask, probe_trajectory, questions
+from arpo.errors import WeightSyncError, check_at_least, check_positive
+from arpo.inference.exam import Exam
+from arpo.inference.probe import Freshness, Watch, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
-from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import RolloutBatch, Trajectory
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.05}
@@ -25,7 +27,8 @@ class WeightSync(RolloutCallback):
     The probe asks the engine a few fixed questions and compares its log-probabilities with the trainer's, of now and
     of the probe before (`arpo.inference.probe`). Because prompts and picture are always the same, an engine that kept
     a cache from before the update answers with the old policy and is caught here, not forty iterations later. Every
-    replica of a fleet is asked.
+    replica of a fleet is asked, before it serves the new policy; with `sync: rolling` most of them while the trainer
+    is at its next step already (`arpo.inference.exam`), and an error of theirs stops the run at the next sync.
 
     Where engine and trainer share their GPUs, the engine sleeps from the end of a rollout to the next sync: it frees
     its memory before the update begins, and takes it back, weights first, after the trainer has freed what it can.
@@ -53,16 +56,17 @@ class WeightSync(RolloutCallback):
         self.probe_tokens = probe_tokens
         self.probe_every = probe_every
         self.colocated = colocated
-        self._watches: Sequence[Watch] = ()
-        self._resumed: Sequence[Watch] = ()
+        self._watches: defaultdict[int, Watch] = defaultdict(Watch)
+        self._resumed: Mapping[int, Watch] = {}
+        self._exam: Exam | None = None
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"watches": [watch.state_dict() for watch in self._watches]}
+        return {"watches": {number: watch.state_dict() for number, watch in self._watches.items()}}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._resumed = [Watch.of_state(state) for state in state_dict["watches"]]
+        self._resumed = {number: Watch.of_state(state) for number, state in state_dict["watches"].items()}
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
@@ -72,10 +76,12 @@ class WeightSync(RolloutCallback):
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._watches = ()  # another training may have gone before
+        self._watches.clear()  # another training may have gone before
+        self._exam = None
         self._sync(trainer, pl_module)
         # The engine has just proved that it loaded these weights; the next update is compared as if nothing had been.
-        self._watches, self._resumed = self._resumed or self._watches, ()
+        self._watches.update(self._resumed)
+        self._resumed = {}
 
     @override
     def on_train_batch_end(
@@ -88,53 +94,58 @@ class WeightSync(RolloutCallback):
             metrics["engine/probe_gap"] = max(replica.gap for replica in probed)
             metrics["engine/probe_gap_max"] = max(replica.largest_gap for replica in probed)
             metrics["engine/probe_evidence"] = min(replica.evidence for replica in probed)
-            metrics["engine/probe_unjudged"] = float(max(watch.unjudged for watch in self._watches))
+            metrics["engine/probe_unjudged"] = float(max(watch.unjudged for watch in self._watches.values()))
         error = PolicyModule.of(pl_module).policy.update_error()
         if error is not None:
             metrics["engine/update_error"] = error
         pl_module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
     def _sync(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Freshness]:
-        """Update the engine and probe it; on every rank, because all gather the weights, and compute, together."""
+        """Update the engine and have it examined; on every rank, because all gather the weights, and judge, together.
+
+        Returns:
+            What the examinations found, on global rank 0; of replicas that are examined later, at the next sync.
+        """
         module = PolicyModule.of(pl_module)
         if self.colocated:  # before rank 0 wakes the engines of all the GPUs
             torch.cuda.empty_cache()
             trainer.strategy.barrier()
         tensors = module.policy.checkpoint_tensors()
         probes = self.probe_every > 0 and module.policy_version % self.probe_every == 0
-        asked: list[list[Trajectory]] = []
+        update: Future[None] | None = None
+        last, self._exam = self._exam, None
         if trainer.is_global_zero:
-            runtime = runtime_of(trainer)
-            runtime.update_weights(tensors, module.policy_version)
-            if probes:
-                asked = self._ask(runtime, module)
+            self._exam = self._prepare(trainer, module) if probes else None
+            update = runtime_of(trainer).begin_update(tensors, module.policy_version, self._exam)
         else:
             for _ in tensors:
                 pass
-        return self._judge(trainer.strategy.broadcast(asked), module) if probes else []
+        if probes:
+            self._judge(trainer, module, update)
+        self._finish(trainer, update)
+        return [found for exam in (last, self._exam) if exam is not None for found in exam.unread()]
 
-    def _ask(self, runtime: RolloutRuntime, module: PolicyModule) -> list[list[Trajectory]]:
-        """Return what every replica answers."""
+    def _prepare(self, trainer: L.Trainer, module: PolicyModule) -> Exam:
         requests = questions(module.policy.chat, self.probe_tokens, module.temperature)
-        replicas = runtime.run(ask(runtime.engine, requests))
-        return [list(map(probe_trajectory, requests, responses)) for responses in replicas]
-
-    def _judge(self, asked: list[list[Trajectory]], module: PolicyModule) -> list[Freshness]:
-        """Return how fresh every replica is, and stop the run if one is not."""
-        if len(self._watches) != len(asked):
-            self._watches = [Watch() for _ in asked]
         tolerance = self.tolerance or TOLERANCES[module.policy.dtype]
-        probed = []
-        for number, (watch, replica) in enumerate(zip(self._watches, asked, strict=True)):
-            found = watch.judge(_answers(replica, module))
-            found.check(tolerance, "the engine" if len(asked) == 1 else f"engine {number} of the fleet")
-            probed.append(found)
-        return probed
+        return Exam(requests, tolerance, self._watches, fleet=len(runtime_of(trainer).engine.replicas) > 1)
 
+    def _judge(self, trainer: L.Trainer, module: PolicyModule, update: Future[None] | None) -> None:
+        """Have all ranks judge what the first replica answers."""
+        asked: list[Trajectory] = []
+        if self._exam is not None and update is not None:
+            responses = self._exam.first_answers(update)
+            asked = list(map(probe_trajectory, self._exam.requests, responses))
+        asked = trainer.strategy.broadcast(asked)
+        opinions = module.sampled_logprobs(asked) if asked else []
+        if self._exam is not None and asked:
+            self._exam.judge(opinions)
 
-def _answers(probes: Sequence[Trajectory], module: PolicyModule) -> list[Answer]:
-    opinions = module.sampled_logprobs(probes)
-    return [
-        Answer(step.response_ids, step.sampler_logprobs, tuple(opinion))
-        for (step,), opinion in zip((probe.steps for probe in probes), opinions, strict=True)
-    ]
+    def _finish(self, trainer: L.Trainer, update: Future[None] | None) -> None:
+        """Wait for the engine, and stop every rank if it does not serve the policy."""
+        error = None if update is None else update.exception()
+        told: str | None = trainer.strategy.broadcast(None if error is None else str(error))
+        if error is not None:
+            raise error
+        if told is not None:
+            raise WeightSyncError(told)

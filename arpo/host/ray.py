@@ -21,8 +21,9 @@ MAX_CALLS_IN_FLIGHT = 1000
 """Calls that an actor works on at the same time; Ray holds back the others."""
 OBJECT_STORE_BYTES = 200 * 2**20
 """Room for some hundred 1080p screenshots on their way; small ones never enter the store."""
-WEIGHTS_BYTES = 4 * 2**30
-"""Room for the largest tensors of a model on their way to the engines: the embedding of a 7B is 2 GiB in float32."""
+WEIGHTS_BYTES = 32 * 2**30
+"""Room for the policy's weights, which stay there for engines that follow or are started again: 15.2 GiB for a 7B in
+bfloat16. Ray writes to disk what exceeds the room."""
 
 
 class RayRuntime:

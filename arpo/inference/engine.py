@@ -1,8 +1,9 @@
 """The inference protocol: prompts with images in, sampled ids and their log-probabilities out."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -73,6 +74,21 @@ class Sampler(Protocol):
         ...
 
 
+Examine = Callable[[int, Sampler], Awaitable[None]]
+"""The examination of a replica, by its number, between its update and its first request after it; raises
+`WeightSyncError` if the replica must not serve."""
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """Tensors of an update whose names and shapes are known before the first of them is read."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of every tensor, by name."""
+        ...
+
+
 class InferenceEngine(Protocol):
     """A sampler of the policy. All methods are coroutines of one event loop, and many may be in flight."""
 
@@ -87,13 +103,20 @@ class InferenceEngine(Protocol):
         """
         ...
 
-    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    async def update_weights(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None = None
+    ) -> None:
         """Adopt new weights: requests in flight finish on the old ones, new ones wait; every cache that
-        depends on weights (prefix, multimodal, encoder) is emptied.
+        depends on weights (prefix, multimodal, encoder) is emptied. Returns when the tensors may change.
 
         Args:
             tensors: Every parameter by its `transformers` checkpoint name.
             version: The policy version that later responses carry.
+            examine: The examination that each replica passes before it serves the weights; one that is restarted
+                later passes it too.
+
+        Raises:
+            WeightSyncError: If the weights are not the model's, or a replica does not pass.
         """
         ...
 
@@ -118,3 +141,34 @@ class InferenceEngine(Protocol):
     async def close(self) -> None:
         """Free every resource; idempotent."""
         ...
+
+
+def figures(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float]:
+    """Return the growth of an engine's counters with rates and shares in the place of sums.
+
+    Seconds of requests become their mean number (`in_flight`, `waiting`), tokens become `tokens_per_s`, and prompt
+    tokens and pictures the shares that came from caches (`prompt_cached`, `pictures_cached`). Everything else stays.
+
+    Args:
+        grown: By how much each counter has grown, by metric.
+        elapsed_s: Seconds in which it did.
+    """
+    found: dict[str, float] = {}
+    sums: dict[str, dict[str, float]] = defaultdict(dict)
+    for metric, value in grown.items():
+        place, _, name = metric.rpartition("/")
+        if metric.startswith("engine/") and name in _SUMS:
+            sums[place][name] = value
+        else:
+            found[metric] = value
+    for place, of in sums.items():
+        found |= {f"{place}/{rate}": of[total] / elapsed_s for total, rate in _RATES.items() if total in of}
+        for whole, share in _SHARES.items():
+            if of.get(whole):  # a share of nothing is none
+                found[f"{place}/{share}_cached"] = of[f"cached_{whole}"] / of[whole]
+    return found
+
+
+_RATES = {"in_flight_s": "in_flight", "waiting_s": "waiting", "tokens": "tokens_per_s"}
+_SHARES = {"prompt_tokens": "prompt", "pictures": "pictures"}
+_SUMS = {*_RATES, *_SHARES, *(f"cached_{name}" for name in _SHARES)}

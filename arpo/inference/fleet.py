@@ -6,38 +6,68 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import ray
 import torch
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import remove_placement_group
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError, EngineGoneError, check_at_least
+from arpo.errors import (
+    ArpoError,
+    EngineError,
+    EngineGoneError,
+    WeightSyncError,
+    check_at_least,
+    check_one_of,
+    check_positive,
+)
+from arpo.host.background import BackgroundLoop
 from arpo.host.ray import RAY
 from arpo.host.trial import before_start
-from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
-from arpo.inference.remote import Replica, shared_buckets
+from arpo.inference.engine import Examine, GenerateRequest, InferenceEngine, Response
+from arpo.inference.member import Member
+from arpo.inference.remote import Replica, Snapshot, check_gpus, placement, reserve
 from arpo.inference.router import Router
 
 log = logging.getLogger(__name__)
 
-PLACEMENT_TIMEOUT_S = 60
+START_TIMEOUT_S = 1800
+"""Seconds in which a restarted engine must have loaded its checkpoint; the first start is as long as it is."""
+MOST_LOSSES = 3
+"""Replicas that one request may see die before it is refused: it may be what kills them."""
+
+Sync = Literal["global", "rolling"]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Update:
+    snapshot: Snapshot
+    examine: Examine | None
 
 
 class FleetEngine:
     """The engine protocol on replicas of an engine, each in a Ray actor; a fleet of one is an engine elsewhere.
 
-    A conversation stays with its replica (`arpo.inference.router`). An update goes to all of them together: each
-    bucket of weights is put into Ray's object store once, and every replica of a node reads it there.
+    A conversation stays with its replica (`arpo.inference.router`). New weights are written once into Ray's object
+    store, where every replica of a node reads them and the trainer's next step does not touch them. Then each replica
+    stops taking requests, answers those it has (past `drain_s` they are asked again elsewhere, with the same seed),
+    loads in place, forgets its caches, is examined, and takes requests again. With `sync="global"` all replicas do so
+    at once and the trainer waits for them; with `rolling` at most `max_unavailable` at a time, and the trainer goes on
+    as soon as one serves the new weights: the others follow from the snapshot.
+
+    A replica that dies, or stands still for `stall_s`, loses its requests to the others. It is started again, gets the
+    current weights and its examination, and takes requests then. While no replica is there, requests wait.
+
+    Everything happens on an event loop of the fleet's own; callers may come from any other.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a line of the configuration
         self,
         make_engine: Callable[[], InferenceEngine],
         *,
@@ -45,6 +75,11 @@ class FleetEngine:
         nodes: int = 1,
         num_gpus: float = 0,
         threads: int = 1,
+        sync: Sync = "global",
+        max_unavailable: int = 1,
+        drain_s: float = 30.0,
+        stall_s: float = 120.0,
+        max_restarts: int = 3,
     ) -> None:
         """Start the actors and, in them, the engines, side by side.
 
@@ -55,183 +90,310 @@ class FleetEngine:
             num_gpus: Number of GPUs that Ray reserves for each engine and shows to it alone: 0 on a CPU, a share of
                 one, or as many as the engine's tensor parallelism needs. Ray gives the first GPUs of a node.
             threads: Number of OpenMP threads of each actor's process.
+            sync: Whether all replicas take new weights at once (`global`), or one after the other (`rolling`).
+            max_unavailable: Number of replicas that may be out at the same time, for an update or a restart, before
+                the next one goes out for its update; of `rolling` alone.
+            drain_s: Seconds in which a replica answers its requests before an update; 0: they move at once.
+            stall_s: Seconds without a sign of life after which a replica counts as gone.
+            max_restarts: Number of times in a row that a replica is started again without having answered a request.
 
         Raises:
             ConfigError: If a number is impossible, Ray has no such GPUs, or the engine refuses its own arguments.
             EngineError: If an engine cannot start.
         """
-        check_at_least(1, replicas=replicas, nodes=nodes, threads=threads)
-        check_at_least(0, num_gpus=num_gpus)
+        check_at_least(1, replicas=replicas, nodes=nodes, threads=threads, max_unavailable=max_unavailable)
+        check_at_least(0, num_gpus=num_gpus, drain_s=drain_s, max_restarts=max_restarts)
+        check_positive(stall_s=stall_s)
+        check_one_of(Sync, sync=sync)
         node_gpus = replicas * num_gpus
         node_gpus = node_gpus if node_gpus <= 1 else math.ceil(node_gpus)  # Ray takes a share of one only
         if not os.environ.get("RAY_ADDRESS"):  # a cluster has GPUs and nodes that this machine has not
-            _check_gpus(nodes, node_gpus, [torch.cuda.device_count()])
+            check_gpus(nodes, node_gpus, [torch.cuda.device_count()])
         before_start()
+        self._make_engine = make_engine
+        self._rolling = sync == "rolling"
+        self._most_out = max_unavailable if self._rolling else replicas * nodes
+        self._drain_s, self._stall_s, self._max_restarts = drain_s, stall_s, max_restarts
+        self._router = Router(replicas * nodes)
+        self._counters = Counter({"engine/moved_requests": 0, "engine/restarts": 0})
+        self._update: _Update | None = None
+        self._roll: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._writing = self._asleep = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._loop = BackgroundLoop("fleet")
         RAY.acquire().result()
         with ExitStack() as on_failure:
             on_failure.callback(lambda: RAY.release().result())
-            _check_gpus(nodes, node_gpus, [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]])
-            self._group = _reserve(nodes, node_gpus)
+            check_gpus(nodes, node_gpus, [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]])
+            self._group = reserve(nodes, node_gpus)
             if self._group is not None:
                 on_failure.callback(remove_placement_group, self._group)
-            self._replicas: list[Replica] = []
-            for node in range(nodes):
-                for _ in range(replicas):
-                    replica = Replica(threads, _placement(self._group, node, num_gpus))
-                    on_failure.callback(replica.kill)
-                    self._replicas.append(replica)
-            _run([replica.start(make_engine) for replica in self._replicas])
+            self._members: list[Member] = []
+            for number in range(replicas * nodes):
+                where = placement(self._group, number // replicas, num_gpus)
+                member = Member(number, partial(Replica, threads, where))
+                on_failure.callback(member.replica.kill)
+                self._members.append(member)
+            self._loop.start()
+            on_failure.callback(self._loop.close)
+            self._loop.run(self._start())
             on_failure.pop_all()
-        self._router = Router(len(self._replicas))
-        self._update: asyncio.Future[None] | None = None
-        self._closed = False
-        self._counters: Counter[str] = Counter()
+
+    async def _start(self) -> None:
+        await _all(member.replica.start(self._make_engine) for member in self._members)
+        for member in self._members:
+            self._spawn(self._look_after(member, member.replica))
 
     @property
     def replicas(self) -> Sequence[Replica]:
-        """The replicas that have not died, to ask each of them alone."""
-        return [self._replicas[number] for number in self._router.alive]
+        """The replicas that are not gone, to ask each of them alone."""
+        return [member.replica for member in self._members if not member.gone]
 
     async def generate(self, request: GenerateRequest) -> Response:
-        """See `InferenceEngine.generate`."""
-        if self._closed:
-            raise EngineGoneError("the engine is closed")
-        arrived = time.monotonic()
-        while self._update is not None:  # Ray keeps no order between calls of an async actor
-            await asyncio.shield(self._update)
-        number = self._router.take(request.conversation)
-        with self._counted(number, time.monotonic() - arrived):
-            return await self._replicas[number].generate(request)
-
-    @contextmanager
-    def _counted(self, number: int, waited_s: float) -> Iterator[None]:
-        """Count a request at its replica, and send none there any more when it has died."""
-        begun = time.monotonic()
-        try:
-            yield
-        except EngineGoneError:
-            self._router.remove(number)
-            raise
-        finally:
-            self._router.give_back(number)
-            place = f"engine/replica_{number}"
-            self._counters[f"{place}/requests"] += 1
-            self._counters[f"{place}/waiting_s"] += waited_s  # type: ignore[assignment]  # a Counter adds floats too
-            self._counters[f"{place}/in_flight_s"] += time.monotonic() - begun  # type: ignore[assignment]
-
-    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """See `InferenceEngine.update_weights`; host memory holds one bucket of the weights on each node at a time.
+        """See `InferenceEngine.generate`; a request that a replica cannot answer any more is asked elsewhere.
 
         Raises:
-            WeightSyncError: If an engine did not take the weights.
+            EngineGoneError: If every replica is given up, or the fleet is closed.
         """
-        self._update = update = asyncio.get_running_loop().create_future()
-        try:
-            await self._send(tensors, version)
-        finally:
-            self._update = None
-            update.set_result(None)
+        return await self._here(self._generate(request))
 
-    async def _send(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        complete = False
-        try:
-            await self._tell(lambda replica: replica.begin_update(version))
-            for bucket in shared_buckets(tensors):
-                await self._tell(partial(Replica.feed, bucket=bucket))
-                del bucket  # before the next one is put
-            complete = True
-        finally:
-            if self._router.alive:
-                await self._tell(lambda replica: replica.end_update(complete=complete))
-
-    async def _tell(self, what: Callable[[Replica], Coroutine[Any, Any, None]]) -> None:
-        """Tell all replicas something, then raise the first error; one that has died is left out from here on.
+    async def update_weights(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None = None
+    ) -> None:
+        """See `InferenceEngine.update_weights`; waits for the end of the rolling update before.
 
         Raises:
-            EngineGoneError: If every replica is gone.
+            WeightSyncError: If an engine did not take the weights, or did not pass, now or in the update before.
+            EngineGoneError: If every replica is given up.
         """
-        numbers = self._router.alive
-        errors = await _errors(what(self._replicas[number]) for number in numbers)
-        for number, error in zip(numbers, errors, strict=True):
-            if isinstance(error, EngineGoneError):
-                log.warning("engine %d of the fleet is gone: %s", number, error)
-                self._router.remove(number)
-            elif error is not None:
-                raise error
-        if not self._router.alive:
-            why = f": {errors[-1]}" if errors else ""
-            raise EngineGoneError(f"every replica of the fleet is gone{why}")
+        await self._here(self._update_weights(tensors, version, examine))
 
     async def sleep(self) -> None:
-        """See `InferenceEngine.sleep`."""
-        await self._tell(Replica.sleep)
+        """See `InferenceEngine.sleep`; a replica that is lost meanwhile comes back with the next update."""
+        await self._here(self._sleep())
+
+    async def settle(self) -> None:
+        """Wait until every replica that is not gone serves the last update.
+
+        Raises:
+            WeightSyncError: If one of them did not take the weights, or did not pass.
+        """
+        await self._here(self._settle())
 
     def counters(self) -> dict[str, float]:
-        """Return requests, and seconds of requests in flight and before, waiting for an update, of each replica."""
-        return dict(self._counters)
+        """Return what each replica did, and how many requests were asked again and replicas started again."""
+        found: dict[str, float] = dict(self._counters)
+        for member in self._members:
+            found |= member.figures()
+        return found
 
     async def close(self) -> None:
         """See `InferenceEngine.close`."""
-        if self._closed:
+        if not self._loop.running:
             return
-        self._closed = True
         try:
-            await self._tell(Replica.close)
+            await self._here(_all(member.replica.close() for member in self._members if not member.gone))
         finally:
-            for replica in self._replicas:
-                replica.kill()
+            await asyncio.to_thread(self._loop.close)
+            for member in self._members:
+                member.replica.kill()
             if self._group is not None:
                 remove_placement_group(self._group)
             await asyncio.wrap_future(RAY.release())
 
+    # --- on the fleet's own loop ------------------------------------------------------------------------------------
 
-async def _errors(coroutines: Iterable[Coroutine[Any, Any, None]]) -> list[BaseException | None]:
-    """Wait for all of them, and return the error of each: none is left behind in mid-update."""
-    return await asyncio.gather(*coroutines, return_exceptions=True)
+    async def _here(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Return what a coroutine returns on the fleet's loop."""
+        if not self._loop.running:
+            work.close()
+            raise EngineGoneError("the engine is closed")
+        return await asyncio.wrap_future(self._loop.submit(work))
+
+    async def _generate(self, request: GenerateRequest) -> Response:
+        losses = 0
+        while True:
+            arrived = time.monotonic()
+            await self._until(lambda: bool(self._router.open))
+            member = self._members[self._router.take(request.conversation)]
+            replica = member.replica
+            try:
+                response = await member.ask(request, time.monotonic() - arrived)
+            except EngineGoneError as error:
+                self._lose(member, replica, str(error))
+                losses += 1
+                if losses == MOST_LOSSES:
+                    raise EngineError(
+                        f"{losses} replicas of the fleet died of one request, or beside it: {error}"
+                    ) from error
+                response = None
+            finally:
+                self._router.give_back(member.number)
+            if response is not None:
+                return response
+            self._counters["engine/moved_requests"] += 1
+
+    async def _update_weights(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
+    ) -> None:
+        await self._settle()
+        self._update = None  # its bytes are free before the new ones are written
+        self._writing = True
+        try:
+            # In another thread: gathering and copying the weights holds up no request.
+            snapshot = await asyncio.to_thread(Snapshot.of, tensors, version)
+        except WeightSyncError as error:
+            self._failure = error  # there are no weights for a replica that is restarted
+            raise
+        finally:
+            self._writing = self._asleep = False
+            self._tell()
+        update = self._update = _Update(snapshot, examine)
+        self._roll = roll = self._spawn(self._renew_all())
+        await self._until(
+            lambda: (
+                any(self._members[number].holds is update for number in self._router.open)
+                and (self._rolling or roll.done())
+            )
+        )
+        if roll.done():
+            self._raise_failure()
+
+    async def _renew_all(self) -> None:
+        """Bring every replica to the current weights, the least busy ones first."""
+        members = sorted(self._members, key=lambda member: member.in_flight)
+        await asyncio.gather(*(self._renew_one(member) for member in members))
+
+    async def _renew_one(self, member: Member) -> None:
+        """Bring a replica to the current weights when it may go out; one that is gone gets them when it is back."""
+        await self._until(lambda: member.gone or len(self._out()) < self._most_out)
+        if member.gone:  # and back with the current weights, or given up
+            return
+        self._router.close(member.number)
+        await self._renew(member, member.replica)
+
+    async def _renew(self, member: Member, replica: Replica) -> None:
+        """Drain a replica, give it the current weights, examine and admit it; see to it if it fails."""
+        try:
+            async with member.lock:
+                update = self._update
+                await member.drain(self._drain_s)
+                if update is not None:
+                    await member.load(update.snapshot)
+                    if update.examine is not None:
+                        await update.examine(member.number, replica)
+                if member.replica is replica and not member.gone:
+                    member.holds = update
+                    self._router.reopen(member.number)
+        except EngineError as error:
+            self._lose(member, replica, str(error))
+        except WeightSyncError as error:
+            self._give_up(member, error)
+        self._tell()
+
+    async def _settle(self) -> None:
+        if self._roll is not None:
+            await asyncio.shield(self._roll)
+        self._raise_failure()
+
+    async def _sleep(self) -> None:
+        await self._settle()
+        self._asleep = True
+        await _all(member.replica.sleep() for member in self._members if not member.gone)
+
+    # --- replicas that are gone -------------------------------------------------------------------------------------
+
+    async def _look_after(self, member: Member, replica: Replica) -> None:
+        """Watch a replica to its end."""
+        self._lose(member, replica, await member.watch(self._stall_s))
+
+    def _lose(self, member: Member, replica: Replica, reason: str) -> None:
+        """Have a replica that is gone started again, in the background; its requests go elsewhere. Idempotent."""
+        if member.gone or member.replica is not replica:
+            return
+        member.lose()
+        self._router.remove(member.number)
+        if self._failure is not None or member.failures > self._max_restarts:
+            self._give_up(member, EngineGoneError(reason))
+            return
+        log.warning("engine %d of the fleet is gone and is started again: %s", member.number, reason)
+        if not self._router.open:
+            log.warning("no engine of the fleet is left: rollouts pause until one is back")
+        self._counters["engine/restarts"] += 1
+        self._spawn(self._restart(member))
+        self._tell()
+
+    async def _restart(self, member: Member) -> None:
+        await self._until(lambda: not self._asleep)  # its memory is the trainer's now
+        replica = member.replace()
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await replica.start(self._make_engine)
+        except (ArpoError, TimeoutError) as error:
+            self._lose(member, replica, f"it did not start: {error}")
+            return
+        self._spawn(self._look_after(member, replica))
+        await self._until(lambda: not self._writing)
+        await self._renew(member, replica)
+
+    def _give_up(self, member: Member, error: ArpoError) -> None:
+        """Go on without a replica; without any, everybody who waits is told why."""
+        log.error("engine %d of the fleet is given up: %s", member.number, error)
+        member.gone = member.given_up = True
+        self._router.remove(member.number)
+        if isinstance(error, WeightSyncError):
+            self._failure = error
+        elif self._failure is None and all(other.given_up for other in self._members):
+            self._failure = EngineGoneError(
+                f"every engine of the fleet is gone: each died more than max_restarts={self._max_restarts} times in a "
+                f"row without an answer, the last one of this: {error}. Mend the cause (often it is memory: lower "
+                "max_num_seqs or gpu_memory_utilization), then go on with resume=auto"
+            )
+        self._tell()
+
+    def _out(self) -> list[Member]:
+        """Return the members that take no requests now, and will again."""
+        serving = self._router.open
+        return [member for member in self._members if member.number not in serving and not member.given_up]
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so, which it may be at once.
+
+        Raises:
+            ArpoError: If it will never be, because every replica is given up.
+        """
+        while not condition():
+            if all(member.given_up for member in self._members):
+                self._raise_failure()
+            await self._changed.wait()
+
+    def _tell(self) -> None:
+        """Have everyone who waits look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let a coroutine run in the background; an error in it stops the run at the next update."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = self._failure or task.exception()
+        self._tell()
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all of them, then raise the first error."""
-    for error in await _errors(coroutines):
-        if error is not None:
-            raise error
-
-
-def _run(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines to their end, whether or not this thread has a loop of its own."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(_all(coroutines))).result()
-
-
-def _check_gpus(nodes: int, wanted: float, available: Sequence[float]) -> None:
-    if wanted and sum(gpus >= wanted for gpus in available) < nodes:
-        there = ", ".join(f"{gpus:g}" for gpus in available)
-        raise ConfigError(
-            f"the engines want {wanted:g} GPUs on {nodes} node(s), there are {there}; see CUDA_VISIBLE_DEVICES and "
-            "RAY_ADDRESS, lower replicas or nodes, or set num_gpus=0 to run them on CPUs"
-        )
-
-
-def _reserve(nodes: int, node_gpus: float) -> PlacementGroup | None:
-    """Return a hold on the GPUs of so many nodes, None where there is nothing to hold.
-
-    Raises:
-        EngineError: If somebody else keeps them.
-    """
-    if not node_gpus:
-        return None
-    group = placement_group([{"GPU": node_gpus}] * nodes, strategy="STRICT_SPREAD")
-    if not group.wait(PLACEMENT_TIMEOUT_S):
-        remove_placement_group(group)
-        raise EngineError(
-            f"{node_gpus:g} GPUs on each of {nodes} node(s) were not free within {PLACEMENT_TIMEOUT_S} s: end the "
-            "other jobs of this Ray cluster (`ray status` shows who holds what)"
-        )
-    return group
-
-
-def _placement(group: PlacementGroup | None, node: int, num_gpus: float) -> dict[str, object]:
-    if group is None:
-        return {"scheduling_strategy": "SPREAD"}
-    where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=node)
-    return {"scheduling_strategy": where, "num_gpus": num_gpus}
+    """Wait for all of them, then raise the first error: none is left behind in mid-update."""
+    for result in await asyncio.gather(*coroutines, return_exceptions=True):
+        if result is not None:
+            raise result

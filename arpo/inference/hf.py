@@ -145,6 +145,7 @@ class HfEngine(PumpedEngine):
         self, rows: Sequence["_Row"], input_ids: Int64[Tensor, "rows tokens"], scores: Float[Tensor, "rows words"]
     ) -> Float[Tensor, "rows words"]:
         """Return scores that are 0 for the id that each row sampled, and -inf for all others."""
+        self._counts["steps"] += 1  # a batch takes as long as its longest response
         scores = scores.float().index_fill(1, self._forbidden, -torch.inf)
         # Greedy log-probabilities are of the distribution at temperature 1.
         temperatures = torch.tensor([row.temperature or 1.0 for row in rows], device=scores.device)

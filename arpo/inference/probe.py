@@ -131,21 +131,21 @@ class Watch:
 
     def __init__(self) -> None:
         self.unjudged = 0
-        self._before: Sequence[Answer] = ()
+        self._before: Sequence[Answer | None] = ()
 
     def state_dict(self) -> dict[str, Any]:
         """Return built-ins from which `of_state` makes the same watch."""
-        return {"unjudged": self.unjudged, "before": [astuple(answer) for answer in self._before]}
+        return {"unjudged": self.unjudged, "before": [answer and astuple(answer) for answer in self._before]}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Watch":
         """Return the watch that gave `state`."""
         watch = cls()
         watch.unjudged = state["unjudged"]
-        watch._before = [Answer(*map(tuple, answer)) for answer in state["before"]]
+        watch._before = [answer and Answer(*map(tuple, answer)) for answer in state["before"]]
         return watch
 
-    def judge(self, now: Sequence[Answer]) -> Freshness:
+    def judge(self, now: Sequence[Answer | None]) -> Freshness:
         """Return what the answers of a probe say, and remember them if later ones are to be compared with them."""
         found = freshness(now, self._before)
         self.unjudged = 0 if found.judged or not self._before else self.unjudged + 1
@@ -155,17 +155,18 @@ class Watch:
         return found
 
 
-def freshness(now: Sequence[Answer], before: Sequence[Answer] = ()) -> Freshness:
+def freshness(now: Sequence[Answer | None], before: Sequence[Answer | None] = ()) -> Freshness:
     """Compare the answers of a probe with the trainer's opinion, and with those of a probe before.
 
     Args:
-        now: One answer for each question.
+        now: One answer for each question; None where the trainer has no opinion.
         before: The answers of an earlier probe to the same questions; empty at the first probe.
     """
-    gaps = [gap for answer in now for gap in answer.gaps]
+    gaps = [gap for answer in now if answer is not None for gap in answer.gaps]
     nearer = [
         abs(engine - old) - abs(engine - new)
         for answer, previous in zip(now, before, strict=False)
+        if answer is not None and previous is not None
         for engine, new, old in _shared(answer, previous)
     ]
     return Freshness(fmean(gaps), max(gaps), _signed_rank(nearer), len(nearer))

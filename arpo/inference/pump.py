@@ -4,8 +4,9 @@ import asyncio
 import itertools
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from arpo.errors import ArpoError, EngineError, EngineGoneError, WeightSyncError
-from arpo.inference.engine import GenerateRequest, Response
+from arpo.inference.engine import Examine, GenerateRequest, Response, Shaped
 from arpo.models.names import HEAD, base_name
 
 log = logging.getLogger(__name__)
@@ -35,7 +37,8 @@ class _Sleep:
     pass
 
 
-_Command = tuple[GenerateRequest | _Update | _Sleep, Future[Any]]
+_Command = tuple[GenerateRequest | _Update | _Sleep, Future[Any], float]
+"""What is to be done, the future of what comes of it, and when it came."""
 
 
 class PumpedEngine(ABC):
@@ -45,7 +48,8 @@ class PumpedEngine(ABC):
     until those in flight have finished, and what came after it waits behind it, so a response is always of one
     version. Coroutines may come from any event loop. Whatever ends the thread fails everyone who waits.
 
-    A subclass sets its fields, then calls `_launch`. Its underscored methods run in the engine's thread only.
+    A subclass sets its fields, then calls `_launch`. Its underscored methods run in the engine's thread only. It adds
+    what it knows of its caches to `_counts`.
     """
 
     def __init__(self, *, max_in_flight: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -59,6 +63,7 @@ class PumpedEngine(ABC):
         self._end: EngineGoneError | None = None
         self._closing = False
         self._keys = itertools.count()
+        self._counts: Counter[str] = Counter(steps=0)
         self._ready: Future[None] = Future()
         self._ended: Future[None] = Future()
 
@@ -68,14 +73,19 @@ class PumpedEngine(ABC):
         response: Response = await self._put(request)
         return response
 
-    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    async def update_weights(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None = None
+    ) -> None:
         """See `InferenceEngine.update_weights`.
 
         Raises:
-            WeightSyncError: If the tensors are not exactly the model's; the engine is dead then.
+            WeightSyncError: If the tensors are not exactly the model's, or the engine does not pass. It is dead then,
+                unless the tensors are `Shaped`: their names and shapes are matched before any is loaded.
             EngineGoneError: If the engine is dead or closed.
         """
         await self._put(_Update(tensors, version))
+        if examine is not None:
+            await examine(0, self)
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
@@ -87,8 +97,8 @@ class PumpedEngine(ABC):
         return (self,)
 
     def counters(self) -> dict[str, float]:
-        """See `InferenceEngine.counters`."""
-        return {}
+        """Return steps and loaded tensors together, seconds that requests waited, and what the engine counts."""
+        return {f"engine/{name}": float(value) for name, value in tuple(self._counts.items())}
 
     async def close(self) -> None:
         """Free every resource; idempotent. Requests in flight fail with `EngineError`."""
@@ -108,7 +118,7 @@ class PumpedEngine(ABC):
         with self._wake:
             if self._end is not None or self._closing:
                 raise EngineGoneError(str(self._end or CLOSED)) from self._end
-            self._commands.append((order, future))
+            self._commands.append((order, future, time.monotonic()))
             self._wake.notify()
         return await asyncio.wrap_future(future)
 
@@ -134,6 +144,7 @@ class PumpedEngine(ABC):
         while (command := self._take()) is not None:
             self._obey(*command)
         if self._in_flight:
+            self._counts["steps"] += 1
             for key, response in self._step():
                 future = self._in_flight.pop(key)
                 if future.set_running_or_notify_cancel():
@@ -148,13 +159,14 @@ class PumpedEngine(ABC):
             limit = self._max_in_flight if isinstance(self._commands[0][0], GenerateRequest) else 1
             return self._commands.popleft() if len(self._in_flight) < limit else None
 
-    def _obey(self, order: GenerateRequest | _Update | _Sleep, future: Future[Any]) -> None:
+    def _obey(self, order: GenerateRequest | _Update | _Sleep, future: Future[Any], came: float) -> None:
         match order:
             case _Update():
                 self._update(order, future)
             case _Sleep():
                 self._go_to_sleep(future)
             case _:
+                self._counts["waiting_s"] += time.monotonic() - came  # type: ignore[assignment]  # floats too
                 self._admit(order, future)
 
     def _admit(self, request: GenerateRequest, future: Future[Response]) -> None:
@@ -175,13 +187,20 @@ class PumpedEngine(ABC):
         if not future.set_running_or_notify_cancel():
             return
         try:
+            if isinstance(update.tensors, Shaped):
+                match_shapes(update.tensors.shapes, self._shapes)
+        except WeightSyncError as error:  # nothing has happened yet
+            future.set_exception(error)
+            return
+        try:
             if self._asleep:
                 self._wake_weights()
-            self._load(checked(update.tensors, self._shapes))
+            self._load(self._counted(checked(update.tensors, self._shapes)))
             if self._asleep:
                 self._wake_cache()
             self._asleep = False
             self._reset_caches()
+            self._stamp(update.version)
         except Exception as error:
             failed = WeightSyncError(f"the engine did not take the weights: {error}")
             failed.__cause__ = error
@@ -189,6 +208,11 @@ class PumpedEngine(ABC):
             raise
         self._version = update.version
         future.set_result(None)
+
+    def _counted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        for named in tensors:
+            self._counts["steps"] += 1
+            yield named
 
     def _go_to_sleep(self, future: Future[None]) -> None:
         if not future.set_running_or_notify_cancel():
@@ -218,12 +242,15 @@ class PumpedEngine(ABC):
             return True
         if error is not None:
             log.error("%s", end, exc_info=error)
-        for waiting in (*self._in_flight.values(), *(future for _, future in left)):
+        for waiting in (*self._in_flight.values(), *(future for _, future, _ in left)):
             _fail(waiting, end)
         return True
 
     def _check(self, request: GenerateRequest) -> None:  # noqa: B027 - optional
         """Raise EngineError for a request that can be refused at once; runs in the caller's thread."""
+
+    def _stamp(self, version: int) -> None:  # noqa: B027 - optional
+        """Tell the library which weights it has, if it says of each token which ones made it."""
 
     def _suspend(self) -> None:  # noqa: B027 - optional
         """Free the memory of weights and caches on the device; nothing is in flight."""
@@ -303,3 +330,13 @@ def checked(
     if left and not adapter:
         some = ", ".join(sorted(left)[:3])
         raise WeightSyncError(f"{len(left)} of {len(shapes)} tensors are missing from the update: {some}, ...")
+
+
+def match_shapes(given: Mapping[str, tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that tensors of these shapes would be exactly the checkpoint's, or an adapter; see `checked`.
+
+    Raises:
+        WeightSyncError: If they would not.
+    """
+    for _ in checked(((name, torch.empty(shape, device="meta")) for name, shape in given.items()), shapes):
+        pass

@@ -1,9 +1,8 @@
-"""One replica of a fleet: an engine in a process of its own, a Ray actor, and the trainer's handle of it."""
+"""The replicas of a fleet in Ray: the GPUs that are kept for them, their processes, and the weights they share."""
 
 import asyncio
-import queue
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,24 +10,94 @@ import numpy as np
 import ray
 import torch
 from ray.exceptions import RayActorError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
-from arpo.errors import ArpoError, EngineError, EngineGoneError, WeightSyncError
+from arpo.errors import ArpoError, ConfigError, EngineError, EngineGoneError, WeightSyncError
 from arpo.host.ray import MAX_CALLS_IN_FLIGHT, worker_environment
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 
 BUCKET_BYTES = 32 * 2**20
 """A bucket is closed as soon as it holds this much; a larger tensor is a bucket of its own."""
 
+PLACEMENT_TIMEOUT_S = 60
+
 Result = TypeVar("Result")
 
 
-class Replica:
-    """The handle of an engine in an actor; every method but `kill` is a coroutine.
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A tensor as bytes, because numpy has no bfloat16; Ray shares the bytes between processes without a copy."""
 
-    Weights come as `begin_update`, one `feed` a bucket, `end_update`: the fleet puts a bucket into Ray's object store
-    once, and every replica of a node reads it there.
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    data: "np.ndarray[Any, np.dtype[np.uint8]]"
+
+    def unpack(self) -> Tensor:
+        return torch.from_numpy(self.data).view(self.dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """One version of the weights in Ray's object store, which replicas read whenever it suits them.
+
+    The store holds the bytes once a node, however many replicas read them there, until nobody holds the snapshot. It
+    writes to disk what exceeds its memory. The trainer's own tensors may change as soon as the snapshot exists.
     """
+
+    version: int
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of every tensor, by name."""
+    buckets: tuple[Any, ...]
+    """References to lists of tensors, some 32 MB each."""
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, Tensor]], version: int) -> "Snapshot":
+        """Write tensors into the object store, a bucket at a time; in order, in the caller's thread.
+
+        Raises:
+            WeightSyncError: If the tensors break off.
+        """
+        shapes: dict[str, tuple[int, ...]] = {}
+        buckets: list[Any] = []
+        bucket: list[_Packed] = []
+        size = 0
+        try:
+            for name, tensor in tensors:
+                data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+                bucket.append(_Packed(name, tensor.dtype, tuple(tensor.shape), data))
+                shapes[name] = tuple(tensor.shape)
+                size += data.nbytes
+                del tensor, data
+                if size >= BUCKET_BYTES:
+                    buckets.append(_put(bucket))
+                    size = 0
+        except Exception as error:
+            raise WeightSyncError("the trainer stopped in the middle of sending its weights") from error
+        if bucket:
+            buckets.append(_put(bucket))
+        return cls(version, shapes, tuple(buckets))
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors, of which the caller sees Ray's own bytes: they are read-only."""
+        for reference in self.buckets:
+            bucket = ray.get(reference)
+            while bucket:  # what was read is let go
+                packed = bucket.pop(0)
+                yield packed.name, packed.unpack()
+
+
+def _put(bucket: list[_Packed]) -> Any:
+    """Copy a bucket into the object store of this node, and let go of the original."""
+    reference = ray.put(list(bucket))
+    bucket.clear()
+    return reference
+
+
+class Replica:
+    """The handle of an engine in an actor; every method but `kill` is a coroutine."""
 
     def __init__(self, threads: int, placement: Mapping[str, object]) -> None:
         """Start the actor; `start` starts the engine in it.
@@ -55,24 +124,25 @@ class Replica:
         await _result(self._actor.start.remote(make_engine), "the engine did not start in its Ray actor")
 
     async def generate(self, request: GenerateRequest) -> Response:
-        """See `InferenceEngine.generate`.
+        """See `InferenceEngine.generate`; a caller that is cancelled cancels the request in the engine too.
 
         Raises:
             EngineGoneError: If the process has died.
         """
-        return await _result(self._actor.generate.remote(request))
+        reference = self._actor.generate.remote(request)
+        try:
+            return await _result(reference)
+        except asyncio.CancelledError:
+            ray.cancel(reference)
+            raise
 
-    async def begin_update(self, version: int) -> None:
-        """Let the engine begin an update, whose tensors follow; it waits for the requests in flight."""
-        await _result(self._actor.begin_update.remote(version))
+    async def load(self, snapshot: Snapshot) -> None:
+        """Let the engine adopt a snapshot; it answers the requests in flight first."""
+        await _result(self._actor.load.remote(snapshot))
 
-    async def feed(self, bucket: object) -> None:
-        """Hand a bucket over by its reference in the object store; returns when the engine has read it."""
-        await _result(self._actor.feed.remote(bucket))
-
-    async def end_update(self, *, complete: bool) -> None:
-        """End the update and raise what went wrong; one that is not complete fails."""
-        await _result(self._actor.end_update.remote(complete))
+    async def pulse(self) -> dict[str, float]:
+        """Return the engine's counters; a process that stands still does not answer."""
+        return await _result(self._actor.pulse.remote())
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
@@ -83,7 +153,7 @@ class Replica:
         await _result(self._actor.close.remote())
 
     def kill(self) -> None:
-        """End the actor's process; idempotent."""
+        """End the actor's process, be it stopped or not; idempotent."""
         ray.kill(self._actor)
 
 
@@ -105,8 +175,6 @@ class _Host:
     _engine: InferenceEngine
 
     def __init__(self) -> None:
-        self._buckets: queue.Queue[list[_Packed] | bool] = queue.Queue()
-        self._update: asyncio.Future[None] | None = None
         # What Ray shares is read-only, and loading only reads it.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
@@ -121,75 +189,55 @@ class _Host:
     async def generate(self, request: GenerateRequest) -> Response:
         return await self._engine.generate(request)
 
+    async def load(self, snapshot: Snapshot) -> None:
+        # On a loop of its own: an engine may read the tensors right there, and would block the one that answers.
+        await asyncio.to_thread(lambda: asyncio.run(self._engine.update_weights(snapshot, snapshot.version)))
+
+    async def pulse(self) -> dict[str, float]:
+        return self._engine.counters()
+
     async def sleep(self) -> None:
         await self._engine.sleep()
-
-    async def begin_update(self, version: int) -> None:
-        # On a loop of its own: an engine may read the tensors right there, and would block the loop that feeds them.
-        work = asyncio.to_thread(lambda: asyncio.run(self._engine.update_weights(self._received(), version)))
-        self._update = asyncio.ensure_future(work)
-
-    async def feed(self, bucket: "list[_Packed]") -> None:
-        self._buckets.put(bucket)
-        while self._buckets.unfinished_tasks and self._update is not None and not self._update.done():
-            await asyncio.sleep(0.001)
-
-    async def end_update(self, complete: bool) -> None:
-        self._buckets.put(complete)
-        try:
-            if self._update is not None:
-                await self._update
-        finally:
-            self._buckets = queue.Queue()
 
     async def close(self) -> None:
         await self._engine.close()
 
-    def _received(self) -> Iterator[tuple[str, Tensor]]:
-        while not isinstance(bucket := self._buckets.get(), bool):
-            while bucket:  # what was read is let go: Ray frees a bucket when nobody looks at it
-                packed = bucket.pop(0)
-                yield packed.name, packed.unpack()
-            del packed
-            self._buckets.task_done()
-        if not bucket:
-            raise WeightSyncError("the trainer stopped in the middle of sending its weights")
 
+def check_gpus(nodes: int, wanted: float, available: Sequence[float]) -> None:
+    """Check that there are so many nodes with so many GPUs.
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """A tensor as bytes, because numpy has no bfloat16; Ray shares the bytes between processes without a copy."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    data: "np.ndarray[Any, np.dtype[np.uint8]]"
-
-    def unpack(self) -> Tensor:
-        return torch.from_numpy(self.data).view(self.dtype).reshape(self.shape)
-
-
-def shared_buckets(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[Any]:
-    """Yield references to tensors in Ray's object store, some 32 MB each; read once, in order, in the caller's thread.
-
-    Only one bucket exists at a time if the caller drops each reference before it asks for the next one.
+    Raises:
+        ConfigError: If there are not.
     """
-    bucket: list[_Packed] = []
-    size = 0
-    for name, tensor in tensors:
-        data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        bucket.append(_Packed(name, tensor.dtype, tuple(tensor.shape), data))
-        size += data.nbytes
-        del tensor, data
-        if size >= BUCKET_BYTES:
-            yield _put(bucket)
-            size = 0
-    if bucket:
-        yield _put(bucket)
+    if wanted and sum(gpus >= wanted for gpus in available) < nodes:
+        there = ", ".join(f"{gpus:g}" for gpus in available)
+        raise ConfigError(
+            f"the engines want {wanted:g} GPUs on {nodes} node(s), there are {there}; see CUDA_VISIBLE_DEVICES and "
+            "RAY_ADDRESS, lower replicas or nodes, or set num_gpus=0 to run them on CPUs"
+        )
 
 
-def _put(bucket: list[_Packed]) -> Any:
-    """Copy a bucket into the object store of this node, and let go of the original."""
-    reference = ray.put(bucket)
-    bucket.clear()
-    return reference
+def reserve(nodes: int, node_gpus: float) -> PlacementGroup | None:
+    """Return a hold on the GPUs of so many nodes, None where there is nothing to hold.
+
+    Raises:
+        EngineError: If somebody else keeps them.
+    """
+    if not node_gpus:
+        return None
+    group = placement_group([{"GPU": node_gpus}] * nodes, strategy="STRICT_SPREAD")
+    if not group.wait(PLACEMENT_TIMEOUT_S):
+        remove_placement_group(group)
+        raise EngineError(
+            f"{node_gpus:g} GPUs on each of {nodes} node(s) were not free within {PLACEMENT_TIMEOUT_S} s: end the "
+            "other jobs of this Ray cluster (`ray status` shows who holds what)"
+        )
+    return group
+
+
+def placement(group: PlacementGroup | None, node: int, num_gpus: float) -> dict[str, object]:
+    """Return the options of Ray's by which an actor gets its GPUs on a node."""
+    if group is None:
+        return {"scheduling_strategy": "SPREAD"}
+    where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=node)
+    return {"scheduling_strategy": where, "num_gpus": num_gpus}

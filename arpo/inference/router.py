@@ -19,6 +19,9 @@ class Router:
     again, up to fifteen screenshots and 40,000 tokens, while its own requests wait. Staying is cheap, because batched
     requests are answered nearly as fast as single ones. So small differences, which come and go, must move nothing.
 
+    While a replica is out for an update, its conversations ask elsewhere and then come back. They find no cache at
+    home, but the update empties the caches of their hosts as well, and so the load stays spread.
+
     Args:
         replicas: How many there are; they are numbered from 0.
 
@@ -29,13 +32,15 @@ class Router:
     def __init__(self, replicas: int) -> None:
         check_at_least(1, replicas=replicas)
         self._in_flight = dict.fromkeys(range(replicas), 0)
+        self._open = set(self._in_flight)
+        self._gone: set[int] = set()
         self._homes: OrderedDict[str, int] = OrderedDict()
         self._guests: Counter[int] = Counter()
 
     @property
-    def alive(self) -> list[int]:
+    def open(self) -> list[int]:
         """The replicas that take requests."""
-        return list(self._in_flight)
+        return sorted(self._open)
 
     def take(self, conversation: str = "") -> int:
         """Return the replica for the next request of a conversation, and count the request until `give_back`.
@@ -44,29 +49,38 @@ class Router:
             conversation: Its name; requests without one have no home.
 
         Raises:
-            EngineGoneError: If every replica is gone.
+            EngineGoneError: If no replica takes requests.
         """
-        if not self._in_flight:
-            raise EngineGoneError("every replica of the fleet is gone")
-        home = self._homes.pop(conversation, None)
+        if not self._open:
+            raise EngineGoneError("no replica of the fleet takes requests")
+        home = self._homes.get(conversation)
         chosen = self._choose(home)
-        if conversation:
+        if conversation and (home is None or home in self._open or home in self._gone):
             self._settle(conversation, home, chosen)
         self._in_flight[chosen] += 1
         return chosen
 
     def give_back(self, replica: int) -> None:
-        """Count a request as answered."""
-        if replica in self._in_flight:
-            self._in_flight[replica] -= 1
+        """Count a request as answered, or as called back."""
+        self._in_flight[replica] -= 1
+
+    def close(self, replica: int) -> None:
+        """Send nothing to a replica until `reopen`; its conversations are guests elsewhere, and come back."""
+        self._open.discard(replica)
 
     def remove(self, replica: int) -> None:
-        """Send nothing to a replica any more; its conversations find another home. Idempotent."""
-        self._in_flight.pop(replica, None)
+        """Send nothing to a replica whose caches are gone; its conversations find another home. Idempotent."""
+        self.close(replica)
+        self._gone.add(replica)
+
+    def reopen(self, replica: int) -> None:
+        """Send requests to a replica again, or to the one that came in its place."""
+        self._gone.discard(replica)
+        self._open.add(replica)
 
     def _choose(self, home: int | None) -> int:
-        least = min(self._in_flight, key=lambda replica: (self._in_flight[replica], self._guests[replica]))
-        if home in self._in_flight and self._in_flight[home] <= 2 * self._in_flight[least] + SLACK:
+        least = min(self._open, key=lambda replica: (self._in_flight[replica], self._guests[replica], replica))
+        if home in self._open and self._in_flight[home] <= 2 * self._in_flight[least] + SLACK:
             return home
         return least
 
@@ -74,7 +88,8 @@ class Router:
         if home is not None:
             self._guests[home] -= 1
         self._guests[chosen] += 1
-        self._homes[conversation] = chosen  # at the end: the first one is that which was silent the longest
+        self._homes[conversation] = chosen
+        self._homes.move_to_end(conversation)  # the first one is that which was silent the longest
         if len(self._homes) > MOST_HOMES:
             _, forgotten = self._homes.popitem(last=False)
             self._guests[forgotten] -= 1

@@ -146,6 +146,7 @@ class VllmEngine(PumpedEngine):
             from vllm.v1.engine.llm_engine import LLMEngine
 
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._arguments))
+        self._stamp(0)
         torch.set_num_threads = set_num_threads
 
     def _add(self, key: str, request: GenerateRequest) -> None:
@@ -166,6 +167,9 @@ class VllmEngine(PumpedEngine):
             self._engine.add_request(key, rendered, self._sampling(request), lora_request=self._adapter)
         except (VLLMValidationError, ValueError, OSError, SyntaxError) as error:  # the last two: Pillow, broken PNG
             raise EngineError(f"vLLM refused the request: {error}") from error
+        if (pictures := self._engine.renderer.stat_mm_cache()) is not None:
+            self._counts["pictures"] += pictures.queries
+            self._counts["cached_pictures"] += pictures.hits
 
     def _sampling(self, request: GenerateRequest) -> Any:
         from vllm import SamplingParams
@@ -196,7 +200,13 @@ class VllmEngine(PumpedEngine):
         completion = output.outputs[0]
         ids = tuple(completion.token_ids)
         logprobs = tuple(words[token].logprob for words, token in zip(completion.logprobs, ids, strict=True))
-        return output.request_id, Response(ids, logprobs, completion.finish_reason, self._version)
+        self._counts["prompt_tokens"] += len(output.prompt_token_ids)
+        self._counts["cached_prompt_tokens"] += output.num_cached_tokens or 0
+        oldest = min(int(span.version) for span in completion.weight_versions)  # vLLM's own record
+        return output.request_id, Response(ids, logprobs, completion.finish_reason, oldest)
+
+    def _stamp(self, version: int) -> None:
+        self._engine.set_weight_version(str(version))
 
     def _abort(self, key: str) -> None:
         self._engine.abort_request([key])

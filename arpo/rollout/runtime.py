@@ -11,11 +11,11 @@ from torch import Tensor
 from arpo.agent.prompt import Prompt
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError
+from arpo.host.background import BackgroundLoop
 from arpo.host.heartbeat import still
-from arpo.inference.engine import InferenceEngine
+from arpo.inference.engine import Examine, InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
-from arpo.rollout.flow.background import BackgroundLoop
 from arpo.rollout.flow.signal import Signal
 from arpo.rollout.flow.watch import Watch
 from arpo.rollout.meter import Meter
@@ -152,10 +152,12 @@ class RolloutRuntime:
 
     def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Send the engine new weights; blocks until it serves them."""
-        self._loop.run(self._update_weights(tensors, version))
+        self._loop.run(self._update_weights(tensors, version, None))
 
-    async def _update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        await self.engine.update_weights(tensors, version)
+    async def _update_weights(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
+    ) -> None:
+        await self.engine.update_weights(tensors, version, examine)
         self.policy_version = version
         self.runner.activity.beat()
         self.changed.notify()
@@ -163,6 +165,12 @@ class RolloutRuntime:
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T]":
         """Begin a coroutine on the loop of engine and environments, and return the future of its result."""
         return self._loop.submit(coroutine)
+
+    def begin_update(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
+    ) -> concurrent.futures.Future[None]:
+        """Begin to send the engine new weights, and return at once."""
+        return self._loop.submit(self._update_weights(tensors, version, examine))
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Return what a coroutine returns on the loop of engine and environments."""

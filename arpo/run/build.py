@@ -148,6 +148,11 @@ def _check_layout(cfg: DictConfig) -> None:
             f"rollout.settings.max_policy_lag={lag} lets rollouts go on during an update, when the engines of "
             "layout=colocated sleep: take layout=split, or max_policy_lag=0"
         )
+    if cfg.engine.get("sync") == "rolling" and lag == 0:
+        raise ConfigError(
+            "engine.sync=rolling lets engines answer with the weights of before while others have new ones: set "
+            "rollout.settings.max_policy_lag to 1 or more, or engine.sync=global"
+        )
 
 
 def _check_engines(cfg: DictConfig, on_node: int) -> None:

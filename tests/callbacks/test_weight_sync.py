@@ -1,6 +1,7 @@
 """Weight sync: when the engine gets weights, what it is asked afterwards, and that a forgotten cache is caught."""
 
 import asyncio
+from functools import partial
 
 import lightning as L
 import pytest
@@ -33,9 +34,9 @@ class LoggedEngine(ScriptedEngine):
         self.events.append((what, self.policy_version))
         return await super().generate(request)
 
-    async def update_weights(self, tensors, version):
-        await super().update_weights(tensors, version)
+    async def update_weights(self, tensors, version, examine=None):
         self.events.append(("update", version))
+        await super().update_weights(tensors, version, examine)
 
     async def sleep(self):
         await super().sleep()
@@ -70,10 +71,14 @@ class Fleet:
         self.replicas = engines
         self.generate = engines[0].generate
 
-    async def update_weights(self, tensors, version):
+    async def update_weights(self, tensors, version, examine=None):
         read = list(tensors)
-        for engine in self.replicas:
-            await engine.update_weights(read, version)
+        for number, engine in enumerate(self.replicas):
+            await engine.update_weights(read, version, examine and partial(self.examined, number, examine))
+
+    @staticmethod
+    async def examined(number, examine, _, engine):
+        await examine(number, engine)
 
     def counters(self):
         return {"engine/replica_0/requests": float(len(self.replicas[0].requests))}

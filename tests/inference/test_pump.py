@@ -107,6 +107,29 @@ def test_no_more_requests_run_than_allowed(closing: Any) -> None:
     assert engine.most <= 2
 
 
+class Shapes(list[tuple[str, torch.Tensor]]):
+    """Tensors that say their shapes beforehand."""
+
+    shapes = {"model.norm.weight": (4,), "visual.merger.weight": (3, 4)}  # noqa: RUF012
+
+
+def test_names_and_shapes_are_matched_before_any_tensor_is_loaded_and_the_engine_goes_on(closing: Any) -> None:
+    engine = closing(ListEngine())
+    engine._shapes = SHAPES
+    with pytest.raises(WeightSyncError, match=r"'visual.merger.weight' is \(3, 4\)"):
+        asyncio.run(engine.update_weights(Shapes(), 1))
+    assert "load" not in engine.events
+    assert asyncio.run(engine.generate(ask())).policy_version == 0
+
+
+def test_steps_and_waiting_are_counted(closing: Any) -> None:
+    engine = closing(ListEngine(max_in_flight=1))
+    together(*(engine.generate(ask(3)) for _ in range(2)))
+    counters = engine.counters()
+    assert counters["engine/steps"] == 6
+    assert counters["engine/waiting_s"] > 0
+
+
 def test_an_update_is_loaded_between_requests_and_caches_are_reset_after_it(closing: Any) -> None:
     engine = closing(ListEngine())
     engine.go.clear()

@@ -50,14 +50,29 @@ def test_a_conversation_moves_when_its_replica_is_gone():
     router.remove(home)
     router.remove(home)
     router.give_back(home)  # the request that was there when it died
-    assert router.alive == [1 - home]
+    assert router.open == [1 - home]
     assert [router.take("a"), router.take("b")] == [1 - home, 1 - home]
+    for _ in range(2):
+        router.give_back(1 - home)
+    router.reopen(home)  # another one came in its place
+    assert router.take("a") == 1 - home
+
+
+def test_a_conversation_comes_home_when_its_replica_was_out_for_an_update():
+    router = Router(2)
+    home = router.take("a")
+    router.give_back(home)
+    router.close(home)
+    assert router.take("a") == 1 - home
+    router.give_back(1 - home)
+    router.reopen(home)
+    assert router.take("a") == home
 
 
 def test_without_replicas_there_is_nobody_to_ask():
     router = Router(1)
     router.remove(0)
-    with pytest.raises(EngineGoneError, match="every replica"):
+    with pytest.raises(EngineGoneError, match="no replica of the fleet"):
         router.take("a")
     with pytest.raises(ConfigError, match="replicas must be at least 1, got 0"):
         Router(0)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from arpo.inference.engine import figures
 from arpo.rollout.meter import Meter
 from arpo.rollout.sampler import TaskRequest
 from arpo.types import Group, Trajectory
@@ -116,6 +117,10 @@ class Window:
         environment reset, acted or judged.
         """
         grown = {name: value - before.counters.get(name, 0.0) for name, value in self.counters.items()}
-        time_s = max(self.at - before.at, 1e-9) * environments
+        elapsed_s = max(self.at - before.at, 1e-9)
+        time_s = elapsed_s * environments
         acting_s = sum(grown.get(name, 0.0) for name in ACTING)
-        return grown | {"env/leased": grown.get("env/busy_s", 0.0) / time_s, "env/acting": acting_s / time_s}
+        return figures(grown, elapsed_s) | {
+            "env/leased": grown.get("env/busy_s", 0.0) / time_s,
+            "env/acting": acting_s / time_s,
+        }

@@ -1,0 +1,117 @@
+"""A fake engine for an actor, whose requests and updates wait for files, so that a test decides when they end."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from arpo.errors import EngineGoneError
+from arpo.inference.engine import GenerateRequest, Response, Sampling
+
+KILLS = 13
+"""The prompt that ends the process."""
+WEDGES = 14
+"""The prompt after which the first engine that gets it takes no step any more, though its process answers."""
+DIES = 15
+"""The prompt after which the first engine that gets it is dead in a process that lives, as for want of memory."""
+
+
+class Gated:
+    """Answers with its process and the sum of its weights. The prompt (1, n) waits for the file `open_n`.
+
+    It leaves a file for each thing that begins, and a line in `answers` for each request that it answers.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.total = 0.0
+        self.version = 0
+        self.steps = 0
+        self.dead = self.wedged = False
+        self.note("starts")
+        if (directory / "no_more_starts").exists():
+            raise EngineGoneError("scripted not to start")
+
+    def note(self, event: str) -> None:
+        with (self.directory / "events").open("a") as file:
+            file.write(f"{time.monotonic()} {os.getpid()} {event}\n")
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        what, *number = request.prompt_ids
+        if what == KILLS:
+            os._exit(1)
+        self.dead = self.dead or (what == DIES and self.first("died"))
+        if self.dead:
+            raise EngineGoneError("the engine is dead: OutOfMemoryError")
+        self.note(f"asked {request.sampling.seed}")
+        if what == WEDGES and self.first("wedged"):
+            self.wedged = True
+            await asyncio.Event().wait()
+        if number:
+            await self.wait(f"open_{number[0]}", request.sampling.seed)
+        self.steps += 1
+        self.note(f"answered {request.sampling.seed} by {self.version}")
+        return Response((os.getpid(),), (self.total,), "stop", self.version)
+
+    def first(self, what: str) -> bool:
+        """Whether it happens to this engine, and to none before."""
+        first = not (self.directory / what).exists()
+        (self.directory / what).touch()
+        return first
+
+    async def wait(self, name: str, seed: int) -> None:
+        try:
+            while not (self.directory / name).exists():
+                self.steps += not self.wedged
+                await asyncio.sleep(0.002)
+        except asyncio.CancelledError:
+            self.note(f"cancelled {seed}")
+            raise
+
+    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        self.note(f"loads {version}")
+        if (self.directory / "die_in_load").exists():
+            (self.directory / "die_in_load").unlink()
+            os._exit(1)
+        while (self.directory / "hold_load").exists():
+            await asyncio.sleep(0.002)
+        self.total = sum(float(tensor.sum()) for _, tensor in tensors)
+        self.version = version
+        self.note(f"loaded {version}")
+
+    async def sleep(self) -> None:
+        self.note("sleeps")
+
+    def counters(self) -> dict[str, float]:
+        return {"engine/steps": float(self.steps), "engine/prompt_tokens": 4.0, "engine/cached_prompt_tokens": 3.0}
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+def events(directory: Path, word: str = "") -> list[tuple[float, int, str]]:
+    """Time, process and text of everything that began with this word."""
+    lines = (directory / "events").read_text().splitlines() if (directory / "events").exists() else []
+    parsed = [line.split(" ", 2) for line in lines]
+    return [(float(at), int(pid), event) for at, pid, event in parsed if event.startswith(word)]
+
+
+def ask(seed: int, *prompt: int, conversation: str = "") -> GenerateRequest:
+    """A request that its seed names."""
+    return GenerateRequest(prompt or (1,), (), Sampling(seed=seed), conversation)
+
+
+def weights(value: float) -> Iterator[tuple[str, Tensor]]:
+    yield "weight", torch.full((4,), value)
+
+
+async def seen(directory: Path, word: str, count: int = 1, timeout_s: float = 60) -> list[tuple[float, int, str]]:
+    """Wait until something has happened so often."""
+    async with asyncio.timeout(timeout_s):
+        while len(found := events(directory, word)) < count:
+            await asyncio.sleep(0.005)
+    return found

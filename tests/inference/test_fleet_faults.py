@@ -1,0 +1,194 @@
+"""Real faults of a fleet's processes: what they were asked is answered elsewhere, once, and another one comes."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from arpo.errors import EngineError, EngineGoneError
+from arpo.inference.engine import Response, Sampler
+from arpo.inference.fleet import FleetEngine
+from tests.inference.gated import DIES, KILLS, WEDGES, Gated, ask, events, seen, weights
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+STALL_S = 6
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FleetEngine, Path]]:
+    directory = tmp_path_factory.mktemp("fleet")
+    fleet = FleetEngine(partial(Gated, directory), replicas=2, sync="rolling", stall_s=STALL_S)
+    yield fleet, directory
+    asyncio.run(fleet.close())
+
+
+@pytest.fixture
+def directory(started: tuple[FleetEngine, Path]) -> Path:
+    return started[1]
+
+
+@pytest.fixture
+def fleet(started: tuple[FleetEngine, Path]) -> FleetEngine:
+    """Two replicas that serve version 1, and an empty directory."""
+    fleet, directory = started
+    asyncio.run(whole(fleet))
+    asyncio.run(fleet.update_weights(weights(1.0), 1))
+    asyncio.run(fleet.settle())
+    for file in directory.iterdir():
+        file.unlink()
+    return fleet
+
+
+async def whole(fleet: FleetEngine, replicas: int = 2) -> None:
+    """Wait until every replica serves."""
+    async with asyncio.timeout(120):
+        while len(fleet._router.open) < replicas:
+            await asyncio.sleep(0.02)
+
+
+async def asked(fleet: FleetEngine, directory: Path, seed: int = 1) -> tuple["asyncio.Task[Response]", int]:
+    """A request that waits in a replica, and the replica's process."""
+    request = asyncio.create_task(fleet.generate(ask(seed, 1, 7, conversation="a")))
+    return request, (await seen(directory, f"asked {seed}"))[0][1]
+
+
+def grown(fleet: FleetEngine, before: dict[str, float], name: str) -> float:
+    return fleet.counters()[name] - before.get(name, 0)
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_the_requests_of_a_replica_that_dies_or_stands_still_are_answered_elsewhere_and_counted_once(
+    fleet: FleetEngine, directory: Path, fault: signal.Signals
+) -> None:
+    before = fleet.counters()
+
+    async def scene() -> None:
+        request, pid = await asked(fleet, directory)
+        os.kill(pid, fault)
+        again = await seen(directory, "asked 1", count=2)
+        assert again[1][1] != pid
+        assert not request.done()
+        (directory / "open_7").touch()
+        response = await request
+        assert response.token_ids == (again[1][1],)
+        assert response.policy_version == 1
+        await whole(fleet)
+
+    asyncio.run(scene())
+    assert len(events(directory, "answered 1 ")) == 1
+    assert sum(grown(fleet, before, f"engine/replica_{n}/requests") for n in range(2)) == 1
+    assert grown(fleet, before, "engine/moved_requests") == 1
+    assert grown(fleet, before, "engine/restarts") == 1
+
+
+@pytest.mark.parametrize("prompt", [WEDGES, DIES], ids=["wedged", "out of memory"])
+def test_an_engine_that_is_dead_in_a_process_that_lives_is_replaced_too(
+    fleet: FleetEngine, directory: Path, prompt: int
+) -> None:
+    before = fleet.counters()
+
+    async def scene() -> None:
+        request, pid = await asked(fleet, directory)
+        breaks = asyncio.create_task(fleet.generate(ask(2, prompt, conversation="a")))
+        again = await seen(directory, "asked 1", count=2)
+        assert again[1][1] != pid
+        (directory / "open_7").touch()
+        assert (await request).token_ids == (await breaks).token_ids == (again[1][1],)
+        await whole(fleet)
+
+    asyncio.run(scene())
+    assert len(events(directory, "answered 1 ")) == 1
+    assert grown(fleet, before, "engine/restarts") == 1
+
+
+def test_a_replica_that_was_restarted_gets_the_current_weights_and_its_exam_before_its_first_request(
+    fleet: FleetEngine, directory: Path
+) -> None:
+    """The engine that comes back loads its checkpoint, which is version 0."""
+    story: list[tuple[int, int]] = []
+
+    async def examine(number: int, replica: Sampler) -> None:
+        response = await replica.generate(ask(1000))
+        story.append((response.token_ids[0], response.policy_version))
+
+    async def scene() -> None:
+        await fleet.update_weights(weights(3.0), 5, examine)
+        await fleet.settle()
+        request, pid = await asked(fleet, directory)
+        os.kill(pid, signal.SIGKILL)
+        (directory / "open_7").touch()
+        assert (await request).policy_version == 5
+        await whole(fleet)
+        served = {(await fleet.generate(ask(seed, conversation=str(seed)))).token_ids[0] for seed in range(10, 30)}
+        (new,) = (process for _, process, _ in events(directory, "starts"))
+        assert new in served
+        assert story[2:] == [(new, 5)]  # its own exam, with the new weights
+        of_new = [event for _, process, event in events(directory) if process == new]
+        assert of_new[:4] == ["starts", "loads 5", "loaded 5", "asked 1000"]
+        assert not [event for event in of_new if event.startswith("answered") and not event.endswith(" by 5")]
+
+    asyncio.run(scene())
+
+
+def test_an_update_during_which_a_replica_dies_reaches_the_others_and_the_new_one(
+    fleet: FleetEngine, directory: Path
+) -> None:
+    async def scene() -> None:
+        (directory / "die_in_load").touch()
+        await fleet.update_weights(weights(2.0), 2)
+        assert (await fleet.generate(ask(1))).policy_version == 2
+        await fleet.settle()
+        await whole(fleet)
+        versions = {(await fleet.generate(ask(seed, conversation=str(seed)))).policy_version for seed in range(10, 30)}
+        assert versions == {2}
+
+    asyncio.run(scene())
+    assert len(events(directory, "starts")) == 1
+
+
+def test_while_every_replica_is_gone_requests_wait_and_then_go_on(fleet: FleetEngine, directory: Path) -> None:
+    async def scene() -> None:
+        requests = [asyncio.create_task(fleet.generate(ask(n, 1, 7, conversation=str(n)))) for n in range(4)]
+        processes = {pid for _, pid, _ in await seen(directory, "asked", count=4)}
+        assert len(processes) == 2
+        for pid in processes:
+            os.kill(pid, signal.SIGKILL)
+        await seen(directory, "starts")
+        (directory / "open_7").touch()
+        assert [(await request).policy_version for request in requests] == [1] * 4
+        await whole(fleet)
+
+    asyncio.run(scene())
+    assert sorted(event for _, _, event in events(directory, "answered")) == [f"answered {n} by 1" for n in range(4)]
+
+
+def test_a_request_that_kills_every_replica_it_meets_is_refused(fleet: FleetEngine, directory: Path) -> None:
+    async def scene() -> None:
+        with pytest.raises(EngineError, match="3 replicas of the fleet died of one request"):
+            await fleet.generate(ask(1, KILLS))
+        await whole(fleet)
+        assert (await fleet.generate(ask(2))).policy_version == 1
+
+    asyncio.run(scene())
+
+
+def test_a_fleet_whose_replicas_do_not_come_back_says_what_to_do(tmp_path: Path) -> None:
+    fleet = FleetEngine(partial(Gated, tmp_path), max_restarts=2)
+
+    async def scene() -> None:
+        (tmp_path / "no_more_starts").touch()
+        with pytest.raises(
+            EngineGoneError, match=r"max_restarts=2 times in a row.*scripted not to start.*resume=auto"
+        ):
+            await fleet.generate(ask(1, KILLS))
+        with pytest.raises(EngineGoneError, match="every engine of the fleet is gone"):
+            await fleet.update_weights(weights(1.0), 1)
+
+    asyncio.run(scene())
+    assert len(events(tmp_path, "starts")) == 1 + 2
+    asyncio.run(fleet.close())

@@ -1,0 +1,300 @@
+"""How new weights come to a fleet: one replica after the other, each examined before it serves, nothing lost."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from arpo.errors import ConfigError, EngineGoneError, WeightSyncError
+from arpo.inference.engine import Sampler
+from arpo.inference.fleet import FleetEngine
+from tests.inference.gated import Gated, ask, events, seen, weights
+
+pytestmark = pytest.mark.ray
+
+Start = Callable[..., tuple[FleetEngine, Path]]
+
+
+class Fleets:
+    """Fleets by their options, of which each is started once: an actor imports torch, which takes seconds."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._fleets: dict[str, FleetEngine] = {}
+
+    def start(self, **options: object) -> tuple[FleetEngine, Path]:
+        """A fleet as if it had just been started, and the directory of its engines."""
+        name = repr(options)
+        directory = self._directory / str(len(self._fleets))
+        if name in self._fleets:
+            directory = self._directory / str(list(self._fleets).index(name))
+            asyncio.run(self.reset(self._fleets[name]))
+            for file in directory.iterdir():
+                file.unlink()
+        else:
+            directory.mkdir(exist_ok=True)
+            self._fleets[name] = FleetEngine(
+                partial(Gated, directory), **{"replicas": 2, "sync": "rolling", **options}
+            )
+        return self._fleets[name], directory
+
+    async def reset(self, fleet: FleetEngine) -> None:
+        await fleet.update_weights(weights(0.0), 0)
+        await fleet.settle()
+
+    def close(self) -> None:
+        for fleet in self._fleets.values():
+            asyncio.run(fleet.close())
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    fleets = Fleets(tmp_path_factory.mktemp("fleets"))
+    yield fleets.start
+    fleets.close()
+
+
+async def homes(fleet: FleetEngine) -> list[int]:
+    """The processes that answer for the conversations a and b: one each."""
+    found = [(await fleet.generate(ask(900 + n, conversation=name))).token_ids[0] for n, name in enumerate("ab")]
+    assert len(set(found)) == 2
+    return found
+
+
+@pytest.mark.parametrize("wrong", [{"max_unavailable": 0}, {"drain_s": -1}, {"stall_s": 0}, {"max_restarts": -1}])
+def test_impossible_numbers_are_refused(start: Start, wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        start(**wrong)
+
+
+def test_another_way_to_sync_is_refused(start: Start) -> None:
+    with pytest.raises(ConfigError, match="sync must be one of global, rolling, got 'atomic'"):
+        start(sync="atomic")
+
+
+def test_requests_are_answered_all_through_a_rolling_update_and_none_is_lost(start: Start) -> None:
+    fleet, directory = start()
+    closed: list[int] = []
+
+    async def examine(number: int, replica: Sampler) -> None:
+        closed.append(len(fleet._router.open))
+        assert (await replica.generate(ask(1000 + number))).policy_version == 1
+
+    async def scene() -> list[int]:
+        update = asyncio.create_task(fleet.update_weights(weights(2.0), 1, examine))
+        versions = []
+        seed = 0
+        while not (update.done() and len(closed) == 2 and seed > 50):
+            versions.append((await fleet.generate(ask(seed, conversation="ab"[seed % 2]))).policy_version)
+            seed += 1
+        await update
+        await fleet.settle()
+        versions.append((await fleet.generate(ask(seed))).policy_version)
+        return versions
+
+    versions = asyncio.run(scene())
+    assert closed == [1, 1]  # at each exam the other one served
+    assert versions[0] == 0
+    assert versions[-1] == 1
+    answered = Counter(event.split()[1] for _, _, event in events(directory, "answered"))
+    assert answered == Counter([*map(str, range(len(versions))), "1000", "1001"])  # each of them once
+    first, last = events(directory, "loads"), events(directory, "loaded")
+    assert first[1][0] > last[0][0]  # the second goes out when the first is back
+
+
+def test_the_trainer_goes_on_while_a_replica_drains_and_what_it_changes_reaches_nobody(start: Start) -> None:
+    fleet, directory = start()
+    mine = torch.full((4,), 2.0)
+
+    async def scene() -> tuple[float, ...]:
+        home, other = await homes(fleet)
+        slow = asyncio.create_task(fleet.generate(ask(1, 1, 7, conversation="b")))
+        await seen(directory, "asked 1")
+        await fleet.update_weights([("weight", mine)], 1)
+        assert [pid for _, pid, _ in events(directory, "loads")] == [home]  # the busy one comes last
+        mine.fill_(-100.0)  # the next optimizer step
+        assert not slow.done()
+        (directory / "open_7").touch()
+        old = await slow
+        assert (old.token_ids, old.policy_version) == ((other,), 0)
+        await fleet.settle()
+        return (await fleet.generate(ask(2, conversation="b"))).logprobs
+
+    assert asyncio.run(scene()) == (8.0,)  # 4 x 2
+    assert not events(directory, "cancelled")
+
+
+def test_past_the_deadline_a_request_is_asked_again_elsewhere_with_its_seed_and_is_answered_once(start: Start) -> None:
+    fleet, directory = start(drain_s=0.1)
+
+    async def scene() -> None:
+        home, other = await homes(fleet)
+        slow = asyncio.create_task(fleet.generate(ask(1, 1, 7, conversation="b")))
+        await seen(directory, "asked 1")
+        await fleet.update_weights(weights(1.0), 1)
+        await seen(directory, "cancelled 1")
+        asked = await seen(directory, "asked 1", count=2)
+        assert [pid for _, pid, _ in asked] == [other, home]
+        (directory / "open_7").touch()
+        response = await slow
+        assert (response.token_ids, response.policy_version) == ((home,), 1)
+        assert len(events(directory, "answered 1 ")) == 1
+        assert fleet.counters()["engine/moved_requests"] == 1
+        assert sum(fleet.counters()[f"engine/replica_{n}/requests"] for n in range(2)) == 2 + 1
+
+    asyncio.run(scene())
+
+
+def test_at_most_so_many_replicas_are_out(start: Start) -> None:
+    fleet, directory = start(replicas=3, max_unavailable=2)
+    (directory / "hold_load").touch()
+
+    async def scene() -> None:
+        update = asyncio.create_task(fleet.update_weights(weights(1.0), 1))
+        await seen(directory, "loads", count=2)
+        for seed in range(20):
+            assert (await fleet.generate(ask(seed))).policy_version == 0
+        assert len(events(directory, "loads")) == 2
+        (directory / "hold_load").unlink()
+        await update
+        await fleet.settle()
+
+    asyncio.run(scene())
+    assert len(events(directory, "loaded 1")) == 3
+
+
+def test_a_global_update_waits_for_every_replica_and_nobody_serves_meanwhile(start: Start) -> None:
+    fleet, directory = start(sync="global")
+    (directory / "hold_load").touch()
+
+    async def scene() -> None:
+        update = asyncio.create_task(fleet.update_weights(weights(1.0), 1))
+        await seen(directory, "loads", count=2)  # both at once
+        waits = asyncio.create_task(fleet.generate(ask(1)))
+        (directory / "hold_load").unlink()
+        await update
+        assert (await waits).policy_version == 1
+
+    asyncio.run(scene())
+    assert len(events(directory, "loaded 1")) == 2
+    assert events(directory, "answered 1")[0][0] > max(at for at, _, _ in events(directory, "loaded"))
+
+
+def test_a_replica_serves_after_its_exam_and_not_before(start: Start) -> None:
+    fleet, directory = start(replicas=1)
+
+    async def scene() -> None:
+        asked, passed = asyncio.Event(), asyncio.Event()
+        here = asyncio.get_running_loop()
+
+        async def examine(number: int, replica: Sampler) -> None:
+            here.call_soon_threadsafe(asked.set)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(passed.wait(), here))
+
+        update = asyncio.create_task(fleet.update_weights(weights(1.0), 1, examine))
+        await asked.wait()
+        waits = asyncio.create_task(fleet.generate(ask(1)))
+        assert await asyncio.wait([waits, update], timeout=0.2) == (set(), {waits, update})
+        assert not events(directory, "asked 1")
+        passed.set()
+        await update
+        assert (await waits).policy_version == 1
+
+    asyncio.run(scene())
+
+
+def test_a_replica_that_does_not_pass_never_serves_and_stops_the_run_at_the_next_update(start: Start) -> None:
+    fleet, _ = start(drain_s=29)
+    failed: list[int] = []
+
+    async def examine(number: int, replica: Sampler) -> None:
+        if number == 1:
+            failed.append((await replica.generate(ask(1000))).token_ids[0])
+            raise WeightSyncError("engine 1 of the fleet is stale")
+
+    async def scene() -> None:
+        await homes(fleet)
+        await fleet.update_weights(weights(1.0), 1, examine)
+        with pytest.raises(WeightSyncError, match="engine 1 of the fleet is stale"):
+            await fleet.settle()
+        for seed in range(20):
+            response = await fleet.generate(ask(seed, conversation="b"))
+            assert response.token_ids != tuple(failed)
+            assert response.policy_version == 1
+        with pytest.raises(WeightSyncError, match="stale"):
+            await fleet.update_weights(weights(2.0), 2, examine)
+
+    asyncio.run(scene())
+
+
+def test_weights_that_break_off_reach_no_replica_and_a_closed_fleet_answers_nothing(start: Start) -> None:
+    fleet, directory = start(replicas=1, drain_s=29)
+
+    def broken() -> Iterator[tuple[str, torch.Tensor]]:
+        yield from weights(1.0)
+        raise RuntimeError("the trainer has no more memory")
+
+    with pytest.raises(WeightSyncError, match="in the middle") as caught:
+        asyncio.run(fleet.update_weights(broken(), 1))
+    assert "no more memory" in str(caught.value.__cause__)
+    assert not events(directory, "loads")
+    assert asyncio.run(fleet.generate(ask(1))).policy_version == 0
+    asyncio.run(fleet.close())
+    with pytest.raises(EngineGoneError, match="closed"):
+        asyncio.run(fleet.generate(ask(1)))
+
+
+def test_a_request_that_is_cancelled_while_no_replica_serves_disturbs_nobody(start: Start) -> None:
+    fleet, directory = start(sync="global")
+    (directory / "hold_load").touch()
+
+    async def scene() -> None:
+        update = asyncio.create_task(fleet.update_weights(weights(1.0), 1))
+        await seen(directory, "loads", count=2)
+        gone, stays = (asyncio.create_task(fleet.generate(ask(seed))) for seed in (1, 2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        (directory / "hold_load").unlink()
+        await update
+        assert (await stays).policy_version == 1
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+
+    asyncio.run(scene())
+    assert not events(directory, "asked 1")
+    assert len(asyncio.run(homes(fleet))) == 2  # both live
+
+
+def test_a_request_whose_caller_has_gone_is_cancelled_in_its_engine(start: Start) -> None:
+    fleet, directory = start(replicas=1)
+
+    async def scene() -> None:
+        gone = asyncio.create_task(fleet.generate(ask(1, 1, 7)))
+        await seen(directory, "asked 1")
+        gone.cancel()
+        await seen(directory, "cancelled 1")
+
+    asyncio.run(scene())
+
+
+def test_the_next_update_waits_for_the_roll_before(start: Start) -> None:
+    fleet, directory = start()
+
+    async def scene() -> None:
+        await homes(fleet)
+        slow = asyncio.create_task(fleet.generate(ask(1, 1, 7, conversation="b")))
+        await seen(directory, "asked 1")
+        await fleet.update_weights(weights(1.0), 1)
+        later = asyncio.create_task(fleet.update_weights(weights(2.0), 2))
+        assert (await asyncio.wait([later], timeout=0.2))[1] == {later}
+        (directory / "open_7").touch()
+        await later
+        await fleet.settle()
+        assert (await slow).policy_version == 0
+
+    asyncio.run(scene())
+    assert [event for _, _, event in events(directory, "loads")] == ["loads 1", "loads 1", "loads 2", "loads 2"]
