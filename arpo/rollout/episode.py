@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Literal
 
 from arpo.agent.actions import Action, Fail, Finished, Terminal
@@ -41,6 +42,8 @@ class EpisodeSpec:
     """Tokens of one response."""
     temperature: float
     protocol: EpisodeProtocol = "hard"
+    image_window: int | None = None
+    """Screenshots that a response sees, its own among them; None: all."""
 
     @classmethod
     def of(
@@ -55,6 +58,7 @@ class EpisodeSpec:
             max_context=settings.max_context,
             max_tokens=settings.max_tokens,
             temperature=settings.temperature,
+            image_window=settings.image_window,
         )
 
 
@@ -101,6 +105,7 @@ async def run_episode(spec: EpisodeSpec, env: LeasedEnv, responder: Responder, m
         format_reward=0.0 if parsed else -1.0,
         screenshots=conversation.screenshots,
         last_screenshot=conversation.screen if parsed else "",
+        image_window=spec.image_window,
         duration_s=time.perf_counter() - started,
     )
 
@@ -137,7 +142,7 @@ def _outcome(action: Action, result: StepResult) -> Outcome | None:
 
 
 class _Conversation:
-    """The context so far, by appending: what the engine sampled is what its next prompt holds."""
+    """The conversation so far: what the engine sampled is, id for id, what its next prompt holds."""
 
     def __init__(self, spec: EpisodeSpec, chat: ChatTokenizer) -> None:
         self.chat = chat
@@ -147,8 +152,7 @@ class _Conversation:
         """Key of what is on the screen now."""
         self._spec = spec
         self._observation: Observation
-        self._ids: list[int] = []
-        self._appended: tuple[int, ...] = ()
+        self._prompts: list[tuple[int, ...]] = []
         self._images: list[bytes] = []
         self._sizes: list[tuple[int, int]] = []
 
@@ -160,8 +164,7 @@ class _Conversation:
 
     def ask(self, prompt_ids: tuple[int, ...]) -> None:
         """Append a prompt that holds the screen."""
-        self._appended = prompt_ids
-        self._ids += prompt_ids
+        self._prompts.append(prompt_ids)
         self._images.append(self._observation.screenshot)
         self._sizes.append((self._observation.width, self._observation.height))
 
@@ -172,7 +175,8 @@ class _Conversation:
             max_tokens=self._spec.max_tokens,
             seed=derive_seed(self._spec.seed, len(self.steps)),
         )
-        return GenerateRequest(tuple(self._ids), tuple(self._images), sampling, conversation=self._spec.id)
+        images = tuple(self._images[self._window :])
+        return GenerateRequest(self._context(), images, sampling, conversation=self._spec.id)
 
     def answer(self, response: Response, text: str, *, action: str = "", parse_error: str = "") -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""
@@ -182,12 +186,11 @@ class _Conversation:
             self.chat.check_response(response.token_ids)
         except ValueError as error:
             raise EngineError(str(error)) from error
-        self._ids += response.token_ids
         step = Step(
             screenshot=self.screen,
             width=self._observation.width,
             height=self._observation.height,
-            prompt_ids=self._appended,
+            prompt_ids=self._prompts[-1],
             response_ids=response.token_ids,
             sampler_logprobs=response.logprobs,
             policy_version=response.policy_version,
@@ -228,4 +231,15 @@ class _Conversation:
         )
 
     def _length(self) -> int:
-        return self.chat.context_length(self._ids, self._sizes)
+        return self.chat.context_length(self._context(), self._sizes[self._window :])
+
+    @property
+    def _window(self) -> int:
+        """The number of the first screenshot that the next response sees."""
+        return 0 if self._spec.image_window is None else max(0, len(self._images) - self._spec.image_window)
+
+    def _context(self) -> tuple[int, ...]:
+        """Return what the next response reads; `tokenize` makes the same of the record."""
+        prompts = self.chat.windowed(self._prompts, self._spec.image_window)
+        turns = zip_longest(prompts, (step.response_ids for step in self.steps), fillvalue=())
+        return tuple(chain.from_iterable(chain.from_iterable(turns)))
