@@ -11,7 +11,7 @@ def sample(length: int, *, actions: int = 2, advantage: float = 1.0) -> Sample:
     mask = torch.arange(length) >= length - actions
     nothing = torch.zeros(length, dtype=torch.bool)
     ids = torch.arange(length)
-    tokens = TokenizedTrajectory(ids, mask, nothing, ("screen",), torch.zeros(actions))
+    tokens = TokenizedTrajectory(ids, mask, nothing, ("screen",), torch.zeros(actions), (actions,))
     return Sample(tokens, {"screen": b"png"}, advantage)
 
 
