@@ -13,6 +13,7 @@ from arpo.rollout.settings import RolloutSettings
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"max_policy_lag": -1}, "not be negative"),
         ({"max_attempts": 0}, "max_attempts"),
+        ({"image_window": 0}, "image_window must be at least 1, got 0"),
     ],
 )
 def test_numbers_that_cannot_work_are_refused(change, message):
