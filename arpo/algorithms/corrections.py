@@ -60,13 +60,13 @@ class Correction:
 
     @classmethod
     def named(cls, name: str, band: Sequence[float] | None = None) -> "Correction | None":
-        """Return a published correction by its name, None for `none`; `band` goes before the band it was published with.
+        """Return a published correction by its name, None for `none`; `band` stands in the place of its own.
 
         Raises:
             ConfigError: When there is no such name, or the band is impossible.
         """
         check_one_of(CorrectionName, correction=name)
-        if band is not None and len(band) != 2:  # noqa: PLR2004 - low and high
+        if band is not None and len(band) != 2:
             raise ConfigError(f"correction_band must be [low, high], got {list(band)}")
         if name == "none":
             if band is not None:

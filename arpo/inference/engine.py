@@ -13,8 +13,8 @@ from arpo.errors import EngineError
 class Sampling:
     """The way to sample one response.
 
-    There is no top-p, top-k or penalty: tokens that they cut have probability 0 for the engine and not for the trainer,
-    and no weight on what was sampled makes up for what never is. Engines refuse them on other ways, too.
+    There is no top-p, top-k or penalty: tokens that they cut have probability 0 for the engine and not for the
+    trainer, and no weight on what was sampled makes up for what never is.
     """
 
     temperature: float = 1.0

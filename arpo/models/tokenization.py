@@ -265,10 +265,8 @@ def _check(step: Step, chat: ChatTokenizer, where: str) -> None:
     chat.check_response(step.response_ids)
 
 
-def _sequence(
-    steps: Sequence[Step], chat: ChatTokenizer, *, window: int | None, trained: int
-) -> TokenizedTrajectory:
-    """Return the sequence that ends with the response of the last of some steps; the last `trained` are learned from."""
+def _sequence(steps: Sequence[Step], chat: ChatTokenizer, *, window: int | None, trained: int) -> TokenizedTrajectory:
+    """Return the sequence that ends with the response of the last of some steps; it trains the last `trained`."""
     ids: list[int] = []
     sampled: list[bool] = []
     first = len(steps) - trained

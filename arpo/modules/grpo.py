@@ -249,7 +249,7 @@ class GRPOModule(PolicyModule):
             return None
         return to_device(pad_sequence([sample.selected() for sample in samples], batch_first=True), self.device)
 
-    def _kl_penalty(  # noqa: PLR0913 - what the loss has, too
+    def _kl_penalty(
         self,
         samples: list[Sample],
         output: ActionLogprobs,

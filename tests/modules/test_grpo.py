@@ -51,7 +51,12 @@ def test_std_sample_divides_by_one_less(make_module, make_group):
 
 @pytest.mark.parametrize(
     ("estimator", "expected"),
-    [("dr_grpo", [2 / 3, -1 / 3, -1 / 3]), ("step_grpo", [1.7320468, -0.5773489, -0.5773489]), ("rloo", [1.0, -0.5, -0.5]), ("pass_at_k", [1.0, 0.0, 0.0])],
+    [
+        ("dr_grpo", [2 / 3, -1 / 3, -1 / 3]),
+        ("step_grpo", [1.7320468, -0.5773489, -0.5773489]),
+        ("rloo", [1.0, -0.5, -0.5]),
+        ("pass_at_k", [1.0, 0.0, 0.0]),
+    ],
 )
 def test_estimator_decides_what_an_advantage_is(make_module, make_group, estimator, expected):
     module = make_module(estimator=estimator)
@@ -457,7 +462,7 @@ def shifted(trajectory, logprobs, shift):
 
 
 def as_sampled(group, rows, shifts, **changes):
-    """The group as an engine would have sampled it that gave the tokens of each member `shifts` more log-probability."""
+    """The group as an engine would have sampled it that gave each member's tokens `shifts` more log-probability."""
     members = zip(group.trajectories, rows, shifts, strict=True)
     return replace(group, trajectories=tuple(shifted(each, row.tolist(), by) for each, row, by in members), **changes)
 
@@ -556,7 +561,7 @@ def test_the_lag_of_every_sampled_step_is_told(make_module, make_group):
     assert metrics(trainer)["policy/lag_max"] == 1.0
 
 
-# --- the steps in which the policy was undecided ----------------------------------------------------------------------
+# --- the steps in which the policy was undecided --------------------------------------------------------------------
 
 
 def trained_tokens(policy, group, keep_fraction):
@@ -566,7 +571,9 @@ def trained_tokens(policy, group, keep_fraction):
         batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
         (row,) = policy.action_logprobs(batch, with_entropy=True).entropy
         lengths = [len(step.response_ids) for step in trajectory.steps]
-        entropies.append([(part.mean().item(), length) for part, length in zip(row.split(lengths), lengths)])
+        entropies.append(
+            [(part.mean().item(), length) for part, length in zip(row.split(lengths), lengths, strict=True)]
+        )
     ranked = sorted(entropy for row in entropies for entropy, _ in row)
     place = (1 - keep_fraction) * (len(ranked) - 1)
     low = int(place)

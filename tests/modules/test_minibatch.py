@@ -73,7 +73,9 @@ def test_samples_without_advantage_are_left_out_and_still_counted():
 
 
 def test_a_group_in_which_somebody_has_an_advantage_stays_whole():
-    groups = [replace(sample(5 + number, advantage=a), group=number // 2) for number, a in enumerate((0.0, 1.0, 0.0, 0.0))]
+    groups = [
+        replace(sample(5 + number, advantage=a), group=number // 2) for number, a in enumerate((0.0, 1.0, 0.0, 0.0))
+    ]
     left = without_flat_groups(minibatch(*groups))
     assert [each.length for each in left.samples] == [5, 6]
     assert (left.sequences, left.action_tokens) == (4, 8)
