@@ -14,7 +14,7 @@ def step_entropies(entropies: Float[Tensor, " actions"], lengths: Sequence[int])
         entropies: Of every sampled token in nats, step after step.
         lengths: Sampled tokens of each step; a step without any has entropy 0.
     """
-    return torch.stack([step.sum() / max(1, len(step)) for step in entropies.split(list(lengths))])
+    return torch.stack([step.sum() / max(1, len(step)) for step in torch.split(entropies, list(lengths))])
 
 
 def entropy_threshold(entropies: Float[Tensor, " steps"], *, keep_fraction: float) -> Float[Tensor, ""]:
