@@ -107,6 +107,8 @@ class Trajectory:
     """`screenshot_key` of the screen after the last action, for people; empty where it was not taken."""
     duration_s: float = field(default=0.0, compare=False)
     """Wall-clock seconds of the episode, without what it waited for the engine's next version."""
+    image_window: int | None = None
+    """Screenshots that each response saw, its own among them; None where it saw all. Texts it saw all in both."""
     sampling: str = ""
     """Fingerprint of the settings that it was sampled with; empty in a record from before there was one."""
 

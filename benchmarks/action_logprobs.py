@@ -50,7 +50,8 @@ def load(directory: str) -> tuple[Policy, TokenBatch]:
     acted = torch.zeros(TOKENS, dtype=torch.bool)
     acted[TOKENS // 2 :: TOKENS // 2 // ACTIONS] = True
     acted[acted.nonzero()[ACTIONS:]] = False
-    tokens = TokenizedTrajectory(ids, acted, ids == policy.chat.image_token_id, (key,), torch.zeros(ACTIONS))
+    image = ids == policy.chat.image_token_id
+    tokens = TokenizedTrajectory(ids, acted, image, (key,), torch.zeros(ACTIONS), (ACTIONS,))
     return policy, collate([tokens], {key: png}, policy.images)
 
 

@@ -72,7 +72,8 @@ def batches(policy: Policy, count: int) -> list[TokenBatch]:
         ids = torch.randint(300, 500, (96,), generator=generator)
         ids[4 : 4 + policy.chat.image_tokens(1920, 1080)] = policy.chat.image_token_id
         acted = torch.arange(96) >= 80
-        tokens = TokenizedTrajectory(ids, acted, ids == policy.chat.image_token_id, (key,), torch.zeros(16))
+        image = ids == policy.chat.image_token_id
+        tokens = TokenizedTrajectory(ids, acted, image, (key,), torch.zeros(16), (16,))
         made.append(collate([tokens], {key: png}, policy.images))
     return made
 

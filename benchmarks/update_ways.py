@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from arpo.models.logprobs import pack_left
 from arpo.models.lora import add_lora
 from arpo.models.policy import ActionLogprobs, LoraSettings, Policy
 from arpo.models.sharding import model_without_weights
-from arpo.models.tokenization import TokenizedTrajectory
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Minibatch, Sample
@@ -166,7 +165,7 @@ def sequences(setting: Setting, policy: Policy) -> Minibatch:
         shots = dict(desktop(longest.steps * number + step, "windows") for step in range(longest.steps))
         text = torch.randint(SPECIAL, words, (setting.tokens,), generator=generator)
         ids = torch.where(tokens.image_mask, tokens.input_ids, text)
-        own = TokenizedTrajectory(ids, tokens.action_mask, tokens.image_mask, tuple(shots), tokens.sampler_logprobs)
+        own = replace(tokens, input_ids=ids, screenshots=tuple(shots))
         samples.append(Sample(own, shots, advantage=1.0))
     return Minibatch(tuple(samples), len(samples), len(samples) * longest.action_tokens)
 

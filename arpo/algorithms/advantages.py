@@ -3,12 +3,12 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from arpo.errors import check_at_least, check_one_of
 
-Estimator = Literal["grpo", "dr_grpo", "rloo", "pass_at_k"]
+Estimator = Literal["grpo", "step_grpo", "dr_grpo", "rloo", "pass_at_k"]
 Deviation = Literal["sample", "population"]
 
 
@@ -18,12 +18,15 @@ def group_advantages(
     estimator: Estimator = "grpo",
     std: Deviation = "population",
     epsilon: float = 1e-6,
+    steps: Int[Tensor, "group"] | None = None,
 ) -> Float[Tensor, "group"]:
     """Return one advantage a trajectory, relative to the other trajectories of its group.
 
     With μ and σ the mean and the standard deviation of the group's G rewards:
 
     * `grpo`: A_i = (r_i - μ) / (σ + ε) (arXiv 2402.03300, section 4.1.2; arXiv 2505.16282, section 3.1).
+    * `step_grpo`: the same, with μ and σ over the steps of the group instead of its trajectories: a trajectory of n
+      steps counts n times (DART, arXiv 2509.23866). Long failures weigh more in what is average.
     * `dr_grpo`: A_i = r_i - μ (arXiv 2503.20783, section 3.2): a hard and an easy task weigh the same.
     * `rloo`: A_i = r_i - mean of the others' rewards (arXiv 2402.14740, section 3).
     * `pass_at_k`: the best gets its lead over the second best, all others 0 (arXiv 2503.19595).
@@ -34,11 +37,14 @@ def group_advantages(
     Args:
         rewards: One reward a trajectory.
         estimator: Which of the formulas above.
-        std: σ of `grpo`: `population` divides by G (the paper), `sample` by G - 1 (the official code).
-        epsilon: Keeps `grpo` finite when the rewards hardly differ.
+        std: σ of `grpo`: `population` divides by G (the paper), `sample` by G - 1 (the official code). Of `step_grpo`
+            likewise, with the steps of the group for G: `population` is DART's paper, `sample` its code.
+        epsilon: Keeps `grpo` and `step_grpo` finite when the rewards hardly differ.
+        steps: Number of steps of each trajectory; `step_grpo` alone reads it, and cannot do without.
 
     Raises:
-        ValueError: When the group is empty, a reward is not finite, or an argument is not one of those above.
+        ValueError: When the group is empty, a reward is not finite, or `step_grpo` is not told the steps.
+        ConfigError: When an argument is not one of those above.
     """
     _validate(rewards, estimator, std, epsilon)
     if bool((rewards == rewards[0]).all()):
@@ -47,6 +53,11 @@ def group_advantages(
     match estimator:
         case "grpo":
             return centred / (rewards.std(correction=1 if std == "sample" else 0) + epsilon)
+        case "step_grpo":
+            if steps is None:
+                raise ValueError("step_grpo weighs a trajectory by its steps: give steps")
+            each = rewards.repeat_interleave(steps)
+            return (rewards - each.mean()) / (each.std(correction=1 if std == "sample" else 0) + epsilon)
         case "dr_grpo":
             return centred
         case "rloo":

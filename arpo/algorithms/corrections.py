@@ -1,9 +1,17 @@
 """Corrections of the gap between the engine that sampled a token and the trainer that learns from it.
 
-The weights go into `policy_loss(weights=…)`, outside of the min, without a gradient. Weights of several
-corrections and selections combine by multiplication. On padding every weight is 0.
+Two things part them: the programs round differently, and an engine that runs ahead serves an older policy. Every
+correction is a weight for `policy_loss(weights=…)`, outside of the min and without a gradient, made of one number, the
+importance ratio of the policy before the update (the trainer's own, recomputed) and the sampler's:
+
+    r = π_old / π_sampler  of a token, or the product over the tokens of a sequence
+
+The correction says what becomes of a ratio outside of the band [low, high]: it is truncated to the band, or the token
+or the sequence is masked.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -11,83 +19,104 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from arpo.algorithms.losses import MAX_LOG_RATIO
-from arpo.errors import check_one_of
+from arpo.errors import ConfigError, check_one_of
 
+CorrectionName = Literal["none", "tis_token", "tis_sequence", "icepop", "sequence_mask", "decoupled"]
 CorrectionLevel = Literal["token", "sequence"]
+OutsideBand = Literal["truncate", "mask"]
 
 
-def truncated_importance_weights(
-    old_logprobs: Float[Tensor, "batch actions"],
-    sampler_logprobs: Float[Tensor, "batch actions"],
-    mask: Bool[Tensor, "batch actions"],
-    *,
-    level: CorrectionLevel = "token",
-    cap: float = 1.0,
-) -> Float[Tensor, "batch actions"]:
-    """Return w = min(π_old / π_sampler, cap) (truncated importance sampling; DART, arXiv 2509.23866).
+@dataclass(frozen=True, slots=True)
+class CorrectionWeights:
+    """The weights of a micro-batch, constant in the gradient."""
 
-    Args:
-        old_logprobs: The trainer's, before the update.
-        sampler_logprobs: The engine's, at generation.
-        mask: True on action tokens.
-        level: `token`: a weight a token (DART with cap 1). `sequence`: the product over the sequence's tokens, the
-            same weight for all of them (unbiased but of high variance; usual caps are 2 to 5).
-        cap: The largest weight.
+    weights: Float[Tensor, "batch actions"]
+    """0 on padding."""
+    cut: Bool[Tensor, "batch actions"]
+    """True where the weight is not the ratio, because that lies outside of the band."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A rule that makes a weight of a ratio.
 
     Raises:
-        ValueError: When `level` is unknown or `cap` is not positive.
+        ConfigError: When the band does not hold 1, the ratio of two programs that agree.
     """
-    check_one_of(CorrectionLevel, level=level)
-    if cap <= 0:
-        raise ValueError(f"cap must be positive, got {cap}; a weight of 1 means no mismatch")
-    log_ratio = _log_ratio(old_logprobs, sampler_logprobs, mask)
-    if level == "sequence":
-        log_ratio = log_ratio.sum(dim=1, keepdim=True).expand_as(mask)
-    weights = _bounded_exp(log_ratio).clamp(max=cap)
-    return torch.where(mask, weights, 0.0)
+
+    level: CorrectionLevel
+    """One ratio a `token`, or one a `sequence`: unbiased, but of high variance where sequences are long."""
+    outside: OutsideBand
+    """`truncate`: w = min(max(r, low), high). `mask`: w = r inside of the band, else 0."""
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= 1 <= self.high:
+            raise ConfigError(
+                f"correction_band must be [low, high] with 0 <= low <= 1 <= high, got [{self.low}, {self.high}]; "
+                "1 is the ratio of an engine and a trainer that agree"
+            )
+
+    @classmethod
+    def named(cls, name: str, band: Sequence[float] | None = None) -> "Correction | None":
+        """Return a published correction by its name, None for `none`; `band` stands in the place of its own.
+
+        Raises:
+            ConfigError: When there is no such name, or the band is impossible.
+        """
+        check_one_of(CorrectionName, correction=name)
+        if band is not None and len(band) != 2:
+            raise ConfigError(f"correction_band must be [low, high], got {list(band)}")
+        if name == "none":
+            if band is not None:
+                raise ConfigError(f"correction_band={list(band)} belongs to a correction: set correction too")
+            return None
+        found = PUBLISHED[name]
+        return found if band is None else replace(found, low=band[0], high=band[1])
+
+    def weights(
+        self,
+        old_logprobs: Float[Tensor, "batch actions"],
+        sampler_logprobs: Float[Tensor, "batch actions"],
+        mask: Bool[Tensor, "batch actions"],
+    ) -> CorrectionWeights:
+        """Return the weight of every token.
+
+        Args:
+            old_logprobs: The trainer's, before the update.
+            sampler_logprobs: The engine's, at generation.
+            mask: True on action tokens.
+        """
+        log_ratio = torch.where(mask, old_logprobs - sampler_logprobs, 0.0)
+        if self.level == "sequence":
+            log_ratio = log_ratio.sum(dim=1, keepdim=True).expand_as(mask)
+        ratio = importance_ratio(log_ratio)
+        bounded = ratio.clamp(self.low, self.high)
+        cut = mask & (bounded != ratio)
+        if self.outside == "mask":
+            bounded = torch.where(cut, 0.0, ratio)
+        return CorrectionWeights(torch.where(mask, bounded, 0.0), cut)
 
 
-def icepop_weights(
-    old_logprobs: Float[Tensor, "batch actions"],
-    sampler_logprobs: Float[Tensor, "batch actions"],
-    mask: Bool[Tensor, "batch actions"],
-    *,
-    low: float = 0.5,
-    high: float = 5.0,
-) -> Float[Tensor, "batch actions"]:
-    """Return w = π_old / π_sampler where it lies in [low, high], else 0 (IcePop, arXiv 2510.18855).
+PUBLISHED = {
+    "tis_token": Correction("token", "truncate", 0.0, 1.0),
+    "tis_sequence": Correction("sequence", "truncate", 0.0, 2.0),
+    "icepop": Correction("token", "mask", 0.5, 5.0),
+    "sequence_mask": Correction("sequence", "mask", 0.0, 3.0),
+    "decoupled": Correction("token", "mask", 0.0, 5.0),
+}
+"""The corrections by name, each with the band of its source:
 
-    A token on which trainer and engine disagree by more than the band is dropped instead of bounded.
-
-    Raises:
-        ValueError: When the band does not contain 1, the ratio of two programs that agree.
-    """
-    if not 0 <= low <= 1 <= high:
-        raise ValueError(f"the band must contain 1 and not be negative, got [{low}, {high}]")
-    ratio = _bounded_exp(_log_ratio(old_logprobs, sampler_logprobs, mask))
-    return torch.where(mask & (ratio >= low) & (ratio <= high), ratio, 0.0)
+* `tis_token`: w = min(r, 1), truncated importance sampling as in DART (arXiv 2509.23866); others cap at 2.
+* `tis_sequence`: w = min(∏ r, 2), the default of verl 0.9.1.
+* `icepop`: w = r where 0.5 ≤ r ≤ 5, else 0 (IcePop, arXiv 2510.18855).
+* `sequence_mask`: w = ∏ r where that is at most 3, else the sequence is dropped: the default of TRL 1.16.0.
+* `decoupled`: decoupled PPO (arXiv 2110.00641; AReaL, arXiv 2505.24298). The clip bounds π / π_proximal, and the
+  weight is π_proximal / π_behaviour. The proximal policy is the trainer's before the update, the behaviour policy the
+  sampler's: the weight is r. Above 5 a token is dropped, as in AReaL's code; the paper has no bound."""
 
 
-def off_policy_sequence_mask(
-    advantages: Float[Tensor, "batch"],
-    logprobs: Float[Tensor, "batch actions"],
-    sampler_logprobs: Float[Tensor, "batch actions"],
-    mask: Bool[Tensor, "batch actions"],
-    *,
-    threshold: float,
-) -> Bool[Tensor, "batch actions"]:
-    """Return the action tokens of the sequences to keep (off-policy sequence masking, arXiv 2512.02556).
-
-    A sequence is dropped when its advantage is negative and its tokens' mean of log π_sampler - log π lies above
-    the threshold: pushing down what the policy hardly does any more is noise. Successes always stay.
-    """
-    divergence = -_log_ratio(logprobs, sampler_logprobs, mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
-    return mask & ((advantages >= 0) | (divergence <= threshold))[:, None]
-
-
-def _log_ratio(numerator: Tensor, denominator: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(mask, numerator - denominator, 0.0)
-
-
-def _bounded_exp(log_ratio: Tensor) -> Tensor:
+def importance_ratio(log_ratio: Tensor) -> Tensor:
+    """Return exp of a log-ratio without a gradient; bounded, so that one outlier makes nothing infinite."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().detach()

@@ -171,7 +171,7 @@ def policy_loss(
             (GSPO, arXiv 2507.18071, equation 7); a token's gradient is that of sg[s] · π / sg[π] (equation 14), so
             that the weight of a token weighs that token's gradient alone.
         weights: Factors outside of the min, constant in the gradient: corrections of sampler-trainer mismatch
-            (`corrections.py`) and selections of tokens (`selection.py`). Averages still count a token of weight 0.
+            (`corrections.py`) and selections of steps (`selection.py`). Averages still count a token of weight 0.
 
     Raises:
         ValueError: When `level` is unknown.

@@ -12,7 +12,11 @@ from arpo.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The way to sample one response. No top-p, top-k or penalties: they would make the log-probabilities lie."""
+    """The way to sample one response.
+
+    There is no top-p, top-k or penalty: tokens that they cut have probability 0 for the engine and not for the
+    trainer, and no weight on what was sampled makes up for what never is.
+    """
 
     temperature: float = 1.0
     """0 is greedy. Log-probabilities are of the distribution at this temperature; greedy ones at temperature 1."""

@@ -36,6 +36,8 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks for which vLLM reserves memory."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """A directory in memory, for files between processes; None where the machine has none."""
+SAMPLING_ARGS = ("logprobs_mode", "generation_config", "override_generation_config", "logits_processors")
+"""The arguments of vLLM by which top-p, top-k or penalties come in, or other log-probabilities come out."""
 CPU_KV_CACHE_GB = 0.25
 SCREEN = (1920, 1080)
 """Width and height of the largest screenshots: those of OSWorld."""
@@ -85,7 +87,7 @@ class VllmEngine(PumpedEngine):
             sleeps: Whether `sleep` gives the GPU's memory back. Updates bring all weights anew, or the adapter: the
                 weights under it wait in host memory.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
-                `gpu_memory_utilization` or `enforce_eager`.
+                `gpu_memory_utilization` or `enforce_eager`; not those of `SAMPLING_ARGS`.
 
         Raises:
             ConfigError: If an argument is impossible, the model takes no such contexts, or the engine cannot start
@@ -94,6 +96,7 @@ class VllmEngine(PumpedEngine):
         check_at_least(1, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
         check_at_least(1, max_images=max_images, screenshots=screenshots)
         _check_here(dtype, lora_rank)
+        _check_sampling(engine_args or {})
         check_context(path, max_model_len)
         before_start()
         self._chat = ChatTokenizer(path)
@@ -292,6 +295,17 @@ def _check_here(dtype: str, lora_rank: int | None) -> None:
         raise ConfigError(
             "torch.distributed is already initialised in this process and vLLM needs its own; "
             "host the engine in arpo.inference.fleet.FleetEngine"
+        )
+
+
+def _check_sampling(engine_args: Mapping[str, object]) -> None:
+    """Refuse to sample from any other distribution than the trainer's, which no correction covers."""
+    refused = [name for name in SAMPLING_ARGS if name in engine_args]
+    if refused:
+        raise ConfigError(
+            f"engine_args must not hold {', '.join(refused)}: responses are sampled from all tokens at the "
+            "temperature, and their log-probabilities are of that distribution. Where top-p, top-k or a penalty "
+            "cut it, tokens of the policy are never sampled, and no correction weighs in what is missing"
         )
 
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoProcessor
 
 from arpo.agent.coordinates import smart_resize
 from arpo.errors import ConfigError
-from arpo.types import Trajectory
+from arpo.types import Step, Trajectory
 
 NEVER_SAMPLED = (
     "<|endoftext|>",
@@ -53,6 +53,7 @@ class ChatTokenizer:
         self.image_token_id: int = config.image_token_id
         self._glue = self._derive_glue(path)
         self.end_of_turn_id: int = self._glue[0]
+        self._screenshot_turn = self._derive_screenshot_turn()
         self.forbidden_ids: tuple[int, ...] = self._never_sampled(config.text_config.vocab_size)
         self._forbidden = frozenset(self.forbidden_ids)
         images = self._processor.image_processor
@@ -109,6 +110,29 @@ class ChatTokenizer:
         """
         ended = bool(response_ids) and response_ids[-1] == self.end_of_turn_id
         return self._glue[1:] if ended else self._glue
+
+    def windowed(self, prompts: Sequence[tuple[int, ...]], window: int | None) -> list[tuple[int, ...]]:
+        """Return the prompts of a conversation as the next response reads them: the last `window` with screenshots.
+
+        An earlier prompt loses its screenshot, and the turn of the user that held nothing else. What was sampled
+        between the prompts stays, whole and verbatim.
+
+        Args:
+            prompts: Of every step so far, as they were when their screenshots were the last; one screenshot each.
+            window: Screenshots to keep; None keeps all.
+        """
+        if window is None:
+            return list(prompts)
+        blind = max(0, len(prompts) - window)
+        return [*map(self._without_screenshot, prompts[:blind]), *prompts[blind:]]
+
+    def _without_screenshot(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+        turn = self._screenshot_turn
+        at = prompt_ids.index(self.image_token_id)
+        start = at - turn.index(self.image_token_id)
+        if start >= 0 and prompt_ids[start : start + len(turn)] == turn:
+            return prompt_ids[:start] + prompt_ids[start + len(turn) :]
+        return prompt_ids[: at - 1] + prompt_ids[at + 2 :]  # with <|vision_start|> and <|vision_end|> around it
 
     def encode_response(self, text: str) -> tuple[int, ...]:
         """Return the ids of a response somebody wrote, with the end-of-turn id that a model would sample.
@@ -178,6 +202,13 @@ class ChatTokenizer:
             )
         return glue
 
+    def _derive_screenshot_turn(self) -> tuple[int, ...]:
+        """Return the ids of a user turn that holds a screenshot and nothing else, as they follow the end of a turn."""
+        user = {"role": "user", "content": [{"type": "image"}]}
+        head = self._render([user]) + "response"
+        bare = self._encode(self._render([user, {"role": "assistant", "content": "response"}]).removeprefix(head))
+        return self._glue[1 : len(self._glue) - len(bare) + 1]
+
     def _never_sampled(self, vocabulary_size: int) -> tuple[int, ...]:
         words = self._tokenizer.get_vocab()
         special = {words[name] for name in (*NEVER_SAMPLED, self._tokenizer.pad_token) if name in words}
@@ -199,43 +230,63 @@ class TokenizedTrajectory:
     """SHA-256 of each screenshot, in the order of the placeholders."""
     sampler_logprobs: Float[Tensor, " actions"]
     """The engine's log-probability of each sampled token."""
+    step_lengths: tuple[int, ...]
+    """Sampled tokens of each step that is trained, in order."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
 
 def tokenize(trajectory: Trajectory, chat: ChatTokenizer) -> list[TokenizedTrajectory]:
-    """Return the training sequences of a trajectory: today one, the episode as the engine saw it.
+    """Return the training sequences of a trajectory, as the engine saw them.
+
+    Where each response saw all screenshots, that is one sequence, the episode (ARPO). Where it saw a window of them,
+    no two responses have the same context: one sequence a step, in which that step's response alone is trained (DART).
 
     Raises:
         ValueError: If placeholders and screenshots, or ids and log-probabilities, do not match.
     """
+    steps, window = trajectory.steps, trajectory.image_window
+    for number, step in enumerate(steps):
+        _check(step, chat, f"trajectory {trajectory.id!r}, step {number}")
+    if window is None:
+        return [_sequence(steps, chat, window=None, trained=len(steps))]
+    return [_sequence(steps[: number + 1], chat, window=window, trained=1) for number in range(len(steps))]
+
+
+def _check(step: Step, chat: ChatTokenizer, where: str) -> None:
+    found = step.prompt_ids.count(chat.image_token_id)
+    if found != 1:
+        raise ValueError(f"{where}: 1 screenshot but {found} image placeholders in the prompt")
+    if len(step.sampler_logprobs) != len(step.response_ids):
+        raise ValueError(
+            f"{where}: {len(step.response_ids)} response ids but {len(step.sampler_logprobs)} log-probabilities"
+        )
+    chat.check_response(step.response_ids)
+
+
+def _sequence(steps: Sequence[Step], chat: ChatTokenizer, *, window: int | None, trained: int) -> TokenizedTrajectory:
+    """Return the sequence that ends with the response of the last of some steps; it trains the last `trained`."""
     ids: list[int] = []
     sampled: list[bool] = []
-    for number, step in enumerate(trajectory.steps):
-        where = f"trajectory {trajectory.id!r}, step {number}"
-        if step.prompt_ids.count(chat.image_token_id) != 1:
-            found = step.prompt_ids.count(chat.image_token_id)
-            raise ValueError(f"{where}: 1 screenshot but {found} image placeholders in the prompt")
-        if len(step.sampler_logprobs) != len(step.response_ids):
-            raise ValueError(
-                f"{where}: {len(step.response_ids)} response ids but {len(step.sampler_logprobs)} log-probabilities"
-            )
-        chat.check_response(step.response_ids)
-        at = step.prompt_ids.index(chat.image_token_id)
-        image = [chat.image_token_id] * chat.image_tokens(step.width, step.height)
-        prompt = [*step.prompt_ids[:at], *image, *step.prompt_ids[at + 1 :]]
+    first = len(steps) - trained
+    prompts = chat.windowed([step.prompt_ids for step in steps], window)
+    for number, (step, prompt_ids) in enumerate(zip(steps, prompts, strict=True)):
+        prompt = list(prompt_ids)
+        if chat.image_token_id in prompt_ids:
+            at = prompt_ids.index(chat.image_token_id)
+            prompt[at : at + 1] = [chat.image_token_id] * chat.image_tokens(step.width, step.height)
         ids += [*prompt, *step.response_ids]
-        sampled += [False] * len(prompt) + [True] * len(step.response_ids)
+        sampled += [False] * len(prompt) + [number >= first] * len(step.response_ids)
     input_ids = torch.tensor(ids, dtype=torch.int64)
-    return [
-        TokenizedTrajectory(
-            input_ids=input_ids,
-            action_mask=torch.tensor(sampled, dtype=torch.bool),
-            image_mask=input_ids == chat.image_token_id,
-            screenshots=tuple(step.screenshot for step in trajectory.steps),
-            sampler_logprobs=torch.tensor(
-                [logprob for step in trajectory.steps for logprob in step.sampler_logprobs], dtype=torch.float32
-            ),
-        )
-    ]
+    shown = steps if window is None else steps[-window:]
+    return TokenizedTrajectory(
+        input_ids=input_ids,
+        action_mask=torch.tensor(sampled, dtype=torch.bool),
+        image_mask=input_ids == chat.image_token_id,
+        screenshots=tuple(step.screenshot for step in shown),
+        sampler_logprobs=torch.tensor(
+            [logprob for step in steps[first:] for logprob in step.sampler_logprobs], dtype=torch.float32
+        ),
+        step_lengths=tuple(len(step.response_ids) for step in steps[first:]),
+    )

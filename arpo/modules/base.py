@@ -1,6 +1,7 @@
 """The base of every module: a policy, its optimizer step, and its face to callbacks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import lightning as L
@@ -75,14 +76,16 @@ class PolicyModule(L.LightningModule):
     @torch.no_grad()
     def sampled_logprobs(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
         """Return the trainer's log-probabilities of each trajectory's sampled tokens, to compare with the engine's."""
-        tokenized = [tokens for trajectory in trajectories for tokens in tokenize(trajectory, self.policy.chat)]
+        sequences = [tokenize(trajectory, self.policy.chat) for trajectory in trajectories]
+        tokenized = list(chain.from_iterable(sequences))
         screenshots = {key: png for trajectory in trajectories for key, png in trajectory.screenshots.items()}
         found: list[list[float]] = [[]] * len(tokenized)
         for chunk in micro_batches([len(tokens) for tokens in tokenized], self.micro_batch_tokens):
             output = self.action_logprobs([tokenized[position] for position in chunk], screenshots)
             for position, logprobs, mask in zip(chunk, output.logprobs, output.mask, strict=True):
                 found[position] = logprobs[mask].tolist()
-        return found
+        rest = iter(found)
+        return [list(chain.from_iterable(islice(rest, len(parts)))) for parts in sequences]
 
     def action_logprobs(
         self,

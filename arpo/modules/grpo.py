@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -12,14 +13,23 @@ from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from arpo.algorithms.losses import MinibatchAverage
+from arpo.algorithms.selection import step_entropies
 from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
-from arpo.models.tokenization import TokenizedTrajectory, tokenize
+from arpo.models.tokenization import tokenize
 from arpo.models.transfer import to_device
 from arpo.modules.base import PolicyModule
-from arpo.modules.metrics import UpdateMeter
-from arpo.modules.minibatch import Minibatch, Sample, pick, scatter, split, without_zero_advantage
+from arpo.modules.metrics import UpdateMeter, step_lags
+from arpo.modules.minibatch import (
+    Minibatch,
+    Sample,
+    pick,
+    scatter,
+    split,
+    without_flat_groups,
+    without_zero_advantage,
+)
 from arpo.modules.objective import Objective
 from arpo.modules.optimizer import warmup_factor
 from arpo.modules.pictures import (
@@ -30,6 +40,7 @@ from arpo.modules.pictures import (
     in_forwards,
     wanted_screenshots,
 )
+from arpo.modules.selection import Before, select_steps
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
@@ -105,15 +116,14 @@ class GRPOModule(PolicyModule):
         minibatches = None
         if self.global_rank == 0:  # rank 0 collects, injects and deals out
             self._announce(batch)
-            groups = [self.samples(group) for group in batch.groups]
+            work.lags = step_lags(batch.groups, self.policy_version)
+            groups = [self.samples(group, number) for number, group in enumerate(batch.groups)]
             work.advantages = [sample.advantage for samples in groups for sample in samples]
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
         work.minibatches = len(minibatches)
         with self._pictures(minibatches):
-            known: dict[TokenizedTrajectory, Tensor] = {}
-            old_logprobs = [None, *(self.old_logprobs(minibatch, work, known) for minibatch in minibatches[1:])]
-            for minibatch, old in zip(minibatches, old_logprobs, strict=False):
+            for minibatch, old in self._before(minibatches, work):
                 self.update(minibatch, old, work)
         self.policy_version += 1
         self._report(batch, work, time.monotonic() - started)
@@ -124,11 +134,11 @@ class GRPOModule(PolicyModule):
             if isinstance(callback, RolloutCallback):
                 callback.on_rollout_end(self.trainer, self, batch)
 
-    def samples(self, group: Group) -> list[Sample]:
-        """Return every trajectory of a group with its advantage and its tokens."""
+    def samples(self, group: Group, number: int = 0) -> list[Sample]:
+        """Return every sequence of a group, the `number`th of the batch, with its advantage."""
         advantages = self.objective.advantages(group)
         return [
-            Sample(tokens, trajectory.screenshots, advantage, replayed=position in group.injected)
+            Sample(tokens, trajectory.screenshots, advantage, replayed=position in group.injected, group=number)
             for position, (trajectory, advantage) in enumerate(zip(group.trajectories, advantages, strict=True))
             for tokens in tokenize(trajectory, self.policy.chat)
         ]
@@ -142,26 +152,50 @@ class GRPOModule(PolicyModule):
         ]
         if self.objective.kl_coefficient > 0:  # the KL term teaches from every sample
             return planned
+        if self.objective.high_entropy_steps is not None:  # all steps of a group are compared
+            return [without_flat_groups(minibatch) for minibatch in planned]
         return [without_zero_advantage(minibatch) for minibatch in planned]
 
+    def _before(
+        self, minibatches: Sequence[Minibatch], work: UpdateMeter
+    ) -> list[tuple[Minibatch, list[Tensor] | None]]:
+        """Return each minibatch with its old log-probabilities, and with its steps selected where that is wanted.
+
+        No update comes before the first minibatch: its old log-probabilities are those of its own forward, None here.
+        A selection by entropy cannot wait for that forward, as a group may be spread over micro-batches and ranks.
+        """
+        keep_fraction = self.objective.high_entropy_steps
+        known = Before()
+        later = [self.old_logprobs(minibatch, work, known) for minibatch in minibatches[1:]]
+        if keep_fraction is None:
+            return list(zip(minibatches, [None, *later], strict=False))
+        first = [self.old_logprobs(minibatch, work, known) for minibatch in minibatches[:1]]
+        chosen = [select_steps(each, known.entropies, keep_fraction=keep_fraction) for each in minibatches]
+        for sample in (sample for minibatch in chosen for sample in minibatch.samples if not sample.filler):
+            work.averages.mean("policy/trained_steps", fmean(sample.trained or ()), len(sample.trained or ()))
+        return list(zip(chosen, first + later, strict=True))
+
     @torch.no_grad()
-    def old_logprobs(
-        self, minibatch: Minibatch, work: UpdateMeter, known: dict[TokenizedTrajectory, Tensor]
-    ) -> list[Tensor]:
+    def old_logprobs(self, minibatch: Minibatch, work: UpdateMeter, known: Before) -> list[Tensor]:
         """Return log-probabilities from before the first update of this iteration, one tensor [actions] a sample.
 
         Args:
             minibatch: Samples of one rank.
             work: Is told how far they are from the sampler's.
-            known: Those of this iteration so far by sequence, which is added to: a later epoch computes none again.
+            known: What is known so far, which is added to: a later epoch computes nothing again.
         """
-        new = [index for index, sample in enumerate(minibatch.samples) if sample.tokens not in known]
+        new = [index for index, sample in enumerate(minibatch.samples) if sample.tokens not in known.logprobs]
+        selects = self.objective.high_entropy_steps is not None
         for places in self._chunks([minibatch.samples[index].length for index in new]):
             chunk = [new[place] for place in places]
             samples = pick(minibatch, chunk)
-            for index, old in zip(chunk, self._old(samples, self._forward(samples), work), strict=False):
-                known[minibatch.samples[index].tokens] = old
-        return [known[sample.tokens] for sample in minibatch.samples]
+            output = self._forward(samples, with_entropy=selects)
+            for row, (index, old) in enumerate(zip(chunk, self._old(samples, output, work), strict=False)):
+                tokens = minibatch.samples[index].tokens
+                known.logprobs[tokens] = old
+                if output.entropy is not None:
+                    known.entropies[tokens] = step_entropies(output.entropy[row, : len(old)], tokens.step_lengths)
+        return [known.logprobs[sample.tokens] for sample in minibatch.samples]
 
     def update(self, minibatch: Minibatch, old: list[Tensor] | None, work: UpdateMeter) -> None:
         """Take one optimizer step; `old` is None where no step came before, so that old and new are the same."""
@@ -186,11 +220,10 @@ class GRPOModule(PolicyModule):
         mask = output.mask & self._sent([[not sample.filler] for sample in samples])
         average = self.objective.average(minibatch, self.trainer.world_size)
         advantages = self._sent([sample.advantage for sample in samples])
-        sampler = pad_sequence([sample.tokens.sampler_logprobs for sample in samples], batch_first=True)
-        replayed = self._sent([sample.replayed for sample in samples])
-        weights = self.objective.weights(before, to_device(sampler, self.device), mask, replayed)
+        selected = self._selected(samples)
+        weights = self._weights(samples, before, mask, selected, work)
         result = self.objective.loss(output, before, advantages, mask, average, weights)
-        loss = result.loss + self._kl_penalty(samples, output, mask, average, work)
+        loss = result.loss + self._kl_penalty(samples, output, mask, average, selected, work)
         self.manual_backward(loss)
         work.averages.total("train/loss", loss.detach() / work.minibatches)
         work.add(result.metrics, output, before, mask)
@@ -198,14 +231,38 @@ class GRPOModule(PolicyModule):
     def _sent(self, values: Sequence[Any]) -> Tensor:
         return to_device(torch.tensor(values), self.device)
 
+    def _weights(
+        self, samples: Sequence[Sample], before: Tensor, mask: Tensor, selected: Tensor | None, work: UpdateMeter
+    ) -> Tensor | None:
+        """Return the factor of each token's policy term, [batch, actions]; None where all are 1."""
+        sampler = pad_sequence([sample.tokens.sampler_logprobs for sample in samples], batch_first=True)
+        replayed = self._sent([sample.replayed for sample in samples])
+        correction = self.objective.weights(before, to_device(sampler, self.device), mask, replayed)
+        if correction is None:
+            return selected
+        work.correct(correction, mask & ~replayed[:, None])
+        return correction.weights if selected is None else correction.weights * selected
+
+    def _selected(self, samples: Sequence[Sample]) -> Tensor | None:
+        """Return 1 where a token is trained, else 0, [batch, actions]; None where nothing selects."""
+        if self.objective.high_entropy_steps is None:
+            return None
+        return to_device(pad_sequence([sample.selected() for sample in samples], batch_first=True), self.device)
+
     def _kl_penalty(
-        self, samples: list[Sample], output: ActionLogprobs, mask: Tensor, average: MinibatchAverage, work: UpdateMeter
+        self,
+        samples: list[Sample],
+        output: ActionLogprobs,
+        mask: Tensor,
+        average: MinibatchAverage,
+        selected: Tensor | None,
+        work: UpdateMeter,
     ) -> Tensor | float:
         if self.objective.kl_coefficient == 0:
             return 0.0
         with torch.no_grad(), self.policy.without_adapters():
             reference = self._forward(samples, policy=self._reference[0] if self._reference else None)
-        penalty = self.objective.kl_penalty(output, reference, mask, average)
+        penalty = self.objective.kl_penalty(output, reference, mask, average, selected)
         work.averages.total("train/kl_reference", penalty.detach() / work.minibatches)
         return self.objective.kl_coefficient * penalty
 

@@ -3,15 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import fields
+from statistics import fmean
 from typing import Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
 from arpo.algorithms.losses import LossMetrics
 from arpo.models.policy import ActionLogprobs
-from arpo.types import RolloutBatch
+from arpo.types import Group, RolloutBatch
 
 Number = float | Tensor
 """A number on the host, or one on a device that nobody has asked for yet."""
@@ -93,6 +95,8 @@ class UpdateMeter:
         self.minibatches = 0
         """Minibatches of the update, all epochs together: fewer than configured where there are fewer groups."""
         self.advantages: list[float] = []
+        self.lags: list[int] = []
+        """Of each step that was sampled for the batch: the policy version that learns minus the one that sampled."""
         self._loss_metrics: LossMetrics | None = None
         self._ratios: list[tuple[Tensor, Tensor]] = []
         """The ratios of each micro-batch, and where in them a token is trained."""
@@ -109,6 +113,18 @@ class UpdateMeter:
         gaps = (trainer - sampler).abs()
         self.averages.part("engine/logprob_gap_mean", gaps.sum(), len(gaps))
         self.averages.maximum("engine/logprob_gap_max", gaps.max())
+        self._weigh("policy/importance", importance_ratio(trainer - sampler), torch.ones_like(trainer))
+
+    def correct(self, correction: CorrectionWeights, mask: Tensor) -> None:
+        """Add the weights of one micro-batch, of the tokens where `mask` is True."""
+        self._weigh("policy/weight", correction.weights, mask)
+        self.averages.part("policy/weight_cut", torch.where(mask, correction.cut, 0.0).sum(), mask.sum())
+
+    def _weigh(self, name: str, weights: Tensor, mask: Tensor) -> None:
+        weights = torch.where(mask.bool(), weights, 0.0)
+        self.averages.part(f"{name}_mean", weights.sum(), mask.sum())
+        self.averages.part(f"{name}_square", weights.square().sum(), mask.sum())
+        self.averages.maximum(f"{name}_max", weights.max())
 
     def read(self) -> None:
         """Bring what is on a device to the host."""
@@ -130,6 +146,7 @@ class UpdateMeter:
         whole = UpdateMeter()
         whole.averages = Averages.of_ranks([part.averages for part in parts])
         whole.advantages = [advantage for part in parts for advantage in part.advantages]
+        whole.lags = [lag for part in parts for lag in part.lags]
         whole._ratios = [ratios for part in parts for ratios in part._ratios]
         for part in parts:
             whole._add_loss(part._loss_metrics)
@@ -142,19 +159,38 @@ class UpdateMeter:
     def compute(self) -> dict[str, float]:
         """Return everything by its metric name."""
         metrics = self.averages.compute()
+        for name in ("policy/importance", "policy/weight"):
+            square = metrics.pop(f"{name}_square", None)
+            if square is not None:  # the effective sample size (Σw)² / Σw², as a share of the tokens
+                metrics[f"{name}_ess"] = metrics[f"{name}_mean"] ** 2 / square if square > 0 else 0.0
+        if self.lags:
+            metrics |= {"policy/lag_mean": fmean(self.lags), "policy/lag_max": float(max(self.lags))}
         if self._loss_metrics is not None:
             metrics |= {f"train/{name}": value for name, value in self._loss_metrics.averages().items()}
         return metrics
 
     def record(self, batch: RolloutBatch) -> dict[str, Tensor]:
-        """Return what histograms show: advantage and steps of each trajectory, ratio of each trained token."""
+        """Return what histograms show: advantage of each sequence, steps of each trajectory, ratio of each trained
+        token, and the lag of each step behind the policy that learns from it."""
         self.read()
         lengths = [len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories]
         return {
             "advantage": torch.tensor(self.advantages or [0.0]),
             "ratio": torch.cat([ratio[mask] for ratio, mask in self._ratios]) if self._ratios else torch.ones(1),
             "length": torch.tensor([float(length) for length in lengths]),
+            "lag": torch.tensor([float(lag) for lag in self.lags]),
         }
+
+
+def step_lags(groups: Sequence[Group], policy_version: int) -> list[int]:
+    """Return how many versions behind each sampled step is; what replay put in was chosen, and is not counted."""
+    return [
+        policy_version - step.policy_version
+        for group in groups
+        for position, trajectory in enumerate(group.trajectories)
+        if position not in group.injected
+        for step in trajectory.steps
+    ]
 
 
 def _kept(number: Number) -> Number:

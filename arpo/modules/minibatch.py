@@ -4,7 +4,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from arpo.models.tokenization import TokenizedTrajectory
 
@@ -23,6 +25,10 @@ class Sample:
     advantage: float
     replayed: bool = False
     """Whether it came from the replay buffer."""
+    group: int = 0
+    """The number of its group in the batch."""
+    trained: tuple[bool, ...] | None = None
+    """Whether each of its steps is trained; None where all are, which is unless steps are selected."""
     filler: bool = False
     """Whether it only keeps the ranks in step: it is computed, and its loss is multiplied by zero."""
 
@@ -40,6 +46,12 @@ class Sample:
     def action_tokens(self) -> int:
         """Sampled tokens."""
         return int(self.tokens.action_mask.sum())
+
+    def selected(self) -> Tensor:
+        """Return 1 for each sampled token of a step that is trained and 0 for the others, [actions]."""
+        lengths = torch.tensor(self.tokens.step_lengths)
+        trained = torch.ones(len(lengths)) if self.trained is None else torch.tensor(self.trained).float()
+        return trained.repeat_interleave(lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,12 @@ def split(groups: Sequence[Sequence[Sample]], count: int, seed: int) -> list[Min
 def without_zero_advantage(minibatch: Minibatch) -> Minibatch:
     """Leave out samples whose gradient is exactly zero; the denominators keep counting them."""
     return replace(minibatch, samples=tuple(sample for sample in minibatch.samples if sample.advantage != 0.0))
+
+
+def without_flat_groups(minibatch: Minibatch) -> Minibatch:
+    """Leave out the groups in which no sample has an advantage; the denominators keep counting them."""
+    steep = {sample.group for sample in minibatch.samples if sample.advantage != 0.0}
+    return replace(minibatch, samples=tuple(sample for sample in minibatch.samples if sample.group in steep))
 
 
 def shares(minibatch: Minibatch, ranks: int) -> list[Minibatch]:

@@ -1,16 +1,17 @@
 """The objective of an update: every choice between published variants in one place."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from arpo.algorithms.advantages import Deviation, Estimator, group_advantages
-from arpo.algorithms.corrections import truncated_importance_weights
+from arpo.algorithms.corrections import Correction, CorrectionName, CorrectionWeights
 from arpo.algorithms.kl import KLEstimator, kl_divergence
 from arpo.algorithms.losses import Aggregation, ClipRange, LossOutput, MinibatchAverage, RatioLevel, policy_loss
 from arpo.algorithms.rewards import group_rewards
-from arpo.errors import ConfigError, check_at_least, check_one_of, check_positive
+from arpo.errors import ConfigError, check_at_least, check_one_of
 from arpo.models.policy import ActionLogprobs
 from arpo.modules.minibatch import Minibatch
 from arpo.types import Group
@@ -30,7 +31,11 @@ class Objective:
         level: Ratio per `token`, or per `sequence` (GSPO, arXiv 2507.18071).
         aggregation: How token losses become one number.
         dr_grpo_length: The constant length of the aggregation `dr_grpo`, and of no other.
-        sampler_correction: Cap of the weights old / sampler, for `max_policy_lag` > 0 (1 in DART, arXiv 2509.23866).
+        correction: Weights for how far the engine that sampled was from the policy that learns, for
+            `max_policy_lag` > 0; the names are those of `arpo.algorithms.corrections.PUBLISHED`, or `none`.
+        correction_band: Bounds [low, high] of the ratio, where they differ from those that the correction has.
+        high_entropy_steps: Share of a group's steps to train, those in which the policy was most undecided (0.8 in
+            DART, arXiv 2509.23866); None trains all.
         kl_coefficient: Weight of the KL term; the paper has none.
         kl: Estimator of the KL term.
 
@@ -48,10 +53,13 @@ class Objective:
     level: RatioLevel = "token"
     aggregation: Aggregation = "sequence"
     dr_grpo_length: int | None = None
-    sampler_correction: float | None = None
+    correction: CorrectionName = "none"
+    correction_band: Sequence[float] | None = None
+    high_entropy_steps: float | None = None
     kl_coefficient: float = 0.0
     kl: KLEstimator = "k3"
     clip: ClipRange = field(init=False, repr=False)
+    rule: Correction | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_one_of(Estimator, estimator=self.estimator)
@@ -66,15 +74,19 @@ class Objective:
             )
         if self.dr_grpo_length is not None:
             check_at_least(1, dr_grpo_length=self.dr_grpo_length)
-        if self.sampler_correction is not None:
-            check_positive(sampler_correction=self.sampler_correction)
+        if self.high_entropy_steps is not None and not 0 < self.high_entropy_steps <= 1:
+            raise ConfigError(
+                f"high_entropy_steps must lie in (0, 1], got {self.high_entropy_steps}; null trains every step"
+            )
         check_at_least(0, format_weight=self.format_weight, kl_coefficient=self.kl_coefficient)
         object.__setattr__(self, "clip", ClipRange(low=self.clip_low, high=self.clip_high, dual=self.dual_clip))
+        object.__setattr__(self, "rule", Correction.named(self.correction, self.correction_band))
 
     def advantages(self, group: Group) -> list[float]:
         """Return one advantage a trajectory of the group."""
         rewards = group_rewards(group, format_weight=self.format_weight)
-        return group_advantages(rewards, estimator=self.estimator, std=self.std).tolist()
+        steps = torch.tensor([len(trajectory.steps) for trajectory in group.trajectories])
+        return group_advantages(rewards, estimator=self.estimator, std=self.std, steps=steps).tolist()
 
     def average(self, minibatch: Minibatch, ranks: int) -> MinibatchAverage:
         """Return the average over the tokens of a minibatch that `ranks` ranks share: they average their gradients."""
@@ -85,7 +97,7 @@ class Objective:
             length=self.dr_grpo_length,
         )
 
-    def weights(self, before: Tensor, sampler: Tensor, mask: Tensor, replayed: Tensor) -> Tensor | None:
+    def weights(self, before: Tensor, sampler: Tensor, mask: Tensor, replayed: Tensor) -> CorrectionWeights | None:
         """Return the weight of each token for how far its sampler was off-policy; None where nothing is corrected.
 
         A replayed success counts in full: it is there because the policy would hardly sample it.
@@ -96,10 +108,11 @@ class Objective:
             mask: True on action tokens, [batch, actions].
             replayed: True for sequences that replay put in, [batch].
         """
-        if self.sampler_correction is None:
+        if self.rule is None:
             return None
-        weights = truncated_importance_weights(before, sampler, mask, cap=self.sampler_correction)
-        return torch.where(replayed[:, None], mask.to(weights.dtype), weights)
+        found = self.rule.weights(before, sampler, mask)
+        spared = replayed[:, None]
+        return CorrectionWeights(torch.where(spared, mask.to(found.weights.dtype), found.weights), found.cut & ~spared)
 
     def loss(
         self,
@@ -123,7 +136,21 @@ class Objective:
         )
 
     def kl_penalty(
-        self, output: ActionLogprobs, reference: ActionLogprobs, mask: Tensor, average: MinibatchAverage
+        self,
+        output: ActionLogprobs,
+        reference: ActionLogprobs,
+        mask: Tensor,
+        average: MinibatchAverage,
+        selected: Tensor | None = None,
     ) -> Tensor:
-        """Return the divergence of a micro-batch from the reference, without its coefficient."""
-        return average(kl_divergence(output.logprobs, reference.logprobs, estimator=self.kl), mask)
+        """Return the divergence of a micro-batch from the reference, without its coefficient.
+
+        Args:
+            output: Of the policy.
+            reference: Of the reference.
+            mask: True on action tokens, [batch, actions].
+            average: Counts of the whole minibatch.
+            selected: 1 where a token is trained, else 0, [batch, actions]; None where all are.
+        """
+        divergence = kl_divergence(output.logprobs, reference.logprobs, estimator=self.kl)
+        return average(divergence if selected is None else divergence * selected, mask)

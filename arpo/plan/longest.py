@@ -1,6 +1,6 @@
 """The longest trajectory that the numbers of an experiment allow, as the module gets it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -64,6 +64,7 @@ class Longest:
             image_mask=ids == chat.image_token_id,
             screenshots=tuple(f"step {step}" for step in range(self.steps)),
             sampler_logprobs=torch.zeros(self.action_tokens),
+            step_lengths=(self.action_tokens,),
         )
 
     def minibatch(self, chat: ChatTokenizer, micro_batch_tokens: int) -> Minibatch:
@@ -73,9 +74,7 @@ class Longest:
         samples = []
         for number in range(count):
             keys = tuple(f"{number}: {key}" for key in tokens.screenshots)
-            own = TokenizedTrajectory(
-                tokens.input_ids, tokens.action_mask, tokens.image_mask, keys, tokens.sampler_logprobs
-            )
+            own = replace(tokens, screenshots=keys)
             samples.append(Sample(own, dict.fromkeys(keys, b""), advantage=1.0))
         return Minibatch(tuple(samples), count, count * self.action_tokens)
 

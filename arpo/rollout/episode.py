@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Literal
 
 from arpo.agent.actions import Action, Fail, Finished, Terminal
@@ -42,6 +43,8 @@ class EpisodeSpec:
     """Tokens of one response."""
     temperature: float
     protocol: EpisodeProtocol = "hard"
+    image_window: int | None = None
+    """Screenshots that a response sees, its own among them; None: all."""
 
     @classmethod
     def of(
@@ -56,6 +59,7 @@ class EpisodeSpec:
             max_context=settings.max_context,
             max_tokens=settings.max_tokens,
             temperature=settings.temperature,
+            image_window=settings.image_window,
         )
 
 
@@ -122,6 +126,7 @@ async def run_episode(
         format_reward=0.0 if parsed else -1.0,
         screenshots=conversation.screenshots,
         last_screenshot=conversation.screen if parsed else "",
+        image_window=spec.image_window,
         duration_s=time.perf_counter() - started,
     )
 
@@ -158,7 +163,7 @@ def _outcome(action: Action, result: StepResult) -> Outcome | None:
 
 
 class _Conversation:
-    """The context so far, by appending: what the engine sampled is what its next prompt holds."""
+    """The conversation so far: what the engine sampled is, id for id, what its next prompt holds."""
 
     def __init__(self, spec: EpisodeSpec, chat: ChatTokenizer) -> None:
         self.chat = chat
@@ -168,11 +173,9 @@ class _Conversation:
         """Key of what is on the screen now."""
         self._spec = spec
         self._observation: Observation
-        self._ids: list[int] = []
-        self._appended: tuple[int, ...] = ()
+        self._prompts: list[tuple[int, ...]] = []
         self._images: list[bytes] = []
-        self._length = 0
-        """Tokens so far, images expanded; counted along, because a conversation has thirty screenshots."""
+        self._sizes: list[tuple[int, int]] = []
 
     def show(self, observation: Observation) -> None:
         """Take what is on the screen now."""
@@ -182,11 +185,9 @@ class _Conversation:
 
     def ask(self, prompt_ids: tuple[int, ...]) -> None:
         """Append a prompt that holds the screen."""
-        self._appended = prompt_ids
-        self._ids += prompt_ids
+        self._prompts.append(prompt_ids)
         self._images.append(self._observation.screenshot)
-        size = self._observation.width, self._observation.height
-        self._length += self.chat.context_length(prompt_ids, [size])
+        self._sizes.append((self._observation.width, self._observation.height))
 
     def request(self) -> GenerateRequest:
         """Return the request for the next response."""
@@ -195,7 +196,8 @@ class _Conversation:
             max_tokens=self._spec.max_tokens,
             seed=derive_seed(self._spec.seed, len(self.steps)),
         )
-        return GenerateRequest(tuple(self._ids), tuple(self._images), sampling, conversation=self._spec.id)
+        images = tuple(self._images[self._window :])
+        return GenerateRequest(self._context(), images, sampling, conversation=self._spec.id)
 
     def answer(self, response: Response, text: str, *, action: str = "", parse_error: str = "") -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""
@@ -205,13 +207,11 @@ class _Conversation:
             self.chat.check_response(response.token_ids)
         except ValueError as error:
             raise EngineError(str(error)) from error
-        self._ids += response.token_ids
-        self._length += len(response.token_ids)
         step = Step(
             screenshot=self.screen,
             width=self._observation.width,
             height=self._observation.height,
-            prompt_ids=self._appended,
+            prompt_ids=self._prompts[-1],
             response_ids=response.token_ids,
             sampler_logprobs=response.logprobs,
             policy_version=response.policy_version,
@@ -250,3 +250,17 @@ class _Conversation:
             f"response of max_tokens={self._spec.max_tokens} within max_context={self._spec.max_context}; raise "
             "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
         )
+
+    def _length(self) -> int:
+        return self.chat.context_length(self._context(), self._sizes[self._window :])
+
+    @property
+    def _window(self) -> int:
+        """The number of the first screenshot that the next response sees."""
+        return 0 if self._spec.image_window is None else max(0, len(self._images) - self._spec.image_window)
+
+    def _context(self) -> tuple[int, ...]:
+        """Return what the next response reads; `tokenize` makes the same of the record."""
+        prompts = self.chat.windowed(self._prompts, self._spec.image_window)
+        turns = zip_longest(prompts, (step.response_ids for step in self.steps), fillvalue=())
+        return tuple(chain.from_iterable(chain.from_iterable(turns)))

@@ -18,11 +18,11 @@ def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
     """Return a digest of everything but task, seed and weights that decides how an episode is sampled.
 
     Args:
-        spec: Its limits, temperature and protocol count; its id, task and seed stand in the record themselves.
+        spec: Its limits, temperature, protocol and window count; its id, task and seed stand in the record themselves.
         prompt: How the task is put to the policy.
         model: What `model_fingerprint` says about the checkpoint that the policy started from.
     """
-    limits = ("max_steps", "max_context", "max_tokens", "temperature", "protocol")
+    limits = ("max_steps", "max_context", "max_tokens", "temperature", "protocol", "image_window")
     how = {name: getattr(spec, name) for name in limits} | {"prompt": asdict(prompt), "model": model}
     return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -18,6 +18,9 @@ class RolloutSettings:
     max_context: int
     """Tokens of a whole conversation; not above what the engine takes."""
     temperature: float = 1.0
+    image_window: int | None = None
+    """Screenshots that a response sees, its own among them; None: all of the episode. A window makes every step a
+    training sequence of its own (DART, arXiv 2509.23866), None makes one of every episode (ARPO)."""
     min_group_size: int = 2
     """A group with fewer trajectories is dropped: an advantage needs something to compare with."""
     max_attempts: int = 3
@@ -48,6 +51,8 @@ class RolloutSettings:
                 f"max_context={self.max_context} must be above max_tokens={self.max_tokens}, because "
                 "it holds the prompts and screenshots too"
             )
+        if self.image_window is not None:
+            check_at_least(1, image_window=self.image_window)
         if self.temperature <= 0:
             raise ConfigError(
                 f"temperature must be above 0, got {self.temperature}: greedy members of a group are all equal"

@@ -49,6 +49,35 @@ def test_the_population_std_is_the_default() -> None:
     assert torch.equal(group_advantages(rewards), group_advantages(rewards, std="population"))
 
 
+@pytest.mark.parametrize(
+    ("std", "expected"),
+    [
+        # Over steps [1, 1, 0 · 6]: μ = 1/4, σ_population = sqrt(3/16) = .4330127: .75 / σ, -.25 / σ
+        ("population", [1.7320468, -0.5773489, -0.5773489]),
+        # σ_sample = sqrt(8/7 · 3/16) = .4629100
+        ("sample", [1.6201816, -0.5400605, -0.5400605]),
+    ],
+)
+def test_golden_values_of_darts_advantage_over_steps(std: Deviation, expected: list[float]) -> None:
+    """One success of two steps, failures of four and two: every step of a trajectory has its advantage."""
+    values = group_advantages(
+        torch.tensor([1.0, 0.0, 0.0]), estimator="step_grpo", std=std, steps=torch.tensor([2, 4, 2])
+    )
+    torch.testing.assert_close(values, torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+def test_a_long_failure_raises_what_a_success_is_worth() -> None:
+    # One success and one failure of 1 + 3 steps: μ = 1/4 instead of 1/2; .75 / .4330137 and -.25 / .4330137
+    rewards, steps = torch.tensor([1.0, 0.0]), torch.tensor([1, 3])
+    values = group_advantages(rewards, estimator="step_grpo", steps=steps)
+    torch.testing.assert_close(values, torch.tensor([1.7320468, -0.5773489]), atol=1e-6, rtol=0)
+
+
+def test_an_advantage_over_steps_needs_the_steps() -> None:
+    with pytest.raises(ValueError, match="give steps"):
+        group_advantages(torch.tensor([1.0, 0.0]), estimator="step_grpo")
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("reward", [0.0, 1.0, -0.5, 0.1, 1 / 3])
 @pytest.mark.parametrize("size", [1, 2, 7, 8])
@@ -103,7 +132,7 @@ def test_bad_arguments_are_refused(rewards: list[float], arguments: dict[str, fl
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"estimator": "gae"}, "estimator must be one of grpo, dr_grpo, rloo, pass_at_k, got 'gae'"),
+        ({"estimator": "gae"}, "estimator must be one of grpo, step_grpo, dr_grpo, rloo, pass_at_k, got 'gae'"),
         ({"std": "unbiased"}, "std must be one of sample, population, got 'unbiased'"),
     ],
 )

@@ -1,92 +1,113 @@
 import pytest
 import torch
 
-from arpo.algorithms.corrections import (
-    CorrectionLevel,
-    icepop_weights,
-    off_policy_sequence_mask,
-    truncated_importance_weights,
-)
+from arpo.algorithms.corrections import PUBLISHED, Correction
+from arpo.algorithms.losses import ClipRange, MinibatchAverage, policy_loss
+from arpo.errors import ConfigError
 from tests.algorithms.fixture import ADVANTAGES, MASK, NEW, OLD, SAMPLER, assert_golden
 
 
+def correction(name: str, *band: float) -> Correction:
+    found = Correction.named(name, band or None)
+    assert found is not None
+    return found
+
+
+# old - sampler: .2, 0, -.5 | 0, 1. Ratios 1.2214, 1, .6065 | 1, 2.7183; of the sequences exp(-.3) and e.
+# Rows without a remark are those of verl 0.9.1, TRL 1.16.0 and DART's fork on this fixture.
 @pytest.mark.parametrize(
-    ("level", "cap", "expected"),
+    ("name", "band", "expected"),
     [
-        # old - sampler: .2, 0, -.5 | 0, 1
-        ("token", 1.0, [[1.0, 1.0, 0.6065307], [1.0, 1.0, 0.0]]),
-        ("token", 2.0, [[1.2214028, 1.0, 0.6065307], [1.0, 2.0, 0.0]]),
-        # sums -.3 and 1: exp(-.3) and min(e, 2)
-        ("sequence", 2.0, [[0.7408182] * 3, [2.0, 2.0, 0.0]]),
+        ("tis_token", (), [[1.0, 1.0, 0.6065307], [1.0, 1.0, 0.0]]),
+        ("tis_token", (0.0, 2.0), [[1.2214028, 1.0, 0.6065307], [1.0, 2.0, 0.0]]),
+        ("tis_token", (0.7, 2.0), [[1.2214028, 1.0, 0.7], [1.0, 2.0, 0.0]]),  # from below as well, as OpenRLHF does
+        ("tis_sequence", (), [[0.7408182] * 3, [2.0, 2.0, 0.0]]),
+        ("icepop", (0.5, 1.5), [[1.2214028, 1.0, 0.6065307], [1.0, 0.0, 0.0]]),
+        ("icepop", (0.7, 1.1), [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),  # on both sides
+        ("icepop", (), [[1.2214028, 1.0, 0.6065307], [1.0, 2.7182818, 0.0]]),  # .5 to 5
+        ("sequence_mask", (), [[0.7408182] * 3, [2.7182818, 2.7182818, 0.0]]),  # e is below 3
+        ("sequence_mask", (0.0, 2.0), [[0.7408182] * 3, [0.0, 0.0, 0.0]]),  # and above 2: the sequence goes whole
+        ("sequence_mask", (0.8, 3.0), [[0.0] * 3, [2.7182818, 2.7182818, 0.0]]),
+        ("decoupled", (), [[1.2214028, 1.0, 0.6065307], [1.0, 2.7182818, 0.0]]),
+        ("decoupled", (0.0, 2.0), [[1.2214028, 1.0, 0.6065307], [1.0, 0.0, 0.0]]),
     ],
 )
-def test_golden_truncated_weights(level: CorrectionLevel, cap: float, expected: list[list[float]]) -> None:
-    assert_golden(truncated_importance_weights(OLD, SAMPLER, MASK, level=level, cap=cap), expected)
+def test_golden_weights(name: str, band: tuple[float, ...], expected: list[list[float]]) -> None:
+    assert_golden(correction(name, *band).weights(OLD, SAMPLER, MASK).weights, expected)
 
 
-def test_golden_icepop_weights() -> None:
-    # e^1 = 2.72 lies above the band and is dropped, not bounded
-    expected = [[1.2214028, 1.0, 0.6065307], [1.0, 0.0, 0.0]]
-    assert_golden(icepop_weights(OLD, SAMPLER, MASK, low=0.5, high=1.5), expected)
+@pytest.mark.parametrize(
+    ("name", "band", "expected"),
+    [
+        ("tis_token", (), [[True, False, False], [False, True, False]]),
+        ("tis_sequence", (), [[False] * 3, [True, True, False]]),
+        ("icepop", (0.7, 1.1), [[True, False, True], [False, True, False]]),
+        ("sequence_mask", (), [[False] * 3, [False] * 3]),
+    ],
+)
+def test_what_lies_outside_of_the_band_is_cut(name: str, band: tuple[float, ...], expected: list[list[bool]]) -> None:
+    assert correction(name, *band).weights(OLD, SAMPLER, MASK).cut.tolist() == expected
 
 
-def test_icepop_drops_on_both_sides() -> None:
-    # .6065 lies below .7, e^.2 = 1.22 and e^1 above 1.1
-    expected = [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
-    assert_golden(icepop_weights(OLD, SAMPLER, MASK, low=0.7, high=1.1), expected)
+def test_golden_loss_of_decoupled_ppo() -> None:
+    """AReaL's: -mean of π_prox / π_behave · min(u A, clip(u) A) with u = π / π_prox (arXiv 2505.24298)."""
+    loss = policy_loss(
+        NEW,
+        OLD,
+        ADVANTAGES,
+        MASK,
+        average=MinibatchAverage("token", sequences=2.0, tokens=5.0),
+        clip=ClipRange(low=0.2, high=0.28),
+        weights=correction("decoupled").weights(OLD, SAMPLER, MASK).weights,
+    ).loss
+    # A = 1: u = e^.4 clipped to 1.28, e^-.4 = .67032, 1, times 1.2214028, 1, .6065307: together 2.8402463
+    # A = -1: -e^-.1 = -.9048374 and -e^.6 = -1.8221188, times 1 and e: together -5.8578698
+    assert_golden(loss, -(2.8402463 - 5.8578698) / 5)
 
 
-def test_golden_off_policy_mask() -> None:
-    # Row 1 has A >= 0; row 2 has mean(sampler - new) = (.1 - 1.6) / 2 = -.75 < .1
-    kept = off_policy_sequence_mask(ADVANTAGES, NEW, SAMPLER, MASK, threshold=0.1)
-    assert torch.equal(kept, MASK)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_programs_that_agree_get_weight_one_and_padding_gets_none(name: str) -> None:
+    found = correction(name).weights(OLD, OLD, MASK)
+    assert torch.equal(found.weights, MASK.float())
+    assert not found.cut.any()
 
 
-def test_a_failure_that_the_policy_hardly_does_any_more_is_dropped_and_a_success_is_not() -> None:
-    sampler = torch.tensor([[-0.5, -0.5], [-0.5, -0.5]])
-    now = torch.tensor([[-2.5, -0.7], [-2.5, -0.7]])  # mean(sampler - now) = (2 + .2) / 2 = 1.1
-    mask = torch.ones(2, 2, dtype=torch.bool)
-    kept = off_policy_sequence_mask(torch.tensor([1.0, -1.0]), now, sampler, mask, threshold=1.0)
-    assert kept.tolist() == [[True, True], [False, False]]
-
-
-def test_programs_that_agree_get_weight_one_and_padding_gets_none() -> None:
-    for weights in (
-        truncated_importance_weights(OLD, OLD, MASK),
-        truncated_importance_weights(OLD, OLD, MASK, level="sequence", cap=2.0),
-        icepop_weights(OLD, OLD, MASK),
-    ):
-        assert torch.equal(weights, MASK.float())
-
-
-def test_weights_carry_no_gradient() -> None:
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_weights_carry_no_gradient(name: str) -> None:
     old = OLD.clone().requires_grad_()
-    assert not truncated_importance_weights(old, SAMPLER, MASK).requires_grad
-    assert not icepop_weights(old, SAMPLER, MASK).requires_grad
+    assert not correction(name).weights(old, SAMPLER, MASK).weights.requires_grad
 
 
 def test_weights_are_finite_when_the_engine_was_certain_of_something_else() -> None:
-    weights = truncated_importance_weights(
-        torch.tensor([[0.0]]), torch.tensor([[-1e4]]), torch.tensor([[True]]), cap=1e30
+    found = correction("decoupled", 0.0, 1e30).weights(
+        torch.tensor([[0.0]]), torch.tensor([[-1e4]]), torch.tensor([[True]])
     )
-    assert weights.item() == pytest.approx(4.8517e8, rel=1e-4)  # e^20, the bound of the log-ratio
+    assert found.weights.item() == pytest.approx(4.8517e8, rel=1e-4)  # e^20, the bound of the log-ratio
 
 
-def test_what_stands_in_the_padding_does_not_matter() -> None:
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_stands_in_the_padding_does_not_matter(name: str) -> None:
     sampler = SAMPLER.masked_fill(~MASK, torch.nan)
-    assert torch.equal(
-        truncated_importance_weights(OLD, sampler, MASK, level="sequence"),
-        truncated_importance_weights(OLD, SAMPLER, MASK, level="sequence"),
-    )
+    found, expected = (correction(name).weights(OLD, rolled, MASK) for rolled in (sampler, SAMPLER))
+    assert torch.equal(found.weights, expected.weights)
+    assert torch.equal(found.cut, expected.cut)
 
 
-def test_bad_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="cap must be positive, got 0"):
-        truncated_importance_weights(OLD, SAMPLER, MASK, cap=0.0)
-    with pytest.raises(ValueError, match="the band must contain 1"):
-        icepop_weights(OLD, SAMPLER, MASK, low=1.5, high=2.0)
+def test_none_is_no_correction() -> None:
+    assert Correction.named("none") is None
 
 
-def test_an_unknown_level_is_refused(unchecked: None) -> None:
-    with pytest.raises(ValueError, match="level must be one of token, sequence, got 'step'"):
-        truncated_importance_weights(OLD, SAMPLER, MASK, level="step")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "band", "words"),
+    [
+        ("tis", None, "correction must be one of none, tis_token, .*, got 'tis'"),
+        ("icepop", [1.5, 2.0], r"0 <= low <= 1 <= high, got \[1.5, 2.0\]"),
+        ("tis_token", [0.0, 0.5], r"0 <= low <= 1 <= high, got \[0.0, 0.5\]"),
+        ("tis_token", [-0.5, 2.0], r"0 <= low <= 1 <= high, got \[-0.5, 2.0\]"),
+        ("tis_token", [2.0], r"correction_band must be \[low, high\], got \[2.0\]"),
+        ("none", [0.5, 2.0], "set correction too"),
+    ],
+)
+def test_what_cannot_be_is_refused(name: str, band: list[float] | None, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Correction.named(name, band)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
-from arpo.algorithms.corrections import truncated_importance_weights
+from arpo.algorithms.corrections import PUBLISHED
 from arpo.algorithms.kl import kl_divergence
 from arpo.algorithms.losses import (
     MAX_LOG_RATIO,
@@ -19,7 +19,7 @@ from arpo.algorithms.losses import (
     RatioLevel,
     policy_loss,
 )
-from arpo.algorithms.selection import high_entropy_tokens
+from arpo.algorithms.selection import entropy_threshold
 from tests.algorithms.fixture import ADVANTAGES, ENTROPIES, MASK, NEW, OLD, SAMPLER, assert_golden
 
 AGGREGATIONS: list[Aggregation] = ["token", "sequence", "sequence_sum", "dr_grpo"]
@@ -56,7 +56,7 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_values(name: str, column: int) -> None:
     aggregation = AGGREGATIONS[column]
-    tis = truncated_importance_weights(OLD, SAMPLER, MASK, level="token", cap=1.0)
+    tis = PUBLISHED["tis_token"].weights(OLD, SAMPLER, MASK).weights
     match name:
         case "PPO":
             actual = loss(aggregation)
@@ -70,7 +70,7 @@ def test_golden_values(name: str, column: int) -> None:
             kl = kl_divergence(NEW, OLD, estimator="k3")
             actual = loss(aggregation) + 0.1 * average(aggregation)(kl, MASK)
         case _:
-            kept = high_entropy_tokens(ENTROPIES, MASK, keep_fraction=0.8)
+            kept = entropy_threshold(ENTROPIES[MASK], keep_fraction=0.8) <= ENTROPIES  # each token a step
             actual = loss(aggregation, weights=kept.float())
     assert_golden(actual, GOLDEN[name][column])
 

@@ -58,6 +58,23 @@ def test_starting_and_asking_leaves_the_process_as_it_was(start: Callable[..., A
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"override_generation_config": {"top_p": 0.9}},
+        {"generation_config": "auto"},
+        {"logits_processors": ["mine:TopK"]},
+        {"logprobs_mode": "raw_logprobs"},
+    ],
+    ids=lambda argument: next(iter(argument)),
+)
+def test_sampling_from_another_distribution_than_the_trainers_is_refused(
+    start: Callable[..., Any], argument: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=f"engine_args must not hold {next(iter(argument))}"):
+        start(engine_args=argument)
+
+
 def test_a_second_engine_waits_its_turn(start: Callable[..., Any], questions: Questions) -> None:
     first = start()
     with pytest.raises(ConfigError, match="FleetEngine"):

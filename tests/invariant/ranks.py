@@ -43,8 +43,9 @@ CASES: dict[str, dict[str, Any]] = {
         "reference": True,
         "policy": {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False},
     },
+    "dart": {"objective": {"estimator": "step_grpo", "correction": "tis_token", "high_entropy_steps": 0.8}},
 }
-"""What is trained, by name. `pass_at_k` leaves one sample for several ranks."""
+"""What is trained, by name. `pass_at_k` leaves one sample for several ranks; `dart` compares steps of all ranks."""
 
 WAYS = (("one", 1), ("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4))
 

@@ -72,6 +72,7 @@ def test_the_cases_are_what_they_are_called(trained, tiny_model):
     assert alone["arpo"]["metrics"][4]["train/kl_reference"] > 1e-6
     assert alone["lora"]["metrics"][4]["train/kl_reference"] > 1e-9
     assert "train/grad_norm" not in alone["scarce"]["metrics"][3]
+    assert 0.5 < alone["dart"]["metrics"][0]["policy/trained_steps"] < 1
 
 
 def without_time(metrics):

@@ -118,6 +118,69 @@ def test_each_placeholder_is_as_long_as_its_screenshot(chat: ChatTokenizer) -> N
     assert len(tokens) == chat.context_length(ids, [(112, 140)] * 2)
 
 
+@pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
+def test_a_window_is_the_template_rendered_without_the_screenshots_before_it(
+    any_directory: Path, prompt: Prompt
+) -> None:
+    """A user turn that held nothing but a screenshot goes with it; a text that stood beside it stays."""
+    chat = ChatTokenizer(any_directory)
+    texts = ["Action: wait()", "Thought: I look.\nAction: wait()", "Action: wait()"]
+    messages = prompt.messages("Click on the Save button.")
+    prompts, responses = [chat.first_prompt(messages)], []
+    for text in texts:
+        responses.append(chat.encode_response(text))
+        prompts.append(chat.next_prompt(responses[-1]))
+    if prompt.screenshot_apart:
+        messages = messages[:-1]
+    else:
+        messages[-1]["content"] = [part for part in messages[-1]["content"] if part["type"] != "image"]
+    shot = {"role": "user", "content": [{"type": "image"}]}
+    said = [{"role": "assistant", "content": text} for text in texts]
+    tokenizer = AutoTokenizer.from_pretrained(any_directory)
+    whole = tokenizer.apply_chat_template(
+        [*messages, said[0], said[1], shot, said[2], shot], add_generation_prompt=True, tokenize=False
+    )
+    seen = chat.windowed(prompts, 2)
+    ids = seen[0] + responses[0] + seen[1] + responses[1] + seen[2] + responses[2] + seen[3]
+    assert ids == tuple(tokenizer(whole).input_ids)
+    assert ids.count(chat.image_token_id) == 2
+
+
+def test_a_window_that_is_wide_enough_or_none_changes_no_prompt(chat: ChatTokenizer) -> None:
+    prompts = [step.prompt_ids for step in trajectory(chat, (0, 1, 2)).steps]
+    assert chat.windowed(prompts, None) == chat.windowed(prompts, 3) == chat.windowed(prompts, 9) == prompts
+
+
+def test_a_window_keeps_the_end_of_a_response_that_was_cut(chat: ChatTokenizer) -> None:
+    cut = chat.encode_response("Action: wait()")[:-1]
+    first = chat.first_prompt(Prompt.compact().messages("Click."))
+    after = chat.windowed([first, chat.next_prompt(cut), chat.next_prompt(())], 1)[1]
+    assert after[0] == chat.end_of_turn_id
+    assert chat.image_token_id not in after
+
+
+def test_a_window_makes_one_sequence_a_step_that_trains_the_last_response_alone(chat: ChatTokenizer) -> None:
+    episode = replace(trajectory(chat, (0, 1, 2)), image_window=2)
+    sequences = tokenize(episode, chat)
+    assert [sequence.screenshots for sequence in sequences] == [
+        tuple(step.screenshot for step in steps) for steps in (episode.steps[:1], episode.steps[:2], episode.steps[1:])
+    ]
+    for sequence, step in zip(sequences, episode.steps, strict=True):
+        assert tuple(sequence.input_ids[sequence.action_mask].tolist()) == step.response_ids
+        assert sequence.action_mask[-len(step.response_ids) :].all()
+        assert sequence.sampler_logprobs.tolist() == pytest.approx(list(step.sampler_logprobs))
+        assert sequence.step_lengths == (len(step.response_ids),)
+        assert int(sequence.image_mask.sum()) == 20 * len(sequence.screenshots)
+    text = chat.decode(sequences[2].input_ids.tolist())
+    assert all(step.response in text for step in episode.steps)  # what was said stays, whatever was seen
+
+
+def test_a_whole_trajectory_knows_the_lengths_of_its_steps(chat: ChatTokenizer) -> None:
+    episode = trajectory(chat, (0, 1, 2), cut=True)
+    (tokens,) = tokenize(episode, chat)
+    assert tokens.step_lengths == tuple(len(step.response_ids) for step in episode.steps)
+
+
 def test_records_that_do_not_match_are_refused(chat: ChatTokenizer) -> None:
     episode = trajectory(chat, (5,))
     (step,) = episode.steps

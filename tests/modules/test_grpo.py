@@ -51,7 +51,12 @@ def test_std_sample_divides_by_one_less(make_module, make_group):
 
 @pytest.mark.parametrize(
     ("estimator", "expected"),
-    [("dr_grpo", [2 / 3, -1 / 3, -1 / 3]), ("rloo", [1.0, -0.5, -0.5]), ("pass_at_k", [1.0, 0.0, 0.0])],
+    [
+        ("dr_grpo", [2 / 3, -1 / 3, -1 / 3]),
+        ("step_grpo", [1.7320468, -0.5773489, -0.5773489]),
+        ("rloo", [1.0, -0.5, -0.5]),
+        ("pass_at_k", [1.0, 0.0, 0.0]),
+    ],
 )
 def test_estimator_decides_what_an_advantage_is(make_module, make_group, estimator, expected):
     module = make_module(estimator=estimator)
@@ -456,30 +461,228 @@ def shifted(trajectory, logprobs, shift):
     return replace(trajectory, steps=tuple(steps))
 
 
+def as_sampled(group, rows, shifts, **changes):
+    """The group as an engine would have sampled it that gave each member's tokens `shifts` more log-probability."""
+    members = zip(group.trajectories, rows, shifts, strict=True)
+    return replace(group, trajectories=tuple(shifted(each, row.tolist(), by) for each, row, by in members), **changes)
+
+
 @pytest.mark.parametrize(
-    ("cap", "shift", "injected", "weight"),
+    ("options", "shift", "injected", "weight"),
     [
-        (1.0, math.log(4), (), 0.25),  # old / sampler = 1/4
-        (1.0, -math.log(4), (), 1.0),  # 4, capped
-        (2.0, -math.log(4), (), 2.0),
-        (1.0, math.log(4), (0,), 1.0),  # replay counts in full
-        (None, math.log(4), (), 1.0),
+        ({"correction": "tis_token"}, math.log(4), (), 0.25),  # old / sampler = 1/4
+        ({"correction": "tis_token"}, -math.log(4), (), 1.0),  # 4, truncated
+        ({"correction": "tis_token", "correction_band": (0.0, 2.0)}, -math.log(4), (), 2.0),
+        ({"correction": "icepop"}, math.log(4), (), 0.0),  # below .5
+        ({"correction": "icepop"}, -math.log(4), (), 4.0),
+        ({"correction": "decoupled"}, -math.log(4), (), 4.0),
+        ({"correction": "decoupled"}, -math.log(6), (), 0.0),  # above 5
+        ({"correction": "tis_token"}, math.log(4), (0,), 1.0),  # replay counts in full
+        ({"correction": "sequence_mask"}, math.log(4), (0,), 1.0),
+        ({}, math.log(4), (), 1.0),
     ],
 )
-def test_sampler_correction_weighs_tokens_by_how_much_likelier_the_policy_is(
-    make_module, make_policy, make_group, cap, shift, injected, weight
+def test_a_correction_weighs_tokens_by_how_much_likelier_the_policy_is(
+    make_module, make_policy, make_group, options, shift, injected, weight
 ):
     group, policy = make_group(1.0, 0.0), make_policy()
     rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
     # population std: A = 1 and -1; each sequence is averaged over its tokens; only the first is off its sampler
     (-(weight * rows[0].mean() - rows[1].mean()) / 2).backward()
     gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    pairs = zip(group.trajectories, rows, (shift, 0.0), strict=True)
-    sampled = tuple(shifted(trajectory, row.tolist(), by) for trajectory, row, by in pairs)
-    module = make_module(sampler_correction=cap)
+    module = make_module(**options)
     before = weights(module.policy)
-    fit(module, [replace(group, trajectories=sampled, injected=injected)])
+    fit(module, [as_sampled(group, rows, (shift, 0.0), injected=injected)])
     assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "weight"),
+    [
+        ("tis_sequence", math.log(4), 0.25),
+        ("tis_sequence", -math.log(4), 2.0),
+        ("sequence_mask", math.log(4), 0.25),
+        ("sequence_mask", -math.log(2), 2.0),
+        ("sequence_mask", -math.log(4), 0.0),  # above 3
+    ],
+)
+def test_a_correction_of_sequences_weighs_by_the_product_over_their_tokens(
+    make_module, make_policy, make_group, name, total, weight
+):
+    group, policy = make_group(1.0, 0.0), make_policy()
+    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
+    (-(weight * rows[0].mean() - rows[1].mean()) / 2).backward()
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    module = make_module(correction=name)
+    before = weights(module.policy)
+    fit(module, [as_sampled(group, rows, (total / len(rows[0]), 0.0))])
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_a_correction_of_an_engine_that_agrees_changes_nothing(make_module, make_policy, make_group):
+    group, policy = make_group(1.0, 0.0), make_policy()
+    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
+    exact = as_sampled(group, rows, (0.0, 0.0))
+    plain = make_module()
+    fit(plain, [exact])
+    for name in ("tis_token", "tis_sequence", "icepop", "sequence_mask", "decoupled"):
+        corrected = make_module(correction=name)
+        fit(corrected, [exact])
+        assert_close(weights(corrected.policy), weights(plain.policy), rtol=1e-4, atol=1e-5)
+
+
+def test_the_weights_of_a_correction_are_told(make_module, make_policy, make_group):
+    group, policy = make_group(1.0, 0.0, 1.0), make_policy()
+    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
+    sampled = as_sampled(group, rows, (math.log(4), -math.log(3), math.log(9)), injected=(2,))
+    told = metrics(fit(make_module(correction="tis_token", correction_band=(0.0, 2.0)), [sampled]))
+    # n tokens of ratio 1/4 and m of ratio 3; the replayed ones are not asked
+    n, m = len(rows[0]), len(rows[1])
+    assert told["policy/importance_mean"] == pytest.approx((n / 4 + 3 * m) / (n + m), rel=1e-4)
+    assert told["policy/importance_max"] == pytest.approx(3.0, rel=1e-4)
+    assert told["policy/importance_ess"] == pytest.approx((n / 4 + 3 * m) ** 2 / (n + m) / (n / 16 + 9 * m), rel=1e-4)
+    # 3 is cut to 2
+    assert told["policy/weight_mean"] == pytest.approx((n / 4 + 2 * m) / (n + m), rel=1e-4)
+    assert told["policy/weight_max"] == pytest.approx(2.0, rel=1e-4)
+    assert told["policy/weight_ess"] == pytest.approx((n / 4 + 2 * m) ** 2 / (n + m) / (n / 16 + 4 * m), rel=1e-4)
+    assert told["policy/weight_cut"] == pytest.approx(m / (n + m), rel=1e-4)
+
+
+def test_the_lag_of_every_sampled_step_is_told(make_module, make_group):
+    """One step of version 0 and two of version 1, for a policy of version 1."""
+    group = make_group(1.0, 0.0, 1.0)  # 1, 2 and 1 steps, all of version 0
+    newer = tuple(replace(step, policy_version=1) for step in group.trajectories[1].steps)
+    mixed = (group.trajectories[0], replace(group.trajectories[1], steps=newer), group.trajectories[2])
+    module = make_module()
+    module.policy_version = 1
+    trainer = fit(module, [replace(group, trajectories=mixed, injected=(2,))])
+    assert module.last_update["lag"].tolist() == [1.0, 0.0, 0.0]
+    assert metrics(trainer)["policy/lag_mean"] == pytest.approx(1 / 3)
+    assert metrics(trainer)["policy/lag_max"] == 1.0
+
+
+# --- the steps in which the policy was undecided --------------------------------------------------------------------
+
+
+def trained_tokens(policy, group, keep_fraction):
+    """1 for each token that is trained, a row a trajectory: by the definition, from forwards of their own."""
+    entropies = []
+    for trajectory in group.trajectories:
+        batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
+        (row,) = policy.action_logprobs(batch, with_entropy=True).entropy
+        lengths = [len(step.response_ids) for step in trajectory.steps]
+        entropies.append(
+            [(part.mean().item(), length) for part, length in zip(row.split(lengths), lengths, strict=True)]
+        )
+    ranked = sorted(entropy for row in entropies for entropy, _ in row)
+    place = (1 - keep_fraction) * (len(ranked) - 1)
+    low = int(place)
+    threshold = ranked[low] + (place - low) * (ranked[min(low + 1, len(ranked) - 1)] - ranked[low])
+    return [torch.cat([torch.full((n,), float(h >= threshold)) for h, n in row]) for row in entropies]
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize("micro_batch_tokens", [64, 65536])
+def test_steps_of_low_entropy_teach_nothing_and_still_count(
+    make_module, make_policy, make_group, minibatches, micro_batch_tokens
+):
+    """-1/N Σ_i A_i 1/|o_i| Σ_t 1[H ≥ the median of the group] log π, in the first minibatch too (2509.23866)."""
+    group, policy = make_group(1.0, 0.0, 0.0, 1.0), make_policy()
+    kept = trained_tokens(policy, group, 0.5)
+    assert 0 < sum(row.sum() for row in kept) < sum(map(len, kept))
+    signs = (1.0, -1.0, -1.0, 1.0)
+    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
+    (-sum(a * (row * keep).mean() for a, row, keep in zip(signs, rows, kept, strict=True)) / 4).backward()
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    module = make_module(high_entropy_steps=0.5, minibatches=minibatches, micro_batch_tokens=micro_batch_tokens)
+    before = weights(module.policy)
+    told = metrics(fit(module, [group]))  # one group makes one minibatch
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+    assert told["policy/trained_steps"] == pytest.approx(0.5)  # 3 of the 6 steps lie above their median
+
+
+def test_a_trajectory_without_advantage_still_counts_in_the_threshold(make_module, make_policy, make_group):
+    """Rewards 1, 0 and 1/2: the third has no gradient, and two steps that others are compared with."""
+    group, policy = make_group(1.0, 0.0, 0.5, 0.5), make_policy()
+    kept = trained_tokens(policy, group, 0.5)
+    alone = trained_tokens(policy, replace(group, trajectories=group.trajectories[:2]), 0.5)
+    assert [row.tolist() for row in kept[:2]] != [row.tolist() for row in alone]
+    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
+    (-((rows[0] * kept[0]).mean() - (rows[1] * kept[1]).mean()) / 2 / 4).backward()  # dr_grpo: A = 1/2, -1/2, 0, 0
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    module = make_module(high_entropy_steps=0.5, estimator="dr_grpo")
+    before = weights(module.policy)
+    fit(module, [group])
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_a_step_that_is_left_out_is_left_out_of_the_divergence_too(make_module, make_policy, make_group):
+    group = make_group(0.0, 0.0, 0.0)
+    module = make_module(reference=make_policy, kl_coefficient=0.1, kl="k2", high_entropy_steps=0.5)
+    with torch.no_grad():
+        module.policy.model.lm_head.weight.mul_(1.5)
+    kept = trained_tokens(module.policy, group, 0.5)
+    expected = 0.0
+    for trajectory, keep in zip(group.trajectories, kept, strict=True):
+        difference = logprobs_of(module.policy, trajectory) - logprobs_of(make_policy(), trajectory)
+        expected += (keep * difference**2 / 2).mean().item() / 3
+    assert metrics(fit(module, [group]))["train/kl_reference"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_keeping_every_step_is_the_same_update(make_module, make_group):
+    groups = [make_group(1.0, 0.0, 0.0), make_group(0.0, 1.0, first=4)]
+    plain, every = (make_module(minibatches=2, high_entropy_steps=keep) for keep in (None, 1.0))
+    fit(plain, groups)
+    assert metrics(fit(every, groups))["policy/trained_steps"] == 1.0
+    assert_close(weights(every.policy), weights(plain.policy), rtol=1e-4, atol=1e-5)
+
+
+def test_a_selection_and_a_correction_multiply(make_module, make_policy, make_group):
+    group, policy = make_group(1.0, 0.0), make_policy()
+    kept = trained_tokens(policy, group, 0.5)
+    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
+    (-(0.25 * (rows[0] * kept[0]).mean() - (rows[1] * kept[1]).mean()) / 2).backward()
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    module = make_module(high_entropy_steps=0.5, correction="tis_token")
+    before = weights(module.policy)
+    fit(module, [as_sampled(group, rows, (math.log(4), 0.0))])
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+
+
+# --- one sequence a step --------------------------------------------------------------------------------------------
+
+
+def test_a_window_of_screenshots_makes_every_step_a_sequence_with_the_advantage_of_its_trajectory(
+    make_module, make_policy, make_group
+):
+    group, policy = make_group(1.0, 0.0), make_policy()  # of 1 and 2 steps
+    windowed = replace(group, trajectories=tuple(replace(each, image_window=1) for each in group.trajectories))
+    rows = []
+    for trajectory in windowed.trajectories:
+        for tokens in tokenize(trajectory, policy.chat):
+            output = policy.action_logprobs(collate([tokens], trajectory.screenshots, policy.images))
+            rows.append(output.logprobs[output.mask])
+    assert [len(row) for row in rows] == [len(step.response_ids) for t in group.trajectories for step in t.steps]
+    # Over steps [1, 0, 0]: μ = 1/3, σ = sqrt(2)/3: A = sqrt(2) and -1/sqrt(2); the mean is over three steps
+    (-(2**0.5 * rows[0].mean() - 0.5**0.5 * (rows[1].mean() + rows[2].mean())) / 3).backward()
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    module = make_module(estimator="step_grpo")
+    before = weights(module.policy)
+    fit(module, [windowed])
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_the_trainers_logprobs_of_a_windowed_trajectory_are_those_of_all_its_steps(make_module, make_group):
+    plain = make_group(1.0, 0.0).trajectories
+    module = make_module()
+    windowed = [replace(trajectory, image_window=1) for trajectory in plain]
+    found = module.sampled_logprobs(windowed)
+    assert [len(row) for row in found] == [trajectory.action_tokens for trajectory in plain]
+    first = len(plain[1].steps[0].response_ids)
+    whole = module.sampled_logprobs(plain)
+    assert_close(torch.tensor(found[0]), torch.tensor(whole[0]))  # one step sees the same in both
+    assert_close(torch.tensor(found[1][:first]), torch.tensor(whole[1][:first]))
+    assert found[1][first:] != pytest.approx(whole[1][first:], abs=1e-3)  # the second saw one screenshot less
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------
@@ -508,7 +711,11 @@ def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_end
         ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be above 0"),
         ({"temperature": float("nan")}, "temperature must be above 0"),
-        ({"sampler_correction": 0.0}, "sampler_correction must be above 0, got 0.0"),
+        ({"correction": "tis"}, "correction must be one of none, tis_token"),
+        ({"correction": "icepop", "correction_band": (2.0, 3.0)}, "0 <= low <= 1 <= high"),
+        ({"correction_band": (0.0, 2.0)}, "set correction too"),
+        ({"high_entropy_steps": 0.0}, "high_entropy_steps must lie in"),
+        ({"high_entropy_steps": 1.1}, "high_entropy_steps must lie in"),
         ({"kl_coefficient": 0.1}, "needs a reference policy"),
         ({"kl_coefficient": -0.1}, "kl_coefficient must be at least 0, got -0.1"),
         ({"format_weight": -1.0}, "format_weight must be at least 0, got -1.0"),

@@ -3,10 +3,11 @@ from dataclasses import fields
 import pytest
 import torch
 
+from arpo.algorithms.corrections import CorrectionWeights
 from arpo.algorithms.losses import LossMetrics
 from arpo.models.policy import ActionLogprobs
-from arpo.modules.metrics import Averages, UpdateMeter
-from arpo.types import RolloutBatch
+from arpo.modules.metrics import Averages, UpdateMeter, step_lags
+from arpo.types import Group, Outcome, RolloutBatch, Step, Task, Trajectory
 
 
 def test_a_mean_is_weighted():
@@ -68,10 +69,44 @@ def test_the_gap_between_engine_and_trainer_is_told_as_mean_and_maximum():
     meter = UpdateMeter()
     meter.compare(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
     meter.compare(torch.tensor([-3.0]), torch.tensor([-2.0]))
-    assert meter.compute() == {
-        "engine/logprob_gap_mean": 0.5,  # (0.5 + 0 + 1) / 3
-        "engine/logprob_gap_max": 1.0,
-    }
+    computed = meter.compute()
+    assert computed["engine/logprob_gap_mean"] == 0.5  # (0.5 + 0 + 1) / 3
+    assert computed["engine/logprob_gap_max"] == 1.0
+
+
+def test_the_ratios_between_trainer_and_engine_are_told_with_their_effective_sample_size():
+    meter = UpdateMeter()
+    meter.compare(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
+    meter.compare(torch.tensor([-3.0]), torch.tensor([-2.0]))
+    computed = meter.compute()
+    # e^.5 + 1 + e^-1 = 1.6487213 + 1 + 0.3678794 = 3.0166007; squares 2.7182818 + 1 + 0.1353353 = 3.8536171
+    assert computed["policy/importance_mean"] == pytest.approx(3.0166007 / 3, abs=1e-6)
+    assert computed["policy/importance_max"] == pytest.approx(1.6487213, abs=1e-6)
+    assert computed["policy/importance_ess"] == pytest.approx(3.0166007**2 / (3 * 3.8536171), abs=1e-6)
+    assert not [name for name in computed if name.endswith("_square")]
+
+
+def test_weights_that_are_all_zero_have_no_effective_sample():
+    meter = UpdateMeter()
+    mask = torch.tensor([[True, True, False]])
+    meter.correct(CorrectionWeights(torch.zeros(1, 3), mask), mask)
+    computed = meter.compute()
+    assert (computed["policy/weight_ess"], computed["policy/weight_cut"]) == (0.0, 1.0)
+
+
+def test_the_lag_is_that_of_what_was_sampled_for_the_batch():
+    # Versions 3, 5 and 5 for a policy of version 5; the replayed trajectory is not counted
+    group = Group(Task("t", ""), tuple(trajectory(versions) for versions in ((3, 5), (5,), (0, 0))), injected=(2,))
+    meter = UpdateMeter()
+    meter.lags = step_lags([group], 5)
+    assert meter.lags == [2, 0, 0]
+    assert meter.compute() == {"policy/lag_mean": 2 / 3, "policy/lag_max": 2.0}
+    assert meter.record(RolloutBatch(0, 0, []))["lag"].tolist() == [2.0, 0.0, 0.0]
+
+
+def trajectory(versions: tuple[int, ...]) -> Trajectory:
+    steps = tuple(Step("", 1, 1, (), (), (), version, "") for version in versions)
+    return Trajectory("0/0/0", "t", "", "", 0, steps, Outcome.FINISHED, 0.0, 0.0)
 
 
 def test_an_update_that_saw_nothing_still_has_a_record_that_can_be_drawn():
@@ -90,6 +125,7 @@ def test_collecting_asks_the_device_for_no_number():
     for _ in range(2):
         meter.add(on_device, ActionLogprobs(logprobs, mask, logprobs), logprobs, mask)
         meter.compare(logprobs[0], logprobs[1])
+        meter.correct(CorrectionWeights(logprobs, mask), mask)
         meter.averages.total("train/loss", logprobs.sum())
 
 

@@ -4,14 +4,23 @@ import pytest
 import torch
 
 from arpo.models.tokenization import TokenizedTrajectory
-from arpo.modules.minibatch import Minibatch, Sample, pick, scatter, shares, split, without_zero_advantage
+from arpo.modules.minibatch import (
+    Minibatch,
+    Sample,
+    pick,
+    scatter,
+    shares,
+    split,
+    without_flat_groups,
+    without_zero_advantage,
+)
 
 
 def sample(length: int, *, actions: int = 2, advantage: float = 1.0) -> Sample:
     mask = torch.arange(length) >= length - actions
     nothing = torch.zeros(length, dtype=torch.bool)
     ids = torch.arange(length)
-    tokens = TokenizedTrajectory(ids, mask, nothing, ("screen",), torch.zeros(actions))
+    tokens = TokenizedTrajectory(ids, mask, nothing, ("screen",), torch.zeros(actions), (actions,))
     return Sample(tokens, {"screen": b"png"}, advantage)
 
 
@@ -61,6 +70,21 @@ def test_samples_without_advantage_are_left_out_and_still_counted():
     rest = without_zero_advantage(whole)
     assert lengths([rest]) == [[6]]
     assert (rest.sequences, rest.action_tokens) == (3, 6)
+
+
+def test_a_group_in_which_somebody_has_an_advantage_stays_whole():
+    groups = [
+        replace(sample(5 + number, advantage=a), group=number // 2) for number, a in enumerate((0.0, 1.0, 0.0, 0.0))
+    ]
+    left = without_flat_groups(minibatch(*groups))
+    assert [each.length for each in left.samples] == [5, 6]
+    assert (left.sequences, left.action_tokens) == (4, 8)
+
+
+def test_the_tokens_of_steps_that_are_left_out_are_marked():
+    tokens = replace(sample(6, actions=4).tokens, step_lengths=(1, 3))
+    assert Sample(tokens, {}, 1.0).selected().tolist() == [1, 1, 1, 1]
+    assert Sample(tokens, {}, 1.0, trained=(False, True)).selected().tolist() == [0, 1, 1, 1]
 
 
 def test_shares_are_balanced_by_tokens_and_lose_nothing():

@@ -31,7 +31,9 @@ def spec_of(kind: str = "click", **changes) -> EpisodeSpec:
 class Played:
     """One episode with a scripted agent, and everything that can be seen of it."""
 
-    def __init__(self, chat: ChatTokenizer, respond, spec: EpisodeSpec, *, desktop=None, engine=None) -> None:
+    def __init__(
+        self, chat: ChatTokenizer, respond, spec: EpisodeSpec, *, desktop=None, engine=None, prompt=None
+    ) -> None:
         if isinstance(respond, list):
             lines = iter(respond)
             self.engine = engine or ScriptedEngine(chat, lambda request: next(lines))
@@ -39,7 +41,7 @@ class Played:
             self.engine = engine or ScriptedEngine(chat, respond)
         self.env = DirectEnv(desktop if desktop is not None else FakeDesktop())
         self.meter = Meter()
-        agent = Responder(self.engine, chat, Prompt.compact())
+        agent = Responder(self.engine, chat, prompt or Prompt.compact())
         self.trajectory: Trajectory = asyncio.run(run_episode(spec, self.env, agent, self.meter))
 
     @property
@@ -83,6 +85,48 @@ def test_every_request_has_every_screenshot_so_far(chat: ChatTokenizer):
     assert [hashlib.sha256(png).hexdigest() for png in last] == [step.screenshot for step in played.steps]
     assert len(set(last)) == 3  # the focus and the text can be seen
     assert {played.trajectory.screenshots[step.screenshot] for step in played.steps} == set(last)
+
+
+@pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
+@pytest.mark.parametrize("window", [None, 1, 2, 9])
+def test_what_was_sampled_with_a_window_is_trained_with_it_token_for_token(chat: ChatTokenizer, window, prompt):
+    texts = ["Action: wait()", "Thought:  two  spaces\nAction: wait( )", "Action: wait()", "Action: finished()"]
+    played = Played(chat, texts, spec_of("type", image_window=window), prompt=prompt)
+    assert played.trajectory.image_window == window
+    sequences = tokenize(played.trajectory, chat)
+    assert len(sequences) == (1 if window is None else 4)
+    for number, (request, step) in enumerate(zip(played.engine.requests, played.steps, strict=True)):
+        shown = played.steps[: number + 1] if window is None else played.steps[: number + 1][-window:]
+        assert [hashlib.sha256(png).hexdigest() for png in request.images] == [each.screenshot for each in shown]
+        asked = expanded(chat, request.prompt_ids, shown)
+        tokens = sequences[0 if window is None else number]
+        assert tokens.input_ids[: len(asked)].tolist() == asked
+        answer = slice(len(asked), len(asked) + len(step.response_ids))
+        assert tuple(tokens.input_ids[answer].tolist()) == step.response_ids
+        assert tokens.action_mask[answer].all()
+        assert tokens.screenshots[: len(shown)] == tuple(each.screenshot for each in shown)
+    trained = sum(int(tokens.action_mask.sum()) for tokens in sequences)
+    assert trained == played.trajectory.action_tokens  # every sampled token once
+
+
+def expanded(chat: ChatTokenizer, ids, shown):
+    sizes = iter(shown)
+    whole = []
+    for token in ids:
+        step = next(sizes) if token == chat.image_token_id else None
+        whole += [token] * (chat.image_tokens(step.width, step.height) if step else 1)
+    return whole
+
+
+def test_a_window_counts_in_the_context_limit(chat: ChatTokenizer):
+    """Of a window of one screenshot a long episode fits where all of its screenshots do not."""
+    texts = ["Action: wait()"] * 4
+    narrow = Played(chat, texts, spec_of("infeasible", max_steps=4, image_window=1))
+    last = narrow.engine.requests[-1].prompt_ids
+    room = chat.context_length(last, [(112, 84)]) + 60
+    limited = spec_of("infeasible", max_steps=4, max_context=room)
+    assert Played(chat, texts, limited).trajectory.outcome is Outcome.CONTEXT_FULL
+    assert Played(chat, texts, replace(limited, image_window=1)).trajectory.outcome is Outcome.MAX_STEPS
 
 
 def test_an_unchanged_screen_is_kept_once(chat: ChatTokenizer):

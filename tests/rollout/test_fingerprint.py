@@ -1,8 +1,14 @@
 """Two checkpoints are told apart by what is in them, at the cost of a few blocks."""
 
+from dataclasses import replace
+
 import pytest
 
-from arpo.rollout.fingerprint import BLOCK, PLACES, model_fingerprint
+from arpo.agent.prompt import Prompt
+from arpo.rollout.episode import EpisodeSpec
+from arpo.rollout.fingerprint import BLOCK, PLACES, model_fingerprint, sampling_fingerprint
+from arpo.rollout.settings import RolloutSettings
+from arpo.types import Task
 
 SIZE = 4 * BLOCK * PLACES
 """A file that is read at every fourth block: at 0, 4 · BLOCK, 8 · BLOCK, …"""
@@ -18,6 +24,18 @@ def test_a_change_at_the_beginning_or_far_inside_of_the_weights_is_seen(tmp_path
         file.seek(changed)
         file.write(b"\x01")
     assert model_fingerprint(tmp_path) != before
+
+
+def test_an_episode_of_another_window_of_screenshots_stands_for_no_other():
+    task = Task("t", "Click.")
+    settings = RolloutSettings(group_size=1, max_steps=3, max_tokens=8, max_context=64, min_group_size=1)
+    prints = {
+        sampling_fingerprint(
+            EpisodeSpec.of(task, replace(settings, image_window=window), id="0/0/0", seed=0), Prompt.compact(), "m"
+        )
+        for window in (None, 1, 2)
+    }
+    assert len(prints) == 3
 
 
 def test_a_name_that_is_no_directory_stands_for_itself():

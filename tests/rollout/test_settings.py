@@ -15,6 +15,7 @@ from arpo.rollout.settings import RolloutSettings
         ({"max_attempts": 0}, "max_attempts"),
         ({"order": "first"}, "order must be one of submitted, finished, got .first."),
         ({"stall_s": 0.0}, "stall_s must be above 0, got 0"),
+        ({"image_window": 0}, "image_window must be at least 1, got 0"),
     ],
 )
 def test_numbers_that_cannot_work_are_refused(change, message):

@@ -1,0 +1,64 @@
+"""The choice of the steps that an update trains, by how undecided the policy was."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from arpo.algorithms.selection import entropy_threshold
+from arpo.models.tokenization import TokenizedTrajectory
+from arpo.modules.minibatch import Minibatch
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What the policy before the first update of an iteration says about sequences."""
+
+    logprobs: dict[TokenizedTrajectory, Tensor] = field(default_factory=dict)
+    """Old log-probabilities of the sampled tokens, [actions]."""
+    entropies: dict[TokenizedTrajectory, Tensor] = field(default_factory=dict)
+    """Mean entropy of each step, [steps]; empty where nothing selects by it."""
+
+
+def select_steps(
+    minibatch: Minibatch, entropies: Mapping[TokenizedTrajectory, Tensor], *, keep_fraction: float
+) -> Minibatch:
+    """Return a minibatch in which each group trains its steps of highest entropy (DART, arXiv 2509.23866).
+
+    The threshold is of all steps of a group, on whatever ranks its members are: a collective call where there are
+    several. The denominators of the loss keep counting the steps that are left out.
+
+    Args:
+        minibatch: Whole groups, or a rank's share of them.
+        entropies: Of each step of each sequence, under the policy before the update.
+        keep_fraction: Share of a group's steps to keep.
+    """
+    known = {sample.tokens: entropies[sample.tokens].tolist() for sample in minibatch.samples}
+    groups: defaultdict[int, list[float]] = defaultdict(list)
+    for sample in minibatch.samples:
+        if not sample.filler:
+            groups[sample.group] += known[sample.tokens]
+    thresholds = {
+        group: entropy_threshold(torch.tensor(steps), keep_fraction=keep_fraction).item()
+        for group, steps in _of_all_ranks(groups).items()
+    }
+    samples = (
+        replace(sample, trained=tuple(entropy >= thresholds[sample.group] for entropy in known[sample.tokens]))
+        for sample in minibatch.samples
+    )
+    return replace(minibatch, samples=tuple(samples))
+
+
+def _of_all_ranks(groups: Mapping[int, list[float]]) -> dict[int, list[float]]:
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return dict(groups)
+    parts: list[dict[int, list[float]]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(parts, dict(groups))
+    whole: defaultdict[int, list[float]] = defaultdict(list)
+    for part in parts:
+        for group, steps in part.items():
+            whole[group] += steps
+    return dict(whole)
