@@ -241,12 +241,12 @@ class _Conversation:
 
     def has_room(self) -> bool:
         """Return whether a whole response fits behind the prompt."""
-        return self._length + self._spec.max_tokens <= self._spec.max_context
+        return self._length() + self._spec.max_tokens <= self._spec.max_context
 
     def too_long(self) -> str:
         """Return what to do when there is no room for the first response."""
         return (
-            f"the first prompt of task {self._spec.task.id} has {self._length} tokens and leaves no room for a "
+            f"the first prompt of task {self._spec.task.id} has {self._length()} tokens and leaves no room for a "
             f"response of max_tokens={self._spec.max_tokens} within max_context={self._spec.max_context}; raise "
             "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
         )
