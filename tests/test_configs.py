@@ -293,7 +293,7 @@ def test_dart_has_the_numbers_of_its_paper(overrides):
     settings = cfg.rollout.settings
     assert (settings.group_size, settings.temperature, settings.max_policy_lag) == (8, 1.0, 1)
     assert (objective.clip_low, objective.clip_high, objective.dual_clip) == (0.2, 0.28, None)
-    assert (objective.kl_coefficient, objective.sampler_correction) == (0.1, 1.0)
+    assert (objective.kl_coefficient, objective.correction) == (0.1, "tis_token")
     assert (objective.std, objective.level) == ("population", "token")
     assert cfg.module.reference._target_ == "arpo.models.policy.Policy"
     assert cfg.module.optimizer.lr == 1e-6
@@ -313,7 +313,7 @@ def test_dart_s_code_differs_where_docs_paper_says_so(experiment):
     objective, module, sampler = cfg.module.objective, cfg.module, cfg.datamodule.sampler
     assert (objective.clip_low, objective.clip_high, objective.dual_clip) == (0.1, 0.28, 10.0)
     assert (objective.std, objective.level) == ("sample", "sequence")
-    assert (objective.kl_coefficient, objective.sampler_correction) == (0.1, 1.0)  # what both agree on stays
+    assert (objective.kl_coefficient, objective.correction) == (0.1, "tis_token")  # what both agree on stays
     assert (module.max_grad_norm, module.optimizer.weight_decay) == (2.0, 0.1)
     assert (sampler.group_size.threshold, sampler.max_steps) == (1.0, None)
     replay = cfg.replay
