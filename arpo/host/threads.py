@@ -1,11 +1,22 @@
-"""A thread that runs one function after the other and never holds up the end of the process."""
+"""Threads that never hold up the end of the process: for functions one after the other, and for an event loop."""
 
+import asyncio
+import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from arpo.errors import ArpoError, env_boundary
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+ANSWER_S = 5.0
+"""Seconds within which a loop that is not blocked answers."""
 
 
 class DaemonThread:
@@ -38,3 +49,71 @@ class DaemonThread:
                     future.set_result(function())
             except ArpoError as error:
                 future.set_exception(error)
+
+
+class BackgroundLoop:
+    """One event loop in one daemon thread; the engine and the pool live on it.
+
+    Waiting for it is interruptible: a KeyboardInterrupt reaches the main thread at once, and what ran goes on.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether coroutines are taken: it was started, not closed, and its thread is alive."""
+        return self._loop is not None and self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread; idempotent."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            # A daemon: a second Ctrl-C must end the process even where an engine hangs in its last call.
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
+            self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Begin a coroutine and return the future of its result.
+
+        Raises:
+            ArpoError: If the loop does not run.
+        """
+        if self._loop is None or not self.running:
+            coroutine.close()
+            raise ArpoError(f"{self._name} does not run: call start() first, and nothing after close()")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Return what a coroutine returns; blocks, and raises what it raises."""
+        return self.submit(coroutine).result()
+
+    def answers(self) -> bool:
+        """Return whether the loop runs and turns; a call that is no coroutine may block its thread."""
+        if self._loop is None or not self.running:
+            return False
+        answered = threading.Event()
+        with suppress(RuntimeError):  # its last callbacks have run, and its thread is about to end
+            self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(ANSWER_S)
+
+    def close(self) -> None:
+        """Cancel whatever still runs and end the thread; idempotent. A thread that is blocked is left alone."""
+        if self._loop is None or self._thread is None:
+            return
+        blocked = self.running and not self.answers()
+        loop, self._loop = self._loop, None
+        with suppress(RuntimeError):  # it is closed, because something else has stopped it
+            loop.call_soon_threadsafe(loop.stop)
+        if blocked:
+            log.error("%s is blocked: what lives on it ends with this process", self._name)
+        else:
+            self._thread.join()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped; then the runner cancels its tasks and waits for them and for its threads."""
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()

@@ -26,8 +26,8 @@ from arpo.errors import (
     check_one_of,
     check_positive,
 )
-from arpo.host.background import BackgroundLoop
 from arpo.host.ray import RAY
+from arpo.host.threads import BackgroundLoop
 from arpo.host.trial import before_start
 from arpo.inference.engine import Examine, GenerateRequest, InferenceEngine, Response
 from arpo.inference.member import Member

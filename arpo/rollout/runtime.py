@@ -11,8 +11,8 @@ from torch import Tensor
 from arpo.agent.prompt import Prompt
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError
-from arpo.host.background import BackgroundLoop
 from arpo.host.heartbeat import still
+from arpo.host.threads import BackgroundLoop
 from arpo.inference.engine import Examine, InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder

@@ -16,9 +16,9 @@ from arpo.envs.fake import FakeDesktop
 from arpo.errors import ArpoError, RolloutError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
+from arpo.host import threads
 from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
-from arpo.rollout.flow import background
 from arpo.rollout.flow.stream import Course
 from arpo.rollout.meter import Meter
 from arpo.rollout.sampler import ShuffledTasks
@@ -161,7 +161,7 @@ def test_environments_that_do_not_return_are_named(chat, make_collector):
 
 
 def test_a_blocked_loop_is_named(chat, make_collector, monkeypatch):
-    monkeypatch.setattr(background, "ANSWER_S", 0.2)
+    monkeypatch.setattr(threads, "ANSWER_S", 0.2)
     engine = BlockingEngine(chat)
     collector = make_collector(engine=engine, stall_s=0.5)
     with pytest.raises(RolloutError, match="does not answer, because something blocks its thread"):

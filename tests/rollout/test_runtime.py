@@ -6,7 +6,7 @@ import pytest
 
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError, ConfigError, EngineError, EnvError
-from arpo.host.background import BackgroundLoop
+from arpo.host.threads import BackgroundLoop
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.scripted import ScriptedEngine
 from tests.rollout.support import TASKS, interrupted, moody_clicker, red_clicker

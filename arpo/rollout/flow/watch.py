@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import RolloutError
-from arpo.host.background import BackgroundLoop
+from arpo.host.threads import BackgroundLoop
 from arpo.rollout.runner import EpisodeRunner
 
 _T = TypeVar("_T")
