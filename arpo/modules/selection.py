@@ -15,7 +15,7 @@ from arpo.modules.minibatch import Minibatch
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What the policy before the first update of an iteration says about sequences."""
+    """The opinion of the policy before the first update of an iteration on its sequences."""
 
     logprobs: dict[TokenizedTrajectory, Tensor] = field(default_factory=dict)
     """Old log-probabilities of the sampled tokens, [actions]."""

@@ -21,7 +21,7 @@ from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
 from arpo.rollout.flow.stream import Course
 from arpo.rollout.meter import Meter
-from arpo.rollout.sampler import ShuffledTasks
+from arpo.rollout.sampler import ShuffledTasks, TaskStatistics
 from arpo.rollout.seeds import derive_seed
 from tests.rollout.conftest import COMPACT
 from tests.rollout.support import TASKS, DirectEnv, ListedTasks, moody_clicker, red_clicker
@@ -260,7 +260,7 @@ async def play_in_turn(chat, numbers):
         responder.engine.policy_version = iteration
         groups = []
         for place in range(3):
-            task = sampler.next(None).task
+            task = sampler.next(TaskStatistics()).task
             seeds = [derive_seed(5, iteration, task.id, place, member) for member in range(4)]
             specs = [
                 EpisodeSpec.of(task, numbers, id=f"{iteration}/{place}/{member}", seed=seed)

@@ -1,4 +1,4 @@
-"""Turns at the environments, in fair shares between training and evaluations."""
+"""The order in which training and evaluations get the environments: in fair shares, turn by turn."""
 
 import asyncio
 from collections import OrderedDict, deque
