@@ -354,7 +354,7 @@ def test_dart_differs_from_arpo_in_its_mechanism_alone(name):
     differing = {
         key for key, value in arpo["rollout"]["settings"].items() if dart["rollout"]["settings"][key] != value
     }
-    assert differing == {"max_policy_lag"}
+    assert differing == {"max_policy_lag", "order"}
 
 
 @pytest.mark.parametrize(("experiment", "warmstart"), [("miniwob", "miniwob"), ("desktop32", "desktop")])

@@ -15,7 +15,7 @@ import ray
 import torch
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError
+from arpo.errors import ConfigError, EngineError, EngineGoneError
 from arpo.host.trial import on_trial
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.inference.exam import Exam
