@@ -11,6 +11,8 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from arpo.run.build import engines_sleep
+
 ITERATIONS = 3
 """Iterations of a rehearsal: one before its first checkpoint, one that is lost, one that is played twice."""
 RANKS = 2
@@ -148,7 +150,7 @@ def kept(cfg: DictConfig) -> list[tuple[str, str]]:
     inner = f" of {said(cfg, 'engine.make_engine')}" if "make_engine" in engine else ""
     what = "LoRA" if policy.get("lora") else "all weights"
     strategy = said(cfg, "trainer.strategy") if cfg.trainer.get("strategy") else "one process"
-    asleep = ", asleep during updates" if OmegaConf.select(cfg, "callbacks.weight_sync.colocated") else ""
+    asleep = ", asleep during updates" if engines_sleep(cfg) else ""
     return [
         ("strategy", f"{strategy}, {what} in {policy.dtype}"),
         ("engine", f"{said(cfg, 'engine')}{inner}{asleep}"),

@@ -99,6 +99,11 @@ def imitates(cfg: DictConfig) -> bool:
     return "make_model" in cfg.datamodule
 
 
+def engines_sleep(cfg: DictConfig) -> bool:
+    """Return whether engines share the trainer's GPUs, and sleep while it works."""
+    return bool(OmegaConf.select(cfg, "callbacks.weight_sync.colocated", default=False))
+
+
 def required_model(cfg: DictConfig) -> str | None:
     """Return the checkpoint directory that must exist: empty where nobody said, None where the run makes it."""
     if imitates(cfg) or cfg.warmstart is not None:
@@ -143,7 +148,7 @@ def _check_layout(cfg: DictConfig) -> None:
         )
     _check_engines(cfg, on_node)
     lag = OmegaConf.select(cfg, "rollout.settings.max_policy_lag")
-    if OmegaConf.select(cfg, "callbacks.weight_sync.colocated") and lag:
+    if engines_sleep(cfg) and lag:
         raise ConfigError(
             f"rollout.settings.max_policy_lag={lag} lets rollouts go on during an update, when the engines of "
             "layout=colocated sleep: take layout=split, or max_policy_lag=0"

@@ -36,7 +36,7 @@ from arpo.plan.longest import Longest
 from arpo.plan.model import stand_in
 from arpo.plan.report import Plan
 from arpo.plan.update import Simulated, simulate
-from arpo.run.build import CONF, build, check_numbers
+from arpo.run.build import CONF, build, check_numbers, engines_sleep
 from arpo.run.build import compose as compose_file
 
 log = logging.getLogger(__name__)
@@ -164,8 +164,7 @@ def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float) -> float:
     """Return the GiB that an engine keeps on a training GPU during an update."""
     if layout.name == "split":
         return 0.0
-    sleeps = OmegaConf.select(cfg, "callbacks.weight_sync.colocated", default=False)
-    return float(cfg.assumptions.asleep_gib) if sleeps else share_gib
+    return float(cfg.assumptions.asleep_gib) if engines_sleep(cfg) else share_gib
 
 
 def layout_of(cfg: DictConfig) -> Layout:
@@ -240,7 +239,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     # As much as the trainer at rest leaves, in steps of a twentieth.
     rest = plan.gpu.memory_gib - plan.serving.beside_gib - plan.reserve_gib
     share = int(20 * rest / plan.gpu.memory_gib) / 20
-    colocated = OmegaConf.select(cfg, "callbacks.weight_sync.colocated", default=False)
+    colocated = engines_sleep(cfg)
     offers = {
         f"{ENGINES[0]}.{SHARE}={share}": colocated and 0 < share != engine_share(cfg),
         "trainer=fsdp": several and plan.layout.strategy != "fsdp",
