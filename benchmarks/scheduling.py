@@ -282,6 +282,7 @@ class Table:
             figures["predicted_speedup"] = predicted
             figures["measured_speedup"] = turns["iteration_s"] / figures["iteration_s"]
         record = {"command": options.command, "world": world, **asdict(setting), **figures, **_origin(), "load": load}
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         with options.output.open("a") as file:
             file.write(json.dumps(record) + "\n")
         return figures
