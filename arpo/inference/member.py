@@ -4,13 +4,16 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
-from arpo.errors import EngineError
-from arpo.inference.engine import GenerateRequest, Response
+from arpo.errors import ArpoError, EngineError, EngineGoneError
+from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.inference.remote import Replica, Snapshot
 
 PULSE_S = 2.0
 """Seconds between two looks at a replica, at most."""
+START_TIMEOUT_S = 1800
+"""Seconds in which a restarted engine must have loaded its checkpoint; the first start is as long as it is."""
 STEPS = "engine/steps"
 """The counter that grows while an engine works; one without it stands still only when its process does."""
 
@@ -21,8 +24,8 @@ class Member:
     Attributes:
         replica: The one that is there now.
         lock: Held while its weights change.
-        holds: The update whose weights it serves, an object that is only compared; None: those it started with.
-        gone: Whether the replica is gone and no other one has come yet.
+        holds: The number of the update whose weights it has; 0: those it started with.
+        gone: Whether the replica is gone and no other one runs yet.
         given_up: Whether none will come.
         failures: Replicas in a row that were lost without an answer.
         counters: Sums over all replicas that were here, without the engine's own.
@@ -31,7 +34,7 @@ class Member:
     def __init__(self, number: int, make_replica: Callable[[], Replica]) -> None:
         self.number = number
         self.lock = asyncio.Lock()
-        self.holds: object = None
+        self.holds = 0
         self.gone = False
         self.given_up = False
         self.failures = 0
@@ -108,12 +111,24 @@ class Member:
         self._figures_before.update(self._figures)
         self._figures = {}
 
-    def replace(self) -> Replica:
-        """Return a new replica, whose engine is not started, in the place of the one that is gone."""
+    async def restart(self, make_engine: Callable[[], InferenceEngine]) -> str:
+        """Start a replica in the place of the one that is gone, and return why it is gone too, or nothing."""
         self.replica = self._make_replica()
-        self.holds = None
+        self.holds = 0
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self.replica.start(make_engine)
+        except (ArpoError, TimeoutError) as error:
+            self.lose()
+            return f"it did not start: {error or f'not within {START_TIMEOUT_S} s'}"
         self.gone = False
-        return self.replica
+        return ""
+
+    async def close(self) -> None:
+        """Close the engine, if it lives."""
+        if not self.gone:
+            with suppress(EngineGoneError):  # it has died, and nothing is left to close
+                await self.replica.close()
 
     async def watch(self, stall_s: float) -> str:
         """Return why the replica is gone, as soon as it is.

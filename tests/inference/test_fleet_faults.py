@@ -12,7 +12,7 @@ import pytest
 from arpo.errors import EngineError, EngineGoneError
 from arpo.inference.engine import Response, Sampler
 from arpo.inference.fleet import FleetEngine
-from tests.inference.gated import DIES, KILLS, WEDGES, Gated, ask, events, seen, weights
+from tests.inference.gated import DIES, KILLS, WEDGES, Gated, ask, events, seen, weights, whole
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -42,13 +42,6 @@ def fleet(started: tuple[FleetEngine, Path]) -> FleetEngine:
     for file in directory.iterdir():
         file.unlink()
     return fleet
-
-
-async def whole(fleet: FleetEngine, replicas: int = 2) -> None:
-    """Wait until every replica serves."""
-    async with asyncio.timeout(120):
-        while len(fleet._router.open) < replicas:
-            await asyncio.sleep(0.02)
 
 
 async def asked(fleet: FleetEngine, directory: Path, seed: int = 1) -> tuple["asyncio.Task[Response]", int]:
@@ -149,6 +142,30 @@ def test_an_update_during_which_a_replica_dies_reaches_the_others_and_the_new_on
 
     asyncio.run(scene())
     assert len(events(directory, "starts")) == 1
+
+
+def test_an_update_does_not_wait_for_a_replica_that_is_being_started_which_loads_it_once(
+    fleet: FleetEngine, directory: Path
+) -> None:
+    async def scene() -> None:
+        request, pid = await asked(fleet, directory)
+        (directory / "hold_start").touch()
+        (directory / "open_7").touch()
+        os.kill(pid, signal.SIGKILL)
+        ((_, new, _),) = await seen(directory, "starts")
+        await request
+        await fleet.update_weights(weights(2.0), 2)
+        await fleet.settle()
+        assert (await fleet.generate(ask(2))).policy_version == 2
+        (directory / "hold_start").unlink()
+        await whole(fleet)
+        assert [event for _, process, event in events(directory) if process == new] == [
+            "starts",
+            "loads 2",
+            "loaded 2",
+        ]
+
+    asyncio.run(scene())
 
 
 def test_while_every_replica_is_gone_requests_wait_and_then_go_on(fleet: FleetEngine, directory: Path) -> None:
