@@ -284,7 +284,7 @@ class FleetEngine:
                 if update is not None and not member.gone:
                     await member.load(update.snapshot)
                     if update.examine is not None:
-                        await update.examine(member.number, replica)
+                        await update.examine(member.number, member)
                 if member.replica is replica and not member.gone:
                     member.holds = update.number if update is not None else 0
                     self._router.reopen(member.number)

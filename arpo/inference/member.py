@@ -3,12 +3,15 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from arpo.errors import ArpoError, EngineError, EngineGoneError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.inference.remote import Replica, Snapshot
+
+_T = TypeVar("_T")
 
 PULSE_S = 2.0
 """Seconds between two looks at a replica, at most."""
@@ -42,7 +45,7 @@ class Member:
         self._make_replica = make_replica
         self.replica = make_replica()
         self._calls: set[asyncio.Task[Response]] = set()
-        self._loads = False
+        self._expected = 0
         self._figures: dict[str, float] = {}
         self._figures_before: Counter[str] = Counter()
 
@@ -96,11 +99,16 @@ class Member:
             WeightSyncError: If they are not the model's.
             EngineGoneError: If it has died.
         """
-        self._loads = True
-        try:
-            await self.replica.load(snapshot)
-        finally:
-            self._loads = False
+        await self._watched(self.replica.load(snapshot))
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        """Return the response to a question of an examination, which is not counted.
+
+        Raises:
+            EngineGoneError: If the replica has died.
+            EngineError: If it refused the request.
+        """
+        return await self._watched(self.replica.generate(request))
 
     def lose(self) -> None:
         """End the replica, and call back what it was asked."""
@@ -152,19 +160,27 @@ class Member:
             self._figures = figures
             now = time.monotonic()
             taken = figures.get(STEPS, now)
-            if taken != steps or not (self._calls or self._loads):
+            if taken != steps or not (self._calls or self._expected):
                 steps, moved = taken, now
             elif now - moved >= stall_s:
-                return f"its engine has not taken a step for {stall_s:g} s, with {self.in_flight} requests in flight"
+                return f"its engine has not taken a step for {stall_s:g} s, though it has work"
             await asyncio.sleep(min(PULSE_S, stall_s / 4))
 
     def figures(self) -> dict[str, float]:
         """Return all counters under the replica's number."""
         place = f"engine/replica_{self.number}"
         found = Counter({f"{place}/{name}": value for name, value in dict(self.counters).items()})
-        for figures in (self._figures_before, self._figures):
+        for figures in (dict(self._figures_before), self._figures):  # a copy: another thread may be here
             found.update({name.replace("engine", place, 1): value for name, value in figures.items()})
         return dict(found)
+
+    async def _watched(self, work: Awaitable[_T]) -> _T:
+        """Return what a replica's work gives, while the watch expects steps."""
+        self._expected += 1
+        try:
+            return await work
+        finally:
+            self._expected -= 1
 
     def _count(self, **values: float) -> None:
         for name, value in values.items():

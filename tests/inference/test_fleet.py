@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -24,7 +25,7 @@ from arpo.inference.fleet import FleetEngine, Sync
 from arpo.inference.hf import HfEngine
 from arpo.inference.probe import Watch, ask
 from arpo.inference.remote import Snapshot
-from tests.inference.conftest import Questions, Trainer, together
+from tests.inference.conftest import Questions, Trainer, screenshot, together
 from tests.inference.gated import whole
 
 pytestmark = pytest.mark.ray
@@ -283,3 +284,38 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
         assert counters[f"engine/replica_{number}/cached_prompt_tokens"] > 0
         assert counters[f"engine/replica_{number}/cached_pictures"] < counters[f"engine/replica_{number}/pictures"]
     asyncio.run(fleet.close())
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_replicas_does(
+    tiny_model: Path, questions: Questions
+) -> None:
+    """Eight episodes of eight screenshots, which come back from their desktops in another order at every step."""
+    from arpo.inference.vllm import VllmEngine
+
+    options = {"max_model_len": 4096, "max_num_seqs": 8, "max_images": 8}
+    fleet = FleetEngine(partial(VllmEngine, tiny_model, **options), replicas=2)
+
+    def step(episode: int, screenshots: int) -> GenerateRequest:
+        pictures = tuple(screenshot(100 * episode + turn, 560, 448) for turn in range(screenshots))  # 320 tokens each
+        return replace(questions.ask(episode, images=screenshots, max_tokens=1), images=pictures)
+
+    async def computed() -> float:
+        figures = [await replica.pulse() for replica in fleet.replicas]
+        return sum(of["engine/prompt_tokens"] - of["engine/cached_prompt_tokens"] for of in figures)
+
+    async def play(episodes: range, stay: bool) -> float:
+        before, shuffled = await computed(), random.Random(0)
+        for screenshots in range(1, 9):
+            order = shuffled.sample(episodes, len(episodes))
+            steps = [replace(step(n, screenshots), conversation=str(n) if stay else "") for n in order]
+            await asyncio.gather(*map(fleet.generate, steps))
+        return await computed() - before
+
+    async def scene() -> tuple[float, float]:
+        return await play(range(8), stay=True), await play(range(8, 16), stay=False)
+
+    staying, changing = asyncio.run(scene())
+    asyncio.run(fleet.close())
+    assert staying / changing <= 0.6, f"{staying:.0f} of {changing:.0f}"

@@ -144,6 +144,20 @@ def test_an_update_during_which_a_replica_dies_reaches_the_others_and_the_new_on
     assert len(events(directory, "starts")) == 1
 
 
+def test_an_engine_that_is_wedged_by_its_exam_is_replaced_too(fleet: FleetEngine, directory: Path) -> None:
+    async def examine(number: int, replica: Sampler) -> None:
+        await replica.generate(ask(1000 + number, WEDGES))
+
+    async def scene() -> None:
+        await fleet.update_weights(weights(2.0), 2, examine)
+        await fleet.settle()
+        await whole(fleet)
+
+    asyncio.run(scene())
+    assert len(events(directory, "starts")) == 1
+    assert len(events(directory, "answered 100")) == 2  # one exam each
+
+
 def test_an_update_does_not_wait_for_a_replica_that_is_being_started_which_loads_it_once(
     fleet: FleetEngine, directory: Path
 ) -> None:
