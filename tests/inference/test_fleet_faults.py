@@ -16,7 +16,8 @@ from tests.inference.gated import DIES, KILLS, WEDGES, Gated, ask, events, seen,
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-STALL_S = 6
+STALL_S = 15
+"""Long enough for a process that a busy machine holds up."""
 
 
 @pytest.fixture(scope="module")
