@@ -41,7 +41,7 @@ class Member:
         self.gone = False
         self.given_up = False
         self.failures = 0
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter(requests=0, tokens=0, waiting_s=0, in_flight_s=0)
         self._make_replica = make_replica
         self.replica = make_replica()
         self._calls: set[asyncio.Task[Response]] = set()
