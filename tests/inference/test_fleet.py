@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -279,10 +279,9 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
         of_version = [pair for pair in answered if pair[1].policy_version == version]
         assert of_version
         assert max(trainer.gap(*pair) for pair in of_version) < 1e-4
-    counters = fleet.counters()
-    for number in range(2):
-        assert counters[f"engine/replica_{number}/cached_prompt_tokens"] > 0
-        assert counters[f"engine/replica_{number}/cached_pictures"] < counters[f"engine/replica_{number}/pictures"]
+    for figures in together(*(replica.pulse() for replica in fleet.replicas)):
+        assert figures["engine/cached_prompt_tokens"] > 0
+        assert figures["engine/cached_pictures"] < figures["engine/pictures"]
     asyncio.run(fleet.close())
 
 
@@ -302,7 +301,7 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
         return replace(questions.ask(episode, images=screenshots, max_tokens=1), images=pictures)
 
     async def computed() -> float:
-        figures = [await replica.pulse() for replica in fleet.replicas]
+        figures = [Counter(await replica.pulse()) for replica in fleet.replicas]
         return sum(of["engine/prompt_tokens"] - of["engine/cached_prompt_tokens"] for of in figures)
 
     async def play(episodes: range, stay: bool) -> float:
