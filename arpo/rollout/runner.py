@@ -87,7 +87,7 @@ class EpisodeRunner:
 
     async def close(self) -> None:
         """Cancel every running episode and wait until it has given its environment back."""
-        await self._cancel(tuple(self._episodes))
+        await self._cancel([episode for episode in self._episodes if not episode.done()])
 
     async def _cancel(self, episodes: Sequence[asyncio.Task[Trajectory | None]]) -> None:
         for episode in episodes:

@@ -201,11 +201,14 @@ class RolloutRuntime:
     def close(self) -> None:
         """Cancel running episodes, stop environments and engine. Idempotent, and `start` may follow."""
         try:
+            if self._engine is not None and not self._loop.running:  # it has died: another one ends what lived on it
+                self._loop.close()
+                self._loop.start()
             if self.answers():
                 self._loop.run(self._close())
         finally:
             self._loop.close()
-        self._engine = self._runner = self._watch = None  # also where the loop had died
+        self._engine = self._runner = self._watch = None  # also where the loop is blocked
         self._meter = Meter
 
     async def _close(self) -> None:

@@ -13,10 +13,11 @@ from dataclasses import replace
 import pytest
 
 from arpo.envs.fake import FakeDesktop
-from arpo.errors import ArpoError, RolloutError
+from arpo.errors import ArpoError, EngineError, RolloutError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.host import threads
+from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
 from arpo.rollout.flow.stream import Course
@@ -99,19 +100,31 @@ def test_in_the_order_of_submission_an_iteration_waits_for_its_straggler(chat, m
 # --- a collector that is dead or stands still
 
 
-def test_a_dead_loop_is_an_error_at_once(chat, make_collector):
-    collector = make_collector(engine=ScriptedEngine(chat, red_clicker(chat), latency_s=60))
-    collector.submit(0, TASKS)
-    loop = collector.runtime.run(current_loop())
-    threading.Timer(0.2, lambda: loop.call_soon_threadsafe(loop.stop)).start()
+class DeadlyEngine(ScriptedEngine):
+    """Ends the loop on which it is asked."""
+
+    async def generate(self, request):
+        asyncio.get_running_loop().stop()
+        await asyncio.Event().wait()
+
+
+def rollout_threads():
+    names = {thread.name for thread in threading.enumerate()}
+    return {name for name in names if name == "rollout" or name.startswith("env-")}
+
+
+def test_a_dead_loop_is_an_error_at_once_and_leaves_nothing_running(chat, make_collector):
+    engine = DeadlyEngine(chat, red_clicker(chat))
+    collector = make_collector(engine=engine)
     started = time.monotonic()
+    collector.submit(0, TASKS)
     with pytest.raises(RolloutError, match=r"waits for iteration 0; .* the event loop of the rollouts has ended"):
         collector.take(0, 0)
     assert time.monotonic() - started < 10
-
-
-async def current_loop():
-    return asyncio.get_running_loop()
+    collector.close()
+    until(lambda: not rollout_threads())
+    with pytest.raises(EngineError, match="closed"):
+        asyncio.run(ScriptedEngine.generate(engine, GenerateRequest((1,), (), Sampling())))
 
 
 class SilentEngine(ScriptedEngine):
