@@ -35,6 +35,9 @@ class GenerateRequest:
     sampling: Sampling
     conversation: str = ""
     """The name of the episode that asks, unique among those that run; a fleet keeps it where its caches are."""
+    least_version: int = 0
+    """The oldest policy version that may answer; in a fleet whose replicas hold several versions, the request waits
+    for a replica that has come so far. A single engine holds one version, and is not asked before it serves it."""
 
     def check_images(self, image_token_id: int) -> None:
         """Check that there is one image for each placeholder.

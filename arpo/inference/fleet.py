@@ -216,8 +216,8 @@ class FleetEngine:
         losses = 0
         while True:
             arrived = time.monotonic()
-            await self._until(lambda: bool(self._router.open))
-            member = self._members[self._router.take(request.conversation)]
+            await self._until(lambda: self._router.serves(request.least_version))
+            member = self._members[self._router.take(request.conversation, request.least_version)]
             replica = member.replica
             try:
                 response = await member.ask(request, time.monotonic() - arrived)
@@ -286,7 +286,7 @@ class FleetEngine:
                         await update.examine(member.number, replica)
                 if member.replica is replica and not member.gone:
                     member.holds = update
-                    self._router.reopen(member.number)
+                    self._router.reopen(member.number, 0 if update is None else update.snapshot.version)
         except EngineError as error:
             self._lose(member, replica, str(error))
         except WeightSyncError as error:

@@ -50,7 +50,7 @@ class RolloutCollector:
             self.settings,
             course,
             lambda: sampler.next(self.statistics),
-            lambda: runtime.policy_version,
+            lambda: runtime.served,
             runtime.changed,
         )
         runtime.show(self._progress)

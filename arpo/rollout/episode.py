@@ -73,8 +73,14 @@ class Responder:
     prompt: Prompt
 
 
-async def at_once() -> None:
-    """Wait for nothing."""
+MayAsk = Callable[[], Awaitable[int]]
+"""Returns when an episode whose desktop is ready may ask the engine for its first response, with the oldest policy
+version that may answer any of its requests."""
+
+
+async def at_once() -> int:
+    """Wait for nothing, and let every version answer."""
+    return 0
 
 
 async def run_episode(
@@ -82,7 +88,7 @@ async def run_episode(
     env: LeasedEnv,
     responder: Responder,
     meter: Meter,
-    may_ask: Callable[[], Awaitable[None]] = at_once,
+    may_ask: MayAsk = at_once,
 ) -> Trajectory:
     """Return the trajectory of one episode; the same spec, weights and desktop give the same trajectory.
 
@@ -91,7 +97,7 @@ async def run_episode(
         env: Where.
         responder: The policy.
         meter: Counts what happens.
-        may_ask: Returns when the engine may be asked for the first response; the desktop is ready by then.
+        may_ask: Waited for between the desktop and the first response.
 
     Raises:
         EnvError: If the desktop failed; the episode says nothing about the policy then.
@@ -107,11 +113,11 @@ async def run_episode(
     if not conversation.has_room():
         raise ConfigError(conversation.too_long())
     held_from = time.perf_counter()
-    await may_ask()
+    least_version = await may_ask()
     started += time.perf_counter() - held_from  # what it waits for another version is not time of the episode
     outcome = None
     while outcome is None:
-        response = await meter.of_engine(responder.engine.generate(conversation.request()))
+        response = await meter.of_engine(responder.engine.generate(conversation.request(least_version)))
         outcome = await _follow(response, conversation, env, meter) or conversation.next_turn()
     reward = await meter.of_env(env.evaluate())
     parsed = outcome is not Outcome.PARSE_ERROR
@@ -195,15 +201,15 @@ class _Conversation:
         if self._spec.image_window is not None and len(self._images) > self._spec.image_window:
             self._leave_out(len(self.steps) - self._spec.image_window)
 
-    def request(self) -> GenerateRequest:
-        """Return the request for the next response."""
+    def request(self, least_version: int) -> GenerateRequest:
+        """Return the request for the next response, to a policy of this version or a later one."""
         sampling = Sampling(
             temperature=self._spec.temperature,
             max_tokens=self._spec.max_tokens,
             seed=derive_seed(self._spec.seed, len(self.steps)),
         )
         context = tuple(chain.from_iterable(self._turns))
-        return GenerateRequest(context, tuple(self._images), sampling, conversation=self._spec.id)
+        return GenerateRequest(context, tuple(self._images), sampling, self._spec.id, least_version)
 
     def answer(self, response: Response, text: str, *, action: str = "", parse_error: str = "") -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""

@@ -42,7 +42,7 @@ class RolloutRuntime:
     blocks can be interrupted by Ctrl-C; the episodes go on until `close`.
 
     Attributes:
-        policy_version: Version of the weights that the engine was given last.
+        served: The versions of the policy that the engine serves.
         changed: Notified on the event loop whenever the engine serves another version.
     """
 
@@ -70,7 +70,7 @@ class RolloutRuntime:
         self.prompt = prompt
         self.store = store
         self.settings = settings
-        self.policy_version = 0
+        self.served = Served()
         self.changed = Signal()
         self._make_engine = make_engine
         self._engine: InferenceEngine | None = None
@@ -122,8 +122,13 @@ class RolloutRuntime:
             ArpoError: If the runtime was not started.
         """
         meter = Meter(name, total=sum(len(row) for row in specs), activity=self.runner.activity)
+        version = self.served.newest
+
+        async def may_ask() -> int:  # a replica that still has the policy before is not the one to be judged
+            return version
+
         self.show(lambda: meter)
-        return Job(meter, self._loop.submit(self.runner.run(specs, meter, finished)))
+        return Job(meter, self._loop.submit(self.runner.run(specs, meter, finished, may_ask=may_ask)))
 
     def wait(self, job: Job) -> list[list[Trajectory | None]]:
         """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended.
@@ -158,7 +163,9 @@ class RolloutRuntime:
         self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
     ) -> None:
         await self.engine.update_weights(tensors, version, examine)
-        self.policy_version = version
+        # Of a fleet, other replicas may still have what they had before, until the next update begins.
+        oldest = version if len(self.engine.replicas) == 1 else self.served.newest
+        self.served = Served(oldest, version)
         self.runner.activity.beat()
         self.changed.notify()
 

@@ -241,6 +241,43 @@ def test_an_evaluation_and_the_training_that_goes_on_share_the_environments(chat
     assert numbers(collector.take(1, 1))  # and the training is none the worse for it
 
 
+# --- a fleet whose replicas are updated one after the other
+
+
+class RollingEngine(ScriptedEngine):
+    """Two replicas, the second one always a version behind the first; whoever lets it answer is answered by it."""
+
+    @property
+    def replicas(self):
+        return (self, self)
+
+    async def generate(self, request):
+        response = await super().generate(request)
+        assert request.least_version <= self.policy_version
+        return replace(response, policy_version=max(self.policy_version - 1, request.least_version, 0))
+
+
+@pytest.mark.parametrize("order", ["submitted", "finished"])
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_no_group_is_begun_by_a_replica_that_would_make_it_stale(chat, make_collector, lag, order):
+    collector = make_collector(
+        engine=RollingEngine(chat, moody_clicker(chat)), size=5, group_size=2, max_policy_lag=lag, order=order
+    )
+    collector.submit(0, TASKS[:2], iterations=6)
+    batches = [learn(collector, iteration) for iteration in range(6)]
+    assert sorted(number for batch in batches for number in numbers(batch)) == list(range(12))
+    assert all(batch.metrics["rollout/stale_episodes"] == 0 for batch in batches)
+    assert max(batch.metrics["rollout/lag_max"] for batch in batches) == lag
+
+
+def test_an_evaluation_is_of_the_newest_policy_alone(chat, make_collector):
+    runtime = make_collector(engine=RollingEngine(chat, red_clicker(chat))).runtime
+    for version in (1, 2):
+        runtime.update_weights([], version)
+    result = evaluate_tasks(runtime, TASKS, EvaluationSettings())
+    assert {step.policy_version for trajectory in result.trajectories for step in trajectory.steps} == {2}
+
+
 # --- lag 0 is the synchronous run
 
 

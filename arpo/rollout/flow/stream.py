@@ -30,6 +30,14 @@ class Asked:
         return self.number, self.request.task.id, self.request.group_size, self.request.max_steps
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The policy versions that an engine serves: two of them while a fleet is updated one replica after another."""
+
+    oldest: int = 0
+    newest: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class AdmittedGroup:
     """A group that was asked for and not yet learned from."""
@@ -40,7 +48,7 @@ class AdmittedGroup:
     """One trajectory a member, None where an episode was lost; empty while an episode runs."""
     ended_as: int | None = None
     began: int | None = None
-    """The version of the engine at the first request."""
+    """The oldest version that may have answered the first request."""
 
     @property
     def number(self) -> int:
@@ -96,7 +104,7 @@ class GroupStream:
         settings: RolloutSettings,
         course: Course,
         next_request: Callable[[], TaskRequest],
-        served: Callable[[], int],
+        served: Callable[[], Served],
         changed: Signal,
     ) -> None:
         """Take the parts; nothing is admitted before `begin`.
@@ -106,7 +114,7 @@ class GroupStream:
             settings: The bounds, the order and the numbers of an episode.
             course: Where the run stands.
             next_request: Asks the sampler for one group.
-            served: Returns the version of the weights that the engine serves.
+            served: Returns the versions of the policy that the engine serves.
             changed: Notified when the engine serves another version; the stream notifies it too.
         """
         self._runner = runner
@@ -233,8 +241,8 @@ class GroupStream:
         )
 
     async def _play(self, group: AdmittedGroup, specs: tuple[EpisodeSpec, ...]) -> None:
-        async def may_ask() -> None:
-            await self._wait_for_version(group)
+        async def may_ask() -> int:
+            return await self._wait_for_version(group)
 
         finished = self._finished(group, specs)
         (row,) = await self._runner.run((specs,), group.meter, finished, may_ask=may_ask)
@@ -256,16 +264,17 @@ class GroupStream:
         group.began = min((trajectory.policy_version for trajectory in fresh.values()), default=None)
         return fresh
 
-    async def _wait_for_version(self, group: AdmittedGroup) -> None:
-        if self._settings.max_policy_lag > 0:
-            first = self._course.learned_at(group.number) - self._settings.max_policy_lag
-            self._held += 1
-            try:
-                await self._changed.until(lambda: self._served() >= first)
-            finally:
-                self._held -= 1
-        served = self._served()
-        group.began = served if group.began is None else min(group.began, served)
+    async def _wait_for_version(self, group: AdmittedGroup) -> int:
+        """Return the oldest version that may play a group, as soon as the engine serves it."""
+        first = self._course.learned_at(group.number) - self._settings.max_policy_lag
+        self._held += 1
+        try:
+            await self._changed.until(lambda: self._served().newest >= first)
+        finally:
+            self._held -= 1
+        began = max(first, self._served().oldest)
+        group.began = began if group.began is None else min(group.began, began)
+        return first
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
