@@ -17,6 +17,7 @@ from arpo.inference.engine import Examine, InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
 from arpo.rollout.flow.signal import Signal
+from arpo.rollout.flow.stream import Served
 from arpo.rollout.flow.watch import Watch
 from arpo.rollout.meter import Meter
 from arpo.rollout.runner import EpisodeRunner, SpecRows
@@ -156,8 +157,15 @@ class RolloutRuntime:
         self._meter = meter
 
     def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Send the engine new weights; blocks until it serves them."""
-        self._loop.run(self._update_weights(tensors, version, None))
+        """Send the engine new weights; blocks until it serves them.
+
+        Raises:
+            RolloutError: If nothing happened for `stall_s`.
+        """
+        self.watch(
+            self.begin_update(tensors, version, None),
+            lambda: f"the trainer waits until the engine serves policy version {version}",
+        )
 
     async def _update_weights(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
@@ -180,8 +188,12 @@ class RolloutRuntime:
         return self._loop.submit(self._update_weights(tensors, version, examine))
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return what a coroutine returns on the loop of engine and environments."""
-        return self._loop.run(coroutine)
+        """Return what a coroutine returns on the loop of engine and environments; blocks.
+
+        Raises:
+            RolloutError: If nothing happened for `stall_s`.
+        """
+        return self.watch(self._loop.submit(coroutine), lambda: "the trainer waits for the event loop of the rollouts")
 
     @property
     def engine(self) -> InferenceEngine:
@@ -192,7 +204,7 @@ class RolloutRuntime:
 
     def counters(self) -> dict[str, float]:
         """Return the cumulative counters of environments and engine."""
-        return self._loop.run(self._counters())
+        return self.run(self._counters())
 
     async def _counters(self) -> dict[str, float]:
         return self.pool.counters() | self.engine.counters()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,8 +124,8 @@ class GroupStream:
         self._changed = changed
         self._admitted = course.iteration * course.per_iteration
         self._taken = self._admitted
-        self._wanted = course.iteration
-        """Iterations that the trainer has asked for so far."""
+        self._wanted = False
+        """Whether the trainer has asked for the next iteration."""
         self._again = list(course.asked)
         self._groups: dict[int, AdmittedGroup] = {}
         self._ended = 0
@@ -141,24 +140,20 @@ class GroupStream:
     async def complete(self, policy_version: int) -> list[AdmittedGroup]:
         """Return the groups of the next iteration by their numbers, when all of their episodes have ended.
 
-        They stay in the stream until `release`.
+        They stay in the stream until `release`: who was interrupted before it got them may ask again.
 
         Raises:
             ArpoError: If an episode or the sampler raised one; nothing runs any more then.
         """
-        self._wanted += 1
+        self._wanted = True
         chosen: list[AdmittedGroup] = []
 
         def complete() -> bool:
             chosen[:] = self._choose(policy_version)
             return bool(chosen) or self._failure is not None
 
-        try:
-            self._changed.notify()
-            await self._changed.until(complete)
-        except asyncio.CancelledError:
-            self._wanted -= 1  # whoever waited was interrupted, and may ask again
-            raise
+        self._changed.notify()
+        await self._changed.until(complete)
         if self._failure is not None:
             await self.close()
             raise self._failure
@@ -169,6 +164,7 @@ class GroupStream:
         for group in taken:
             del self._groups[group.number]
         self._taken += len(taken)
+        self._wanted = False
         self._changed.notify()
 
     def asked(self) -> list[Asked]:
@@ -216,7 +212,7 @@ class GroupStream:
 
     def _has_room(self) -> bool:
         count, lag = self._course.per_iteration, self._settings.max_policy_lag
-        return self._admitted < (self._wanted * count if lag == 0 else self._taken + (lag + 1) * count)
+        return self._admitted < self._taken + (lag + 1) * count and (self._wanted or lag > 0)
 
     def _admit(self, asked: Asked) -> None:
         self._admitted += 1
@@ -283,7 +279,6 @@ class GroupStream:
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        with suppress(asyncio.CancelledError):
-            if (error := task.exception()) is not None and self._failure is None:
-                self._failure = error
-                self._changed.notify()
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = self._failure or task.exception()
+            self._changed.notify()
