@@ -134,7 +134,7 @@ class RolloutCollector:
             return f"the trainer waits for iteration {iteration}; {ended} of {len(stream.waiting())} groups have ended"
 
         try:
-            return self.runtime.watch(future, who, lambda: stream.held)
+            return self.runtime.watch(future, who)
         except BaseException:  # an interrupted wait may be repeated, and must not go on beside the second one
             future.cancel()
             raise

@@ -112,7 +112,8 @@ class RolloutRuntime:
     def begin(self, name: str, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
         """Begin episodes beside those that are learned from, and return at once.
 
-        They share the environments with training fairly: each gets every second one that becomes free.
+        They share the environments with training fairly: each gets every second one that becomes free. Whoever waits
+        for them waits after an update: before it, training holds environments for the policy that comes.
 
         Args:
             name: The name of the evaluation.
@@ -144,13 +145,11 @@ class RolloutRuntime:
             lambda: f"the trainer waits for {meter.name}; {meter.episodes_ended} of {meter.total} episodes have ended",
         )
 
-    def watch(
-        self, future: "concurrent.futures.Future[_T]", who: Callable[[], str], held: Callable[[], int] = lambda: 0
-    ) -> _T:
+    def watch(self, future: "concurrent.futures.Future[_T]", who: Callable[[], str]) -> _T:
         """Return what a future gives; blocks. See `Watch.result`."""
         if self._watch is None:
             raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
-        return self._watch.result(future, who, held)
+        return self._watch.result(future, who)
 
     def show(self, meter: Callable[[], Meter]) -> None:
         """Let `status` ask `meter` from now on."""

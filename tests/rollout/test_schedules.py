@@ -56,7 +56,7 @@ class RandomEngine(ScriptedEngine):
 
     async def generate(self, request):
         self.left -= 1
-        if self.left <= 0:
+        if self.left == 0:
             asyncio.get_running_loop().stop()
             await asyncio.Event().wait()
         await asyncio.sleep(self.rng.expovariate(1) * self.latency)
@@ -105,6 +105,7 @@ class Trial:
             if self.iteration == ITERATIONS:
                 assert collector.runtime.runner.turns._free == self.numbers["size"]
                 assert collector.runtime.pool.states()["busy"] == 0
+            self.engine.left = 10**6  # not while it is closed
             collector.close()
         return self.batches
 
@@ -147,12 +148,12 @@ class Trial:
             if self.rng.random() < 0.3:
                 self.interrupt(collector)
             batch = collector.take(self.iteration, self.iteration)
-            if self.rng.random() < 0.3:
-                evaluate_tasks(collector.runtime, TASKS[:2], EvaluationSettings(), iteration=self.iteration)
             threading.Event().wait(self.rng.random() * 4 * self.numbers["latency_s"])  # an update
             self.batches[self.iteration] = batch
             self.iteration += 1
             collector.runtime.update_weights([], self.iteration)
+            if self.rng.random() < 0.3:
+                evaluate_tasks(collector.runtime, TASKS[:2], EvaluationSettings(), iteration=self.iteration)
             if self.rng.random() < 0.7:
                 self.saved = collector.state_dict() | {"iteration": self.iteration}
         played = {request.conversation for request in self.engine.requests}

@@ -129,7 +129,6 @@ class GroupStream:
         self._again = list(course.asked)
         self._groups: dict[int, AdmittedGroup] = {}
         self._ended = 0
-        self._held = 0
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -175,11 +174,6 @@ class GroupStream:
     def waiting(self) -> list[AdmittedGroup]:
         """Return every group that is played or has ended and is not yet released; allowed from any thread."""
         return list(self._groups.values())
-
-    @property
-    def held(self) -> int:
-        """Episodes that wait, in a desktop that is ready, for the engine's next version."""
-        return self._held
 
     async def close(self) -> None:
         """End everything that runs."""
@@ -263,11 +257,12 @@ class GroupStream:
     async def _wait_for_version(self, group: AdmittedGroup) -> int:
         """Return the oldest version that may play a group, as soon as the engine serves it."""
         first = self._course.learned_at(group.number) - self._settings.max_policy_lag
-        self._held += 1
+        activity = self._runner.activity
+        activity.held += 1
         try:
             await self._changed.until(lambda: self._served().newest >= first)
         finally:
-            self._held -= 1
+            activity.held -= 1
         began = max(first, self._served().oldest)
         group.began = began if group.began is None else min(group.began, began)
         return first
