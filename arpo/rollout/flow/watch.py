@@ -69,7 +69,7 @@ class Watch:
         return (
             f"{who}, and nothing has happened for {time.monotonic() - activity.last:.0f} s (stall_s="
             f"{self.stall_s:g}): {culprit}. Environments: {states}, {activity.env_calls} calls in flight; engine: "
-            f"{activity.requests} requests in flight; episodes queued: {self.runner.turns.queued()}; held for the "
-            f"next policy version: {activity.held}. See in the log what failed last; resume=auto goes on from the last "
-            "checkpoint, and a larger stall_s waits longer"
+            f"{activity.requests} requests in flight; episodes queued: {self.runner.turns.queued()}; held for "
+            f"the next policy version: {activity.held}. See in the log what failed last; resume=auto goes on from the "
+            "last checkpoint, and a larger stall_s waits longer"
         )
