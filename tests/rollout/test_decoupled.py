@@ -108,12 +108,8 @@ class DeadlyEngine(ScriptedEngine):
         await asyncio.Event().wait()
 
 
-def rollout_threads():
-    names = {thread.name for thread in threading.enumerate()}
-    return {name for name in names if name == "rollout" or name.startswith("env-")}
-
-
 def test_a_dead_loop_is_an_error_at_once_and_leaves_nothing_running(chat, make_collector):
+    before = set(threading.enumerate())
     engine = DeadlyEngine(chat, red_clicker(chat))
     collector = make_collector(engine=engine)
     started = time.monotonic()
@@ -122,7 +118,7 @@ def test_a_dead_loop_is_an_error_at_once_and_leaves_nothing_running(chat, make_c
         collector.take(0, 0)
     assert time.monotonic() - started < 10
     collector.close()
-    until(lambda: not rollout_threads())
+    until(lambda: set(threading.enumerate()) <= before)
     with pytest.raises(EngineError, match="closed"):
         asyncio.run(ScriptedEngine.generate(engine, GenerateRequest((1,), (), Sampling())))
 
