@@ -115,9 +115,6 @@ class Engine:
         await asyncio.sleep(self._laws.sync / self._speed)
         self._version = version
 
-    async def settle(self) -> None:
-        """Do nothing: an update is at once."""
-
     async def sleep(self) -> None:
         """Do nothing: there is no device."""
 

@@ -61,18 +61,21 @@ class BackgroundLoop:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
 
     @property
     def running(self) -> bool:
-        """Whether coroutines are taken: it was started, not closed, and its thread is alive."""
-        return self._loop is not None and self._thread is not None and self._thread.is_alive()
+        """Whether coroutines are taken: it was started, and nothing has ended it."""
+        return self._loop is not None and not self._ended.is_set()
 
     def start(self) -> None:
         """Start the thread; idempotent."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop, self._ended = asyncio.new_event_loop(), threading.Event()
             # A daemon: a second Ctrl-C must end the process even where an engine hangs in its last call.
-            self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
+            self._thread = threading.Thread(
+                target=_serve, args=(self._loop, self._ended), name=self._name, daemon=True
+            )
             self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
@@ -104,16 +107,29 @@ class BackgroundLoop:
         if self._loop is None or self._thread is None:
             return
         blocked = self.running and not self.answers()
-        loop, self._loop = self._loop, None
-        with suppress(RuntimeError):  # it is closed, because something else has stopped it
-            loop.call_soon_threadsafe(loop.stop)
+        if self.running:  # else something has stopped it, and it is cancelling its tasks already
+            with suppress(RuntimeError):  # it has ended in this moment
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop = None
         if blocked:
             log.error("%s is blocked: what lives on it ends with this process", self._name)
         else:
             self._thread.join()
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped; then the runner cancels its tasks and waits for them and for its threads."""
+def _serve(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
+    """Run a loop until it is stopped; then cancel its tasks and wait for them, and for its threads."""
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()
+        try:
+            runner.get_loop().run_forever()
+        finally:
+            ended.set()
+            runner.run(_cancel_all())
+
+
+async def _cancel_all() -> None:
+    """Cancel every task, and those that begin while others end."""
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -35,6 +35,9 @@ class GenerateRequest:
     sampling: Sampling
     conversation: str = ""
     """The name of the episode that asks, unique among those that run; a fleet keeps it where its caches are."""
+    least_version: int = 0
+    """The oldest policy version that may answer; in a fleet whose replicas hold several versions, the request waits
+    for a replica that has come so far. A single engine holds one version, and is not asked before it serves it."""
 
     def check_images(self, image_token_id: int) -> None:
         """Check that there is one image for each placeholder.
@@ -124,14 +127,6 @@ class InferenceEngine(Protocol):
 
         Raises:
             WeightSyncError: If the weights are not the model's, or a replica does not pass.
-        """
-        ...
-
-    async def settle(self) -> None:
-        """Wait until every replica serves the last update, so that all answers are of one policy version.
-
-        Raises:
-            WeightSyncError: If one of them did not take the weights, or did not pass.
         """
         ...
 

@@ -175,7 +175,7 @@ class FleetEngine:
         await self._here(self._sleep())
 
     async def settle(self) -> None:
-        """See `InferenceEngine.settle`; a replica that is gone comes back with the same weights."""
+        """Wait until every replica that is not gone serves the last update, or raise `WeightSyncError`."""
         await self._here(self._settle())
 
     def counters(self) -> dict[str, float]:
@@ -212,8 +212,8 @@ class FleetEngine:
         losses = 0
         while losses < MOST_LOSSES:
             arrived = time.monotonic()
-            await self._until(lambda: bool(self._router.open) and not self._paused)
-            member = self._members[self._router.take(request.conversation)]
+            await self._until(lambda: self._router.serves(request.least_version) and not self._paused)
+            member = self._members[self._router.take(request.conversation, request.least_version)]
             replica, response = member.replica, None
             try:
                 response = await member.ask(request, time.monotonic() - arrived)
@@ -287,7 +287,7 @@ class FleetEngine:
                         await update.examine(member.number, member)
                 if member.replica is replica and not member.gone:
                     member.holds = update.number if update is not None else 0
-                    self._router.reopen(member.number)
+                    self._router.reopen(member.number, update.snapshot.version if update is not None else 0)
         except EngineError as error:
             self._lose(member, replica, str(error))
         except WeightSyncError as error:

@@ -33,6 +33,7 @@ class Router:
         check_at_least(1, replicas=replicas)
         self._in_flight = dict.fromkeys(range(replicas), 0)
         self._open = set(self._in_flight)
+        self._versions = dict.fromkeys(self._in_flight, 0)
         self._gone: set[int] = set()
         self._homes: OrderedDict[str, int] = OrderedDict()
         self._guests: Counter[int] = Counter()
@@ -42,20 +43,27 @@ class Router:
         """The replicas that take requests."""
         return sorted(self._open)
 
-    def take(self, conversation: str = "") -> int:
+    def serves(self, least_version: int) -> bool:
+        """Return whether a replica takes requests that this policy version or a later one has to answer."""
+        return bool(self._serving(least_version))
+
+    def take(self, conversation: str = "", least_version: int = 0) -> int:
         """Return the replica for the next request of a conversation, and count the request until `give_back`.
 
         Args:
             conversation: Its name; requests without one have no home.
+            least_version: The oldest policy version that may answer. A replica with an older one is out for this
+                conversation, as if its update had begun.
 
         Raises:
-            EngineGoneError: If no replica takes requests.
+            EngineGoneError: If no replica takes such requests.
         """
-        if not self._open:
-            raise EngineGoneError("no replica of the fleet takes requests")
+        serving = self._serving(least_version)
+        if not serving:
+            raise EngineGoneError(f"no replica of the fleet takes requests for version {least_version} or later")
         home = self._homes.get(conversation)
-        chosen = self._choose(home)
-        if conversation and (home is None or home in self._open or home in self._gone):
+        chosen = self._choose(home, serving)
+        if conversation and (home is None or home in serving or home in self._gone):
             self._settle(conversation, home, chosen)
         self._in_flight[chosen] += 1
         return chosen
@@ -73,14 +81,18 @@ class Router:
         self.close(replica)
         self._gone.add(replica)
 
-    def reopen(self, replica: int) -> None:
-        """Send requests to a replica again, or to the one that came in its place."""
+    def reopen(self, replica: int, version: int = 0) -> None:
+        """Send requests to a replica again, or to the one that came in its place; it has weights of this version."""
         self._gone.discard(replica)
         self._open.add(replica)
+        self._versions[replica] = version
 
-    def _choose(self, home: int | None) -> int:
-        least = min(self._open, key=lambda replica: (self._in_flight[replica], self._guests[replica], replica))
-        if home in self._open and self._in_flight[home] <= 2 * self._in_flight[least] + SLACK:
+    def _serving(self, least_version: int) -> set[int]:
+        return {replica for replica in self._open if self._versions[replica] >= least_version}
+
+    def _choose(self, home: int | None, serving: set[int]) -> int:
+        least = min(serving, key=lambda replica: (self._in_flight[replica], self._guests[replica], replica))
+        if home in serving and self._in_flight[home] <= 2 * self._in_flight[least] + SLACK:
             return home
         return least
 

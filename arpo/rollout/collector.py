@@ -1,6 +1,7 @@
 """Groups of trajectories on demand: what an update learns from, and what it cost to make it."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +51,7 @@ class RolloutCollector:
             self.settings,
             course,
             lambda: sampler.next(self.statistics),
-            lambda: runtime.policy_version,
+            lambda: runtime.served,
             runtime.changed,
         )
         runtime.show(self._progress)
@@ -72,6 +73,7 @@ class RolloutCollector:
         """
         asked_at = time.monotonic()
         taken = self._wait(iteration, policy_version)
+        self.runtime.run(self._accept(taken))
         meter = together([group.meter for group in taken])
         requests = [group.asked.request for group in taken]
         collected = select_groups(
@@ -125,26 +127,24 @@ class RolloutCollector:
     def _wait(self, iteration: int, policy_version: int) -> list[AdmittedGroup]:
         stream = self._running
         self.runtime.show(self._progress)
-        future = self.runtime.submit(self._take(stream, policy_version))
+        future = self.runtime.submit(stream.complete(policy_version))
 
         def who() -> str:
             ended = sum(group.ended_as is not None for group in stream.waiting())
             return f"the trainer waits for iteration {iteration}; {ended} of {len(stream.waiting())} groups have ended"
 
         try:
-            return self.runtime.watch(future, who, lambda: stream.held)
+            return self.runtime.watch(future, who)
         except BaseException:  # an interrupted wait may be repeated, and must not go on beside the second one
             future.cancel()
             raise
 
-    async def _take(self, stream: GroupStream, policy_version: int) -> list[AdmittedGroup]:
-        taken = await stream.complete(policy_version)
+    async def _accept(self, taken: Sequence[AdmittedGroup]) -> None:
         for group in taken:
             self.statistics.record(group.asked.request.task.id, group.row)
         meter = together([group.meter for group in taken])
         self.runtime.show(lambda: meter)
-        stream.release(taken)  # and only now the sampler may be asked again
-        return taken
+        self._running.release(taken)  # and only now the sampler may be asked again
 
     async def _state(self) -> dict[str, Any]:
         assert self._sampler is not None

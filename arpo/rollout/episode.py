@@ -1,9 +1,10 @@
 """One episode: a task, a desktop and a policy make a trajectory."""
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain
 from typing import Literal
 
 from arpo.agent.actions import Action, Fail, Finished, Terminal
@@ -72,8 +73,14 @@ class Responder:
     prompt: Prompt
 
 
-async def at_once() -> None:
-    """Wait for nothing."""
+MayAsk = Callable[[], Awaitable[int]]
+"""Returns when an episode whose desktop is ready may ask the engine for its first response, with the oldest policy
+version that may answer any of its requests."""
+
+
+async def at_once() -> int:
+    """Wait for nothing, and let every version answer."""
+    return 0
 
 
 async def run_episode(
@@ -81,7 +88,7 @@ async def run_episode(
     env: LeasedEnv,
     responder: Responder,
     meter: Meter,
-    may_ask: Callable[[], Awaitable[None]] = at_once,
+    may_ask: MayAsk = at_once,
 ) -> Trajectory:
     """Return the trajectory of one episode; the same spec, weights and desktop give the same trajectory.
 
@@ -90,7 +97,7 @@ async def run_episode(
         env: Where.
         responder: The policy.
         meter: Counts what happens.
-        may_ask: Returns when the engine may be asked for the first response; the desktop is ready by then.
+        may_ask: Waited for between the desktop and the first response.
 
     Raises:
         EnvError: If the desktop failed; the episode says nothing about the policy then.
@@ -106,11 +113,11 @@ async def run_episode(
     if not conversation.has_room():
         raise ConfigError(conversation.too_long())
     held_from = time.perf_counter()
-    await may_ask()
+    least_version = await may_ask()
     started += time.perf_counter() - held_from  # what it waits for another version is not time of the episode
     outcome = None
     while outcome is None:
-        response = await meter.of_engine(responder.engine.generate(conversation.request()))
+        response = await meter.of_engine(responder.engine.generate(conversation.request(least_version)))
         outcome = await _follow(response, conversation, env, meter) or conversation.next_turn()
     reward = await meter.of_env(env.evaluate())
     parsed = outcome is not Outcome.PARSE_ERROR
@@ -173,9 +180,12 @@ class _Conversation:
         """Key of what is on the screen now."""
         self._spec = spec
         self._observation: Observation
-        self._prompts: list[tuple[int, ...]] = []
-        self._images: list[bytes] = []
-        self._sizes: list[tuple[int, int]] = []
+        self._turns: list[tuple[int, ...]] = []
+        """Prompts and responses by turns, as the next response reads them; `tokenize` makes the same of the record."""
+        self._images: deque[bytes] = deque()
+        """The screenshots that the next response sees."""
+        self._length = 0
+        """Tokens of the turns, images expanded; counted along, because a conversation has thirty screenshots."""
 
     def show(self, observation: Observation) -> None:
         """Take what is on the screen now."""
@@ -184,20 +194,22 @@ class _Conversation:
         self.screenshots[self.screen] = observation.screenshot
 
     def ask(self, prompt_ids: tuple[int, ...]) -> None:
-        """Append a prompt that holds the screen."""
-        self._prompts.append(prompt_ids)
+        """Append a prompt that holds the screen; the oldest screenshot goes where there is a window."""
+        self._turns.append(prompt_ids)
         self._images.append(self._observation.screenshot)
-        self._sizes.append((self._observation.width, self._observation.height))
+        self._length += self.chat.context_length(prompt_ids, [(self._observation.width, self._observation.height)])
+        if self._spec.image_window is not None and len(self._images) > self._spec.image_window:
+            self._leave_out(len(self.steps) - self._spec.image_window)
 
-    def request(self) -> GenerateRequest:
-        """Return the request for the next response."""
+    def request(self, least_version: int) -> GenerateRequest:
+        """Return the request for the next response, to a policy of this version or a later one."""
         sampling = Sampling(
             temperature=self._spec.temperature,
             max_tokens=self._spec.max_tokens,
             seed=derive_seed(self._spec.seed, len(self.steps)),
         )
-        images = tuple(self._images[self._window :])
-        return GenerateRequest(self._context(), images, sampling, conversation=self._spec.id)
+        context = tuple(chain.from_iterable(self._turns))
+        return GenerateRequest(context, tuple(self._images), sampling, self._spec.id, least_version)
 
     def answer(self, response: Response, text: str, *, action: str = "", parse_error: str = "") -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""
@@ -211,7 +223,7 @@ class _Conversation:
             screenshot=self.screen,
             width=self._observation.width,
             height=self._observation.height,
-            prompt_ids=self._prompts[-1],
+            prompt_ids=self._turns[-1],
             response_ids=response.token_ids,
             sampler_logprobs=response.logprobs,
             policy_version=response.policy_version,
@@ -220,6 +232,8 @@ class _Conversation:
             parse_error=parse_error,
         )
         self.steps.append(step)
+        self._turns.append(step.response_ids)
+        self._length += len(step.response_ids)
 
     def next_turn(self) -> Outcome | None:
         """Append the next prompt; return instead which limit was reached."""
@@ -241,26 +255,20 @@ class _Conversation:
 
     def has_room(self) -> bool:
         """Return whether a whole response fits behind the prompt."""
-        return self._length() + self._spec.max_tokens <= self._spec.max_context
+        return self._length + self._spec.max_tokens <= self._spec.max_context
 
     def too_long(self) -> str:
         """Return what to do when there is no room for the first response."""
         return (
-            f"the first prompt of task {self._spec.task.id} has {self._length()} tokens and leaves no room for a "
+            f"the first prompt of task {self._spec.task.id} has {self._length} tokens and leaves no room for a "
             f"response of max_tokens={self._spec.max_tokens} within max_context={self._spec.max_context}; raise "
             "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
         )
 
-    def _length(self) -> int:
-        return self.chat.context_length(self._context(), self._sizes[self._window :])
-
-    @property
-    def _window(self) -> int:
-        """The number of the first screenshot that the next response sees."""
-        return 0 if self._spec.image_window is None else max(0, len(self._images) - self._spec.image_window)
-
-    def _context(self) -> tuple[int, ...]:
-        """Return what the next response reads; `tokenize` makes the same of the record."""
-        prompts = self.chat.windowed(self._prompts, self._spec.image_window)
-        turns = zip_longest(prompts, (step.response_ids for step in self.steps), fillvalue=())
-        return tuple(chain.from_iterable(chain.from_iterable(turns)))
+    def _leave_out(self, number: int) -> None:
+        """Take the screenshot of a step out of what the next response reads."""
+        step = self.steps[number]
+        (blind,) = self.chat.windowed([step.prompt_ids], 0)
+        self._length -= self.chat.context_length(step.prompt_ids, [(step.width, step.height)]) - len(blind)
+        self._turns[2 * number] = blind  # a turn of the user and one of the assistant a step
+        self._images.popleft()

@@ -22,8 +22,10 @@ def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
         prompt: How the task is put to the policy.
         model: What `model_fingerprint` says about the checkpoint that the policy started from.
     """
-    limits = ("max_steps", "max_context", "max_tokens", "temperature", "protocol", "image_window")
+    limits = ("max_steps", "max_context", "max_tokens", "temperature", "protocol")
     how = {name: getattr(spec, name) for name in limits} | {"prompt": asdict(prompt), "model": model}
+    if spec.image_window is not None:  # without one, records from before there were windows stay good
+        how["image_window"] = spec.image_window
     return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -20,6 +20,8 @@ class Activity:
     """Calls to environments that have not returned."""
     requests: int = 0
     """Requests to the engine that are not answered."""
+    held: int = 0
+    """Episodes that wait, in a desktop that is ready, for the engine's next policy version."""
     last: float = field(default_factory=time.monotonic)
     """The moment at which something happened last: a call returned, an episode ended, weights were served."""
 

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakSet
 
 from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineError, EnvError
-from arpo.rollout.episode import EpisodeSpec, Responder, at_once, run_episode
+from arpo.rollout.episode import EpisodeSpec, MayAsk, Responder, at_once, run_episode
 from arpo.rollout.fingerprint import model_fingerprint, sampling_fingerprint
 from arpo.rollout.flow.turns import Turns
 from arpo.rollout.meter import Activity, Meter
@@ -54,7 +54,7 @@ class EpisodeRunner:
         meter: Meter,
         finished: Mapping[str, Trajectory],
         *,
-        may_ask: Callable[[], Awaitable[None]] = at_once,
+        may_ask: MayAsk = at_once,
     ) -> list[list[Trajectory | None]]:
         """Return one trajectory a spec, in their rows; None where an episode was given up.
 
@@ -65,7 +65,7 @@ class EpisodeRunner:
             meter: Counts what happens; its name says for which turns the episodes queue.
             finished: Stored trajectories by id. One that has the task, the seed and the sampling settings of its spec
                 need not be run again; any other one is, and so is one from before settings were stored.
-            may_ask: Returns when an episode whose desktop is ready may ask the engine for its first response.
+            may_ask: Waited for by each episode between the desktop and its first response.
         """
         flat = [spec for row in specs for spec in row]
         others = sum(spec.id in finished and not self._stands_for(spec, finished[spec.id]) for spec in flat)
@@ -87,7 +87,7 @@ class EpisodeRunner:
 
     async def close(self) -> None:
         """Cancel every running episode and wait until it has given its environment back."""
-        await self._cancel(tuple(self._episodes))
+        await self._cancel([episode for episode in self._episodes if not episode.done()])
 
     async def _cancel(self, episodes: Sequence[asyncio.Task[Trajectory | None]]) -> None:
         for episode in episodes:
@@ -95,7 +95,7 @@ class EpisodeRunner:
         await asyncio.gather(*episodes, return_exceptions=True)
 
     async def _episode(
-        self, spec: EpisodeSpec, meter: Meter, finished: Trajectory | None, may_ask: Callable[[], Awaitable[None]]
+        self, spec: EpisodeSpec, meter: Meter, finished: Trajectory | None, may_ask: MayAsk
     ) -> Trajectory | None:
         if finished is not None and self._stands_for(spec, finished):
             meter.resumed += 1
@@ -118,9 +118,7 @@ class EpisodeRunner:
         wanted = (spec.task.id, spec.seed, self._sampling(spec))
         return (stored.task_id, stored.seed, stored.sampling) == wanted
 
-    async def _play(
-        self, spec: EpisodeSpec, meter: Meter, may_ask: Callable[[], Awaitable[None]]
-    ) -> Trajectory | None:
+    async def _play(self, spec: EpisodeSpec, meter: Meter, may_ask: MayAsk) -> Trajectory | None:
         most = self._settings.max_attempts
         for attempt in range(1, most + 1):
             try:

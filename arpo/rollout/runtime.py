@@ -17,6 +17,7 @@ from arpo.inference.engine import Examine, InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
 from arpo.rollout.flow.signal import Signal
+from arpo.rollout.flow.stream import Served
 from arpo.rollout.flow.watch import Watch
 from arpo.rollout.meter import Meter
 from arpo.rollout.runner import EpisodeRunner, SpecRows
@@ -42,7 +43,7 @@ class RolloutRuntime:
     blocks can be interrupted by Ctrl-C; the episodes go on until `close`.
 
     Attributes:
-        policy_version: Version of the weights that the engine was given last.
+        served: The versions of the policy that the engine serves.
         changed: Notified on the event loop whenever the engine serves another version.
     """
 
@@ -70,7 +71,7 @@ class RolloutRuntime:
         self.prompt = prompt
         self.store = store
         self.settings = settings
-        self.policy_version = 0
+        self.served = Served()
         self.changed = Signal()
         self._make_engine = make_engine
         self._engine: InferenceEngine | None = None
@@ -111,9 +112,9 @@ class RolloutRuntime:
     def begin(self, name: str, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
         """Begin episodes beside those that are learned from, and return at once.
 
-        They are of one policy: they wait until every replica of the engine serves the last update, and the trainer
-        waits for them before its next one. They share the environments with training fairly: each gets every second
-        one that becomes free.
+        They are of one policy: they ask the replicas that serve the last update, and whoever waits for them waits before
+        the next one; right after an update, because before it training holds environments for the policy that comes.
+        They share the environments with training fairly: each gets every second one that becomes free.
 
         Args:
             name: The name of the evaluation.
@@ -124,14 +125,13 @@ class RolloutRuntime:
             ArpoError: If the runtime was not started.
         """
         meter = Meter(name, total=sum(len(row) for row in specs), activity=self.runner.activity)
-        self.show(lambda: meter)
-        return Job(meter, self._loop.submit(self._play(specs, meter, finished)))
+        version = self.served.newest
 
-    async def _play(
-        self, specs: SpecRows, meter: Meter, finished: Mapping[str, Trajectory]
-    ) -> list[list[Trajectory | None]]:
-        await self.engine.settle()
-        return await self.runner.run(specs, meter, finished)
+        async def may_ask() -> int:  # a replica that still has the policy before is not the one to be judged
+            return version
+
+        self.show(lambda: meter)
+        return Job(meter, self._loop.submit(self.runner.run(specs, meter, finished, may_ask=may_ask)))
 
     def wait(self, job: Job) -> list[list[Trajectory | None]]:
         """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended.
@@ -146,27 +146,34 @@ class RolloutRuntime:
             lambda: f"the trainer waits for {meter.name}; {meter.episodes_ended} of {meter.total} episodes have ended",
         )
 
-    def watch(
-        self, future: "concurrent.futures.Future[_T]", who: Callable[[], str], held: Callable[[], int] = lambda: 0
-    ) -> _T:
+    def watch(self, future: "concurrent.futures.Future[_T]", who: Callable[[], str]) -> _T:
         """Return what a future gives; blocks. See `Watch.result`."""
         if self._watch is None:
             raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
-        return self._watch.result(future, who, held)
+        return self._watch.result(future, who)
 
     def show(self, meter: Callable[[], Meter]) -> None:
         """Let `status` ask `meter` from now on."""
         self._meter = meter
 
     def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Send the engine new weights; blocks until it serves them."""
-        self._loop.run(self._update_weights(tensors, version, None))
+        """Send the engine new weights; blocks until it serves them.
+
+        Raises:
+            RolloutError: If nothing happened for `stall_s`.
+        """
+        self.watch(
+            self.begin_update(tensors, version, None),
+            lambda: f"the trainer waits until the engine serves policy version {version}",
+        )
 
     async def _update_weights(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
     ) -> None:
         await self.engine.update_weights(tensors, version, examine)
-        self.policy_version = version
+        # Of a fleet, other replicas may still have what they had before, until the next update begins.
+        oldest = version if len(self.engine.replicas) == 1 else self.served.newest
+        self.served = Served(oldest, version)
         self.runner.activity.beat()
         self.changed.notify()
 
@@ -181,8 +188,12 @@ class RolloutRuntime:
         return self._loop.submit(self._update_weights(tensors, version, examine))
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return what a coroutine returns on the loop of engine and environments."""
-        return self._loop.run(coroutine)
+        """Return what a coroutine returns on the loop of engine and environments; blocks.
+
+        Raises:
+            RolloutError: If nothing happened for `stall_s`.
+        """
+        return self.watch(self._loop.submit(coroutine), lambda: "the trainer waits for the event loop of the rollouts")
 
     @property
     def engine(self) -> InferenceEngine:
@@ -193,7 +204,7 @@ class RolloutRuntime:
 
     def counters(self) -> dict[str, float]:
         """Return the cumulative counters of environments and engine."""
-        return self._loop.run(self._counters())
+        return self.run(self._counters())
 
     async def _counters(self) -> dict[str, float]:
         return self.pool.counters() | self.engine.counters()
@@ -209,11 +220,14 @@ class RolloutRuntime:
     def close(self) -> None:
         """Cancel running episodes, stop environments and engine. Idempotent, and `start` may follow."""
         try:
+            if self._engine is not None and not self._loop.running:  # it has died: another one ends what lived on it
+                self._loop.close()
+                self._loop.start()
             if self.answers():
                 self._loop.run(self._close())
         finally:
             self._loop.close()
-        self._engine = self._runner = self._watch = None  # also where the loop had died
+        self._engine = self._runner = self._watch = None  # also where the loop is blocked
         self._meter = Meter
 
     async def _close(self) -> None:

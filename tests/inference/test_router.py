@@ -69,6 +69,24 @@ def test_a_conversation_comes_home_when_its_replica_was_out_for_an_update():
     assert router.take("a") == home
 
 
+def test_a_request_that_an_old_version_may_not_answer_goes_to_a_replica_that_has_come_so_far():
+    """As if the others were out: its conversation is a guest there, and comes home after the update."""
+    router = Router(2)
+    home = router.take("a")
+    router.give_back(home)
+    assert not router.serves(1)
+    with pytest.raises(EngineGoneError, match="for version 1 or later"):
+        router.take("a", 1)
+    router.close(1 - home)
+    router.reopen(1 - home, version=1)
+    assert router.serves(1)
+    assert router.take("a", 1) == 1 - home
+    router.give_back(1 - home)
+    assert router.take("a") == home
+    router.reopen(home, version=1)
+    assert router.take("a", 1) == home
+
+
 def test_without_replicas_there_is_nobody_to_ask():
     router = Router(1)
     router.remove(0)

@@ -79,10 +79,10 @@ class Run:
         path = self.directory / "trajectories" / "train" / f"iteration_{iteration:06d}.jsonl"
         self.wait_until(path.exists, f"the rollout of iteration {iteration}")
 
-    def interrupt(self) -> None:
-        """Ctrl-C: SIGINT to the whole process group."""
+    def tell(self, sign: signal.Signals) -> None:
+        """Send a signal: Ctrl-C to the whole process group as a terminal does, another one to its leader."""
         assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGINT)
+        (os.killpg if sign is signal.SIGINT else os.kill)(self.process.pid, sign)
 
     def end(self) -> None:
         """Leave nothing running, whatever a test did."""

@@ -6,103 +6,43 @@ run that was left alone: parameters, optimizer, replay buffer, sampler, metrics 
 
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 
+from tests.integration.journey import Journey
 from tests.integration.killers import BYTES
-from tests.integration.runs import Run, Smoke, assert_same_checkpoint
+from tests.integration.runs import Smoke, assert_same_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
-DYING = "tests.integration.killers"
 CLEANUP_S = 20.0
 """How long a run may take to end after the second Ctrl-C."""
 
 
-@dataclass
-class Left:
-    """What was there when a stage had ended."""
+class Damaged(Journey):
+    """Nine ways to be disturbed."""
 
-    code: int
-    said: str
-    checkpoints: list[str]
-    partial: list[int]
-    """Sizes of unfinished checkpoints."""
-    iterations: int
-    """Lines of metrics.jsonl beside that of iteration 0."""
-    rolled_out: int
-    """Episodes on disk of the iteration that was not completed."""
-    seconds: float
-    """From the last signal to the end."""
-
-
-class Journey:
-    """The run, taken from stage to stage; a stage that was reached stays reached."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self._stages: dict[str, Callable[[], float]] = {
+    @property
+    def stages(self):
+        return {
             "killed in rollout": lambda: self.die(engine="rollout", version=2),
             "killed in update": self.die_in_update,
-            "killed in checkpoint": lambda: self.die_by(f"{DYING}.DieInCheckpoint", iteration=5),
-            "killed after checkpoint": lambda: self.die_by(f"{DYING}.DieAfterCheckpoint", iteration=6),
+            "killed in checkpoint": lambda: self.die_by("DieInCheckpoint", iteration=5),
+            "killed after checkpoint": lambda: self.die_by("DieAfterCheckpoint", iteration=6),
             "killed in sync": lambda: self.die(engine="sync", version=8),
-            "stopped by Ctrl-C": self.stop,
+            "stopped by Ctrl-C": lambda: self.stop(9, signal.SIGINT),
             "stopped at once": self.stop_at_once,
             "damaged": self.damage,
             "finished": self.finish_again,
         }
-        self._left: dict[str, Left] = {}
-
-    def reach(self, stage: str) -> Left:
-        """Go on until this stage has ended, and tell what it left."""
-        for name, go in self._stages.items():
-            if name not in self._left:
-                since = go()
-                code, iterations = self.run.wait(), len(self.run.metrics) - 1
-                self._left[name] = Left(
-                    code=code,
-                    said=self.run.said,
-                    checkpoints=[path.name for path in self.run.checkpoints],
-                    partial=[path.stat().st_size for path in self.run.unfinished],
-                    iterations=iterations,
-                    rolled_out=len(self.run.trajectories([iterations])),
-                    seconds=time.monotonic() - since,
-                )
-            if name == stage:
-                return self._left[name]
-        raise KeyError(stage)
-
-    def start(self, *overrides: str) -> float:
-        self.run.start("resume=auto", *overrides)
-        return time.monotonic()
-
-    def die(self, engine: str, version: int) -> float:
-        target = f"engine._target_={DYING}.EngineThatDies"
-        return self.start(target, f"+engine.during={engine}", f"+engine.version={version}")
-
-    def die_in_update(self) -> float:
-        # two steps an iteration: the third is the first of the second iteration of this process
-        return self.start(f"module.optimizer._target_={DYING}.OptimizerThatDies", "+module.optimizer.steps=3")
-
-    def die_by(self, callback: str, iteration: int) -> float:
-        return self.start(f"+callbacks.killer._target_={callback}", f"+callbacks.killer.iteration={iteration}")
-
-    def stop(self) -> float:
-        self.start()
-        self.run.wait_for_rollout(9)
-        self.run.interrupt()
-        return time.monotonic()
 
     def stop_at_once(self) -> float:
         iterations = len(self.run.metrics) - 1
         self.start()
         self.run.wait_for_rollout(iterations + 1)
-        self.run.interrupt()
+        self.run.tell(signal.SIGINT)
         self.run.wait_until(lambda: "once more stops at once" in self.run.said, "the first signal")
-        self.run.interrupt()
+        self.run.tell(signal.SIGINT)
         return time.monotonic()
 
     def damage(self) -> float:
@@ -119,7 +59,7 @@ class Journey:
 @pytest.fixture(scope="module")
 def journey(smoke: Smoke, tmp_path_factory: pytest.TempPathFactory):
     run = smoke.again(tmp_path_factory.mktemp("journey") / "run")
-    yield Journey(run)
+    yield Damaged(run)
     run.end()
 
 

@@ -368,6 +368,14 @@ def test_a_wait_that_was_interrupted_can_be_repeated(chat, make_collector):
     assert len(collector.take(0, 0).groups) == 4
 
 
+def test_groups_that_came_when_whoever_waited_was_interrupted_are_handed_out_again(chat, make_collector):
+    collector = make_collector(engine=solver(chat))
+    collector.submit(0, TASKS[:2], iterations=2)
+    collector.runtime.run(collector._running.complete(0))  # and nobody takes them
+    assert ids(collector.take(0, 0)) == [[f"0/{group}/{member}" for member in range(4)] for group in range(2)]
+    assert collector.runtime.runner.activity.requests == len(collector._running.waiting()) == 0  # none runs ahead
+
+
 def test_closing_is_idempotent_and_starting_may_follow(chat, make_collector):
     engines = []
 

@@ -13,10 +13,11 @@ from dataclasses import replace
 import pytest
 
 from arpo.envs.fake import FakeDesktop
-from arpo.errors import ArpoError, RolloutError
+from arpo.errors import ArpoError, EngineError, RolloutError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.host import threads
+from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
 from arpo.rollout.flow.stream import Course
@@ -99,19 +100,27 @@ def test_in_the_order_of_submission_an_iteration_waits_for_its_straggler(chat, m
 # --- a collector that is dead or stands still
 
 
-def test_a_dead_loop_is_an_error_at_once(chat, make_collector):
-    collector = make_collector(engine=ScriptedEngine(chat, red_clicker(chat), latency_s=60))
-    collector.submit(0, TASKS)
-    loop = collector.runtime.run(current_loop())
-    threading.Timer(0.2, lambda: loop.call_soon_threadsafe(loop.stop)).start()
+class DeadlyEngine(ScriptedEngine):
+    """Ends the loop on which it is asked."""
+
+    async def generate(self, request):
+        asyncio.get_running_loop().stop()
+        await asyncio.Event().wait()
+
+
+def test_a_dead_loop_is_an_error_at_once_and_leaves_nothing_running(chat, make_collector):
+    before = set(threading.enumerate())
+    engine = DeadlyEngine(chat, red_clicker(chat))
+    collector = make_collector(engine=engine)
     started = time.monotonic()
+    collector.submit(0, TASKS)
     with pytest.raises(RolloutError, match=r"waits for iteration 0; .* the event loop of the rollouts has ended"):
         collector.take(0, 0)
     assert time.monotonic() - started < 10
-
-
-async def current_loop():
-    return asyncio.get_running_loop()
+    collector.close()
+    until(lambda: set(threading.enumerate()) <= before)
+    with pytest.raises(EngineError, match="closed"):
+        asyncio.run(ScriptedEngine.generate(engine, GenerateRequest((1,), (), Sampling())))
 
 
 class SilentEngine(ScriptedEngine):
@@ -226,6 +235,43 @@ def test_an_evaluation_and_the_training_that_goes_on_share_the_environments(chat
     assert during.count(True) == 16
     assert 10 <= during.count(False) <= 16
     assert numbers(collector.take(1, 1))  # and the training is none the worse for it
+
+
+# --- a fleet whose replicas are updated one after the other
+
+
+class RollingEngine(ScriptedEngine):
+    """Two replicas, the second one always a version behind the first; whoever lets it answer is answered by it."""
+
+    @property
+    def replicas(self):
+        return (self, self)
+
+    async def generate(self, request):
+        response = await super().generate(request)
+        assert request.least_version <= self.policy_version
+        return replace(response, policy_version=max(self.policy_version - 1, request.least_version, 0))
+
+
+@pytest.mark.parametrize("order", ["submitted", "finished"])
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_no_group_is_begun_by_a_replica_that_would_make_it_stale(chat, make_collector, lag, order):
+    collector = make_collector(
+        engine=RollingEngine(chat, moody_clicker(chat)), size=5, group_size=2, max_policy_lag=lag, order=order
+    )
+    collector.submit(0, TASKS[:2], iterations=6)
+    batches = [learn(collector, iteration) for iteration in range(6)]
+    assert sorted(number for batch in batches for number in numbers(batch)) == list(range(12))
+    assert all(batch.metrics["rollout/stale_episodes"] == 0 for batch in batches)
+    assert max(batch.metrics["rollout/lag_max"] for batch in batches) == lag
+
+
+def test_an_evaluation_is_of_the_newest_policy_alone(chat, make_collector):
+    runtime = make_collector(engine=RollingEngine(chat, red_clicker(chat))).runtime
+    for version in (1, 2):
+        runtime.update_weights([], version)
+    result = evaluate_tasks(runtime, TASKS, EvaluationSettings())
+    assert {step.policy_version for trajectory in result.trajectories for step in trajectory.steps} == {2}
 
 
 # --- lag 0 is the synchronous run

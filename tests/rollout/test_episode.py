@@ -129,6 +129,33 @@ def test_a_window_counts_in_the_context_limit(chat: ChatTokenizer):
     assert Played(chat, texts, replace(limited, image_window=1)).trajectory.outcome is Outcome.MAX_STEPS
 
 
+class ResizingDesktop(FakeDesktop):
+    """Has a screen of another size at every step."""
+
+    def step(self, action) -> StepResult:
+        self._height += 28
+        return super().step(action)
+
+
+@pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
+@pytest.mark.parametrize("window", [None, 1, 2, 9])
+def test_a_length_that_is_counted_along_is_that_of_a_context_measured_anew(chat: ChatTokenizer, window, prompt):
+    texts = ["Action: wait()", "Thought:  two  spaces\nAction: wait( )", "Action: wait()", "Action: wait()"]
+    spec = spec_of("infeasible", max_steps=4, image_window=window)
+    whole = Played(chat, texts, spec, desktop=ResizingDesktop(), prompt=prompt)
+    assert len({(step.width, step.height) for step in whole.steps}) == 4
+    lengths = []
+    for number, request in enumerate(whole.engine.requests):
+        shown = whole.steps[: number + 1][-len(request.images) :]
+        lengths.append(chat.context_length(request.prompt_ids, [(step.width, step.height) for step in shown]))
+    for number in range(1, 4):
+        if lengths[number] > max(lengths[:number]):
+            for spare, responses in ((0, number + 1), (-1, number)):  # one token less, and this response has no room
+                limited = replace(spec, max_context=lengths[number] + spec.max_tokens + spare, max_steps=number + 1)
+                played = Played(chat, texts, limited, desktop=ResizingDesktop(), prompt=prompt)
+                assert len(played.steps) == responses
+
+
 def test_an_unchanged_screen_is_kept_once(chat: ChatTokenizer):
     played = Played(chat, ["Action: wait()", "Action: wait()", "Action: finished()"], spec_of())
     assert len(played.trajectory.screenshots) == 1

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +29,14 @@ class Asked:
         return self.number, self.request.task.id, self.request.group_size, self.request.max_steps
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The policy versions that an engine serves: two of them while a fleet is updated one replica after another."""
+
+    oldest: int = 0
+    newest: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class AdmittedGroup:
     """A group that was asked for and not yet learned from."""
@@ -40,7 +47,7 @@ class AdmittedGroup:
     """One trajectory a member, None where an episode was lost; empty while an episode runs."""
     ended_as: int | None = None
     began: int | None = None
-    """The version of the engine at the first request."""
+    """The oldest version that may have answered the first request."""
 
     @property
     def number(self) -> int:
@@ -96,7 +103,7 @@ class GroupStream:
         settings: RolloutSettings,
         course: Course,
         next_request: Callable[[], TaskRequest],
-        served: Callable[[], int],
+        served: Callable[[], Served],
         changed: Signal,
     ) -> None:
         """Take the parts; nothing is admitted before `begin`.
@@ -106,7 +113,7 @@ class GroupStream:
             settings: The bounds, the order and the numbers of an episode.
             course: Where the run stands.
             next_request: Asks the sampler for one group.
-            served: Returns the version of the weights that the engine serves.
+            served: Returns the versions of the policy that the engine serves.
             changed: Notified when the engine serves another version; the stream notifies it too.
         """
         self._runner = runner
@@ -117,12 +124,11 @@ class GroupStream:
         self._changed = changed
         self._admitted = course.iteration * course.per_iteration
         self._taken = self._admitted
-        self._wanted = course.iteration
-        """Iterations that the trainer has asked for so far."""
+        self._wanted = False
+        """Whether the trainer has asked for the next iteration."""
         self._again = list(course.asked)
         self._groups: dict[int, AdmittedGroup] = {}
         self._ended = 0
-        self._held = 0
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -133,24 +139,20 @@ class GroupStream:
     async def complete(self, policy_version: int) -> list[AdmittedGroup]:
         """Return the groups of the next iteration by their numbers, when all of their episodes have ended.
 
-        They stay in the stream until `release`.
+        They stay in the stream until `release`: who was interrupted before it got them may ask again.
 
         Raises:
             ArpoError: If an episode or the sampler raised one; nothing runs any more then.
         """
-        self._wanted += 1
+        self._wanted = True
         chosen: list[AdmittedGroup] = []
 
         def complete() -> bool:
             chosen[:] = self._choose(policy_version)
             return bool(chosen) or self._failure is not None
 
-        try:
-            self._changed.notify()
-            await self._changed.until(complete)
-        except asyncio.CancelledError:
-            self._wanted -= 1  # whoever waited was interrupted, and may ask again
-            raise
+        self._changed.notify()
+        await self._changed.until(complete)
         if self._failure is not None:
             await self.close()
             raise self._failure
@@ -161,6 +163,7 @@ class GroupStream:
         for group in taken:
             del self._groups[group.number]
         self._taken += len(taken)
+        self._wanted = False
         self._changed.notify()
 
     def asked(self) -> list[Asked]:
@@ -171,11 +174,6 @@ class GroupStream:
     def waiting(self) -> list[AdmittedGroup]:
         """Return every group that is played or has ended and is not yet released; allowed from any thread."""
         return list(self._groups.values())
-
-    @property
-    def held(self) -> int:
-        """Episodes that wait, in a desktop that is ready, for the engine's next version."""
-        return self._held
 
     async def close(self) -> None:
         """End everything that runs."""
@@ -208,7 +206,7 @@ class GroupStream:
 
     def _has_room(self) -> bool:
         count, lag = self._course.per_iteration, self._settings.max_policy_lag
-        return self._admitted < (self._wanted * count if lag == 0 else self._taken + (lag + 1) * count)
+        return self._admitted < self._taken + (lag + 1) * count and (self._wanted or lag > 0)
 
     def _admit(self, asked: Asked) -> None:
         self._admitted += 1
@@ -233,8 +231,8 @@ class GroupStream:
         )
 
     async def _play(self, group: AdmittedGroup, specs: tuple[EpisodeSpec, ...]) -> None:
-        async def may_ask() -> None:
-            await self._wait_for_version(group)
+        async def may_ask() -> int:
+            return await self._wait_for_version(group)
 
         finished = self._finished(group, specs)
         (row,) = await self._runner.run((specs,), group.meter, finished, may_ask=may_ask)
@@ -256,16 +254,18 @@ class GroupStream:
         group.began = min((trajectory.policy_version for trajectory in fresh.values()), default=None)
         return fresh
 
-    async def _wait_for_version(self, group: AdmittedGroup) -> None:
-        if self._settings.max_policy_lag > 0:
-            first = self._course.learned_at(group.number) - self._settings.max_policy_lag
-            self._held += 1
-            try:
-                await self._changed.until(lambda: self._served() >= first)
-            finally:
-                self._held -= 1
-        served = self._served()
-        group.began = served if group.began is None else min(group.began, served)
+    async def _wait_for_version(self, group: AdmittedGroup) -> int:
+        """Return the oldest version that may play a group, as soon as the engine serves it."""
+        first = self._course.learned_at(group.number) - self._settings.max_policy_lag
+        activity = self._runner.activity
+        activity.held += 1
+        try:
+            await self._changed.until(lambda: self._served().newest >= first)
+        finally:
+            activity.held -= 1
+        began = max(first, self._served().oldest)
+        group.began = began if group.began is None else min(group.began, began)
+        return first
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -274,7 +274,6 @@ class GroupStream:
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        with suppress(asyncio.CancelledError):
-            if (error := task.exception()) is not None and self._failure is None:
-                self._failure = error
-                self._changed.notify()
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = self._failure or task.exception()
+            self._changed.notify()

@@ -28,15 +28,12 @@ class Watch:
     stall_s: float
     """Seconds without a sign of life that are too long."""
 
-    def result(
-        self, future: "concurrent.futures.Future[_T]", who: Callable[[], str], held: Callable[[], int] = lambda: 0
-    ) -> _T:
+    def result(self, future: "concurrent.futures.Future[_T]", who: Callable[[], str]) -> _T:
         """Return what a future on the loop gives; blocks.
 
         Args:
             future: What is waited for.
             who: Says who waits, and for what.
-            held: Returns how many episodes wait for another policy version.
 
         Raises:
             RolloutError: If the loop has ended, or nothing happened for `stall_s`; it says who waits for whom.
@@ -45,14 +42,14 @@ class Watch:
         look_s = min(self.stall_s / LOOKS_A_STALL, LONGEST_LOOK_S)
         while not concurrent.futures.wait([future], timeout=look_s).done:
             if not self.loop.running:
-                raise RolloutError(self._said(who(), "the event loop of the rollouts has ended", held()))
+                raise RolloutError(self._said(who(), "the event loop of the rollouts has ended"))
             if time.monotonic() - max(began, self.runner.activity.last) > self.stall_s:
-                raise RolloutError(self._said(who(), self._culprit(held()), held()))
+                raise RolloutError(self._said(who(), self._culprit()))
         if future.cancelled():  # the end of a loop cancels what runs on it
-            raise RolloutError(self._said(who(), "the event loop of the rollouts has ended", held()))
+            raise RolloutError(self._said(who(), "the event loop of the rollouts has ended"))
         return future.result()
 
-    def _culprit(self, held: int) -> str:
+    def _culprit(self) -> str:
         activity, queued = self.runner.activity, sum(self.runner.turns.queued().values())
         if not self.loop.answers():
             return "the event loop of the rollouts does not answer, because something blocks its thread"
@@ -60,19 +57,19 @@ class Watch:
             return f"the engine owes {activity.requests} answers"
         if activity.env_calls:
             return f"{activity.env_calls} calls to environments do not return"
-        if held:
-            return f"{held} episodes wait until the engine serves the next policy version"
+        if activity.held:
+            return f"{activity.held} episodes wait until the engine serves the next policy version"
         if queued or self.pool.states()["busy"]:
             return f"{queued} episodes wait for an environment, and none becomes free"
         return "no episode runs, and the collector begins none"
 
-    def _said(self, who: str, culprit: str, held: int) -> str:
+    def _said(self, who: str, culprit: str) -> str:
         states = {state: count for state, count in self.pool.states().items() if count}
         activity = self.runner.activity
         return (
             f"{who}, and nothing has happened for {time.monotonic() - activity.last:.0f} s (stall_s="
             f"{self.stall_s:g}): {culprit}. Environments: {states}, {activity.env_calls} calls in flight; engine: "
-            f"{activity.requests} requests in flight; episodes queued: {self.runner.turns.queued()}; held for the "
-            f"next policy version: {held}. See in the log what failed last; resume=auto goes on from the last "
-            "checkpoint, and a larger stall_s waits longer"
+            f"{activity.requests} requests in flight; episodes queued: {self.runner.turns.queued()}; held for "
+            f"the next policy version: {activity.held}. See in the log what failed last; resume=auto goes on from the "
+            "last checkpoint, and a larger stall_s waits longer"
         )
