@@ -160,7 +160,7 @@ def check_pool(cfg: DictConfig) -> None:
     """
     own = demonstrations_of(cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     to_come = [] if (Path(str(cfg.model.path)) / "config.json").exists() else own
-    for directory in OmegaConf.select(cfg, "replay.pool.directories") or ():
+    for directory in cfg.experience if OmegaConf.select(cfg, "replay.pool") is not None else ():
         if directory in to_come or any(Path(directory).glob("*/iteration_*.jsonl")):
             continue
         raise ConfigError(
