@@ -50,8 +50,8 @@ class Sample:
     def selected(self) -> Tensor:
         """Return 1 for each sampled token of a step that is trained and 0 for the others, [actions]."""
         lengths = torch.tensor(self.tokens.step_lengths)
-        trained = torch.tensor([True] * len(lengths) if self.trained is None else self.trained)
-        return trained.repeat_interleave(lengths).float()
+        trained = torch.ones(len(lengths)) if self.trained is None else torch.tensor(self.trained).float()
+        return trained.repeat_interleave(lengths)
 
 
 @dataclass(frozen=True, slots=True)
