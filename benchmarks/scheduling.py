@@ -19,6 +19,7 @@ import math
 import os
 import pstats
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -30,6 +31,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import lightning as L
 import transformers
@@ -280,6 +282,7 @@ class Table:
             figures["predicted_speedup"] = predicted
             figures["measured_speedup"] = turns["iteration_s"] / figures["iteration_s"]
         record = {"command": options.command, "world": world, **asdict(setting), **figures, **_origin(), "load": load}
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         with options.output.open("a") as file:
             file.write(json.dumps(record) + "\n")
         return figures

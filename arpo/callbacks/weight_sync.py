@@ -28,7 +28,7 @@ class WeightSync(RolloutCallback):
     of the probe before (`arpo.inference.probe`). Because prompts and picture are always the same, an engine that kept
     a cache from before the update answers with the old policy and is caught here, not forty iterations later. Every
     replica of a fleet is asked, before it serves the new policy; with `sync: rolling` most of them while the trainer
-    is at its next step already (`arpo.inference.exam`), and an error of theirs stops the run at the next sync.
+    is at its next step already (`arpo.inference.exam`), and an error of theirs stops the run at its next request.
 
     Where engine and trainer share their GPUs, the engine sleeps from the end of a rollout to the next sync: it frees
     its memory before the update begins, and takes it back, weights first, after the trainer has freed what it can.
@@ -62,7 +62,7 @@ class WeightSync(RolloutCallback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"watches": {number: watch.state_dict() for number, watch in self._watches.items()}}
+        return {"watches": {number: watch.state_dict() for number, watch in self._known().items()}}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -94,11 +94,15 @@ class WeightSync(RolloutCallback):
             metrics["engine/probe_gap"] = max(replica.gap for replica in probed)
             metrics["engine/probe_gap_max"] = max(replica.largest_gap for replica in probed)
             metrics["engine/probe_evidence"] = min(replica.evidence for replica in probed)
-            metrics["engine/probe_unjudged"] = float(max(watch.unjudged for watch in self._watches.values()))
+            metrics["engine/probe_unjudged"] = float(max(watch.unjudged for watch in self._known().values()))
         error = PolicyModule.of(pl_module).policy.update_error()
         if error is not None:
             metrics["engine/update_error"] = error
         pl_module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
+
+    def _known(self) -> dict[int, Watch]:
+        """Return a copy of the watches, to which a replica's examination may add one at any time."""
+        return dict(self._watches)
 
     def _sync(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Freshness]:
         """Update the engine and have it examined; on every rank, because all gather the weights, and judge, together.

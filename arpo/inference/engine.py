@@ -113,6 +113,9 @@ class InferenceEngine(Protocol):
         """Adopt new weights: requests in flight finish on the old ones, new ones wait; every cache that
         depends on weights (prefix, multimodal, encoder) is emptied. Returns when the tensors may change.
 
+        In a fleet that updates its replicas one after the other, new requests are answered by those that have their
+        turn before or after them; the version of a response says which weights made it.
+
         Args:
             tensors: Every parameter by its `transformers` checkpoint name.
             version: The policy version that later responses carry.
@@ -121,6 +124,14 @@ class InferenceEngine(Protocol):
 
         Raises:
             WeightSyncError: If the weights are not the model's, or a replica does not pass.
+        """
+        ...
+
+    async def settle(self) -> None:
+        """Wait until every replica serves the last update, so that all answers are of one policy version.
+
+        Raises:
+            WeightSyncError: If one of them did not take the weights, or did not pass.
         """
         ...
 

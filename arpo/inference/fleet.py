@@ -1,8 +1,8 @@
 """A fleet of engines behind the protocol of one: replicas in Ray actors, each with GPUs of its own."""
 
 import asyncio
+import itertools
 import logging
-import math
 import os
 import time
 from collections import Counter
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-import ray
 import torch
 from ray.util.placement_group import remove_placement_group
 from torch import Tensor
@@ -31,13 +30,11 @@ from arpo.host.threads import BackgroundLoop
 from arpo.host.trial import before_start
 from arpo.inference.engine import Examine, GenerateRequest, InferenceEngine, Response
 from arpo.inference.member import Member
-from arpo.inference.remote import Replica, Snapshot, check_gpus, placement, reserve
+from arpo.inference.remote import Replica, Snapshot, check_gpus, gpus_of_node, placement, reserve
 from arpo.inference.router import Router
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 1800
-"""Seconds in which a restarted engine must have loaded its checkpoint; the first start is as long as it is."""
 MOST_LOSSES = 3
 """Replicas that one request may see die before it is refused: it may be what kills them."""
 
@@ -45,8 +42,10 @@ Sync = Literal["global", "rolling"]
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Update:
+    number: int
+    """Of all updates of the fleet, from 1; two may have one policy version."""
     snapshot: Snapshot
     examine: Examine | None
 
@@ -58,11 +57,13 @@ class FleetEngine:
     store, where every replica of a node reads them and the trainer's next step does not touch them. Then each replica
     stops taking requests, answers those it has (past `drain_s` they are asked again elsewhere, with the same seed),
     loads in place, forgets its caches, is examined, and takes requests again. With `sync="global"` all replicas do so
-    at once and the trainer waits for them; with `rolling` at most `max_unavailable` at a time, and the trainer goes on
-    as soon as one serves the new weights: the others follow from the snapshot.
+    at once, while requests and the trainer wait; with `rolling` at most `max_unavailable` at a time, and the trainer
+    goes on as soon as one serves the new weights: the others follow from the snapshot. If one of them does not pass,
+    every later call raises its error, so that the run stops at its next request.
 
     A replica that dies, or stands still for `stall_s`, loses its requests to the others. It is started again, gets the
-    current weights and its examination, and takes requests then. While no replica is there, requests wait.
+    current weights and its examination, and takes requests then. While no replica is there, requests wait. Updates do
+    not wait for one that is being started again, for it may be on a node that is gone.
 
     Everything happens on an event loop of the fleet's own; callers may come from any other.
     """
@@ -81,7 +82,7 @@ class FleetEngine:
         stall_s: float = 120.0,
         max_restarts: int = 3,
     ) -> None:
-        """Start the actors and, in them, the engines, side by side.
+        """Start the actors and, in them, the engines.
 
         Args:
             make_engine: Makes an engine in an actor's process; pickled by value.
@@ -91,8 +92,7 @@ class FleetEngine:
                 one, or as many as the engine's tensor parallelism needs. Ray gives the first GPUs of a node.
             threads: Number of OpenMP threads of each actor's process.
             sync: Whether all replicas take new weights at once (`global`), or one after the other (`rolling`).
-            max_unavailable: Number of replicas that may be out at the same time, for an update or a restart, before
-                the next one goes out for its update; of `rolling` alone.
+            max_unavailable: Number of replicas that may be out for their update at the same time; of `rolling` alone.
             drain_s: Seconds in which a replica answers its requests before an update; 0: they move at once.
             stall_s: Seconds without a sign of life after which a replica counts as gone.
             max_restarts: Number of times in a row that a replica is started again without having answered a request.
@@ -105,8 +105,7 @@ class FleetEngine:
         check_at_least(0, num_gpus=num_gpus, drain_s=drain_s, max_restarts=max_restarts)
         check_positive(stall_s=stall_s)
         check_one_of(Sync, sync=sync)
-        node_gpus = replicas * num_gpus
-        node_gpus = node_gpus if node_gpus <= 1 else math.ceil(node_gpus)  # Ray takes a share of one only
+        node_gpus = gpus_of_node(replicas, num_gpus)
         if not os.environ.get("RAY_ADDRESS"):  # a cluster has GPUs and nodes that this machine has not
             check_gpus(nodes, node_gpus, [torch.cuda.device_count()])
         before_start()
@@ -117,16 +116,16 @@ class FleetEngine:
         self._router = Router(replicas * nodes)
         self._counters = Counter({"engine/moved_requests": 0, "engine/restarts": 0})
         self._update: _Update | None = None
+        self._updates = itertools.count(1)
         self._roll: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
-        self._writing = self._asleep = False
+        self._paused = self._writing = self._asleep = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._loop = BackgroundLoop("fleet")
         RAY.acquire().result()
         with ExitStack() as on_failure:
             on_failure.callback(lambda: RAY.release().result())
-            check_gpus(nodes, node_gpus, [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]])
             self._group = reserve(nodes, node_gpus)
             if self._group is not None:
                 on_failure.callback(remove_placement_group, self._group)
@@ -155,6 +154,7 @@ class FleetEngine:
         """See `InferenceEngine.generate`; a request that a replica cannot answer any more is asked elsewhere.
 
         Raises:
+            WeightSyncError: If an engine did not take the last weights, or did not pass.
             EngineGoneError: If every replica is given up, or the fleet is closed.
         """
         return await self._here(self._generate(request))
@@ -171,15 +171,11 @@ class FleetEngine:
         await self._here(self._update_weights(tensors, version, examine))
 
     async def sleep(self) -> None:
-        """See `InferenceEngine.sleep`; a replica that is lost meanwhile comes back with the next update."""
+        """See `InferenceEngine.sleep`; waits for engines that start, for they take their memory just now."""
         await self._here(self._sleep())
 
     async def settle(self) -> None:
-        """Wait until every replica that is not gone serves the last update.
-
-        Raises:
-            WeightSyncError: If one of them did not take the weights, or did not pass.
-        """
+        """See `InferenceEngine.settle`; a replica that is gone comes back with the same weights."""
         await self._here(self._settle())
 
     def counters(self) -> dict[str, float]:
@@ -194,7 +190,7 @@ class FleetEngine:
         if not self._loop.running:
             return
         try:
-            await self._here(_all(member.replica.close() for member in self._members if not member.gone))
+            await self._here(_all(member.close() for member in self._members))
         finally:
             await asyncio.to_thread(self._loop.close)
             for member in self._members:
@@ -214,35 +210,42 @@ class FleetEngine:
 
     async def _generate(self, request: GenerateRequest) -> Response:
         losses = 0
-        while True:
+        while losses < MOST_LOSSES:
             arrived = time.monotonic()
-            await self._until(lambda: bool(self._router.open))
+            await self._until(lambda: bool(self._router.open) and not self._paused)
             member = self._members[self._router.take(request.conversation)]
-            replica = member.replica
+            replica, response = member.replica, None
             try:
                 response = await member.ask(request, time.monotonic() - arrived)
             except EngineGoneError as error:
                 self._lose(member, replica, str(error))
-                losses += 1
-                if losses == MOST_LOSSES:
-                    raise EngineError(
-                        f"{losses} replicas of the fleet died of one request, or beside it: {error}"
-                    ) from error
-                response = None
             finally:
                 self._router.give_back(member.number)
             if response is not None:
                 return response
             self._counters["engine/moved_requests"] += 1
+            losses += member.gone or member.replica is not replica
+        raise EngineError(f"{losses} replicas of the fleet died of one request, or beside it; see the log for each")
 
     async def _update_weights(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
     ) -> None:
-        await self._settle()
-        self._update = None  # its bytes are free before the new ones are written
+        self._paused = not self._rolling
+        try:
+            await self._settle()
+            update = self._update = await self._write(tensors, version, examine)
+            self._roll = roll = self._spawn(self._renew_all(update))
+            await self._until(lambda: self._serves(update) and (self._rolling or roll.done()))
+        finally:
+            self._paused = False
+            self._tell()
+
+    async def _write(self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None) -> _Update:
+        """Return an update, whose bytes are written when those of the one before are free."""
+        self._update = None
         self._writing = True
         try:
-            # In another thread: gathering and copying the weights holds up no request.
+            # In another thread: gathering and copying the weights holds up no request of a rolling fleet.
             snapshot = await asyncio.to_thread(Snapshot.of, tensors, version)
         except WeightSyncError as error:
             self._failure = error  # there are no weights for a replica that is restarted
@@ -250,42 +253,40 @@ class FleetEngine:
         finally:
             self._writing = self._asleep = False
             self._tell()
-        update = self._update = _Update(snapshot, examine)
-        self._roll = roll = self._spawn(self._renew_all())
-        await self._until(
-            lambda: (
-                any(self._members[number].holds is update for number in self._router.open)
-                and (self._rolling or roll.done())
-            )
-        )
-        if roll.done():
-            self._raise_failure()
+        return _Update(next(self._updates), snapshot, examine)
 
-    async def _renew_all(self) -> None:
+    def _serves(self, update: _Update) -> bool:
+        return any(self._members[number].holds == update.number for number in self._router.open)
+
+    async def _renew_all(self, update: _Update) -> None:
         """Bring every replica to the current weights, the least busy ones first."""
         members = sorted(self._members, key=lambda member: member.in_flight)
-        await asyncio.gather(*(self._renew_one(member) for member in members))
+        await asyncio.gather(*(self._renew_one(member, update) for member in members))
 
-    async def _renew_one(self, member: Member) -> None:
-        """Bring a replica to the current weights when it may go out; one that is gone gets them when it is back."""
-        await self._until(lambda: member.gone or len(self._out()) < self._most_out)
-        if member.gone:  # and back with the current weights, or given up
-            return
-        self._router.close(member.number)
-        await self._renew(member, member.replica)
+    async def _renew_one(self, member: Member, update: _Update) -> None:
+        """Bring a replica to the current weights when it may go out."""
+
+        def has_it() -> bool:  # one that is gone comes back with it
+            return member.gone or member.holds == update.number
+
+        await self._until(lambda: has_it() or (member.number in self._router.open and self._out() < self._most_out))
+        if not has_it():
+            self._router.close(member.number)
+            await self._renew(member, member.replica)
 
     async def _renew(self, member: Member, replica: Replica) -> None:
         """Drain a replica, give it the current weights, examine and admit it; see to it if it fails."""
         try:
             async with member.lock:
-                update = self._update
                 await member.drain(self._drain_s)
-                if update is not None:
+                await self._until(lambda: not (self._writing or self._asleep))
+                update = self._update
+                if update is not None and not member.gone:
                     await member.load(update.snapshot)
                     if update.examine is not None:
-                        await update.examine(member.number, replica)
+                        await update.examine(member.number, member)
                 if member.replica is replica and not member.gone:
-                    member.holds = update
+                    member.holds = update.number if update is not None else 0
                     self._router.reopen(member.number)
         except EngineError as error:
             self._lose(member, replica, str(error))
@@ -300,10 +301,12 @@ class FleetEngine:
 
     async def _sleep(self) -> None:
         await self._settle()
+        living = [member for member in self._members if not member.given_up]
+        await self._until(lambda: self._asleep or len(self._router.open) == len(living))
         self._asleep = True
-        await _all(member.replica.sleep() for member in self._members if not member.gone)
-
-    # --- replicas that are gone -------------------------------------------------------------------------------------
+        for member, error in zip(living, await _errors(member.replica.sleep() for member in living), strict=True):
+            if error is not None:
+                self._lose(member, member.replica, str(error))
 
     async def _look_after(self, member: Member, replica: Replica) -> None:
         """Watch a replica to its end."""
@@ -315,28 +318,23 @@ class FleetEngine:
             return
         member.lose()
         self._router.remove(member.number)
-        if self._failure is not None or member.failures > self._max_restarts:
-            self._give_up(member, EngineGoneError(reason))
-            return
-        log.warning("engine %d of the fleet is gone and is started again: %s", member.number, reason)
-        if not self._router.open:
-            log.warning("no engine of the fleet is left: rollouts pause until one is back")
-        self._counters["engine/restarts"] += 1
-        self._spawn(self._restart(member))
+        self._spawn(self._restart(member, reason))
         self._tell()
 
-    async def _restart(self, member: Member) -> None:
-        await self._until(lambda: not self._asleep)  # its memory is the trainer's now
-        replica = member.replace()
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await replica.start(self._make_engine)
-        except (ArpoError, TimeoutError) as error:
-            self._lose(member, replica, f"it did not start: {error}")
-            return
-        self._spawn(self._look_after(member, replica))
-        await self._until(lambda: not self._writing)
-        await self._renew(member, replica)
+    async def _restart(self, member: Member, reason: str) -> None:
+        """Start another replica, which gets the current weights and is admitted, or give up."""
+        while member.failures <= self._max_restarts:
+            log.warning("engine %d of the fleet is gone and is started again: %s", member.number, reason)
+            if not self._router.open:
+                log.warning("no engine of the fleet takes requests: rollouts pause until one does")
+            await self._until(lambda: not self._asleep)  # its memory is the trainer's now
+            self._counters["engine/restarts"] += 1
+            reason = await member.restart(self._make_engine)
+            if not reason:
+                self._spawn(self._look_after(member, member.replica))
+                await self._renew(member, member.replica)
+                return
+        self._give_up(member, EngineGoneError(reason))
 
     def _give_up(self, member: Member, error: ArpoError) -> None:
         """Go on without a replica; without any, everybody who waits is told why."""
@@ -347,16 +345,15 @@ class FleetEngine:
             self._failure = error
         elif self._failure is None and all(other.given_up for other in self._members):
             self._failure = EngineGoneError(
-                f"every engine of the fleet is gone: each died more than max_restarts={self._max_restarts} times in a "
-                f"row without an answer, the last one of this: {error}. Mend the cause (often it is memory: lower "
-                "max_num_seqs or gpu_memory_utilization), then go on with resume=auto"
+                f"every engine of the fleet is gone, more than max_restarts={self._max_restarts} times in a row and "
+                f"without an answer, lastly of this: {error}. Mend the cause (often it is memory: lower max_num_seqs "
+                "or gpu_memory_utilization), then go on with resume=auto"
             )
         self._tell()
 
-    def _out(self) -> list[Member]:
-        """Return the members that take no requests now, and will again."""
-        serving = self._router.open
-        return [member for member in self._members if member.number not in serving and not member.given_up]
+    def _out(self) -> int:
+        """Return how many replicas live and take no requests now."""
+        return sum(not member.gone for member in self._members) - len(self._router.open)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -366,12 +363,12 @@ class FleetEngine:
         """Wait until something is so, which it may be at once.
 
         Raises:
-            ArpoError: If it will never be, because every replica is given up.
+            ArpoError: If the fleet has failed.
         """
+        self._raise_failure()
         while not condition():
-            if all(member.given_up for member in self._members):
-                self._raise_failure()
             await self._changed.wait()
+            self._raise_failure()
 
     def _tell(self) -> None:
         """Have everyone who waits look again."""
@@ -379,7 +376,7 @@ class FleetEngine:
         self._changed = asyncio.Event()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Let a coroutine run in the background; an error in it stops the run at the next update."""
+        """Let a coroutine run in the background; an error in it is one of the fleet."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -394,6 +391,10 @@ class FleetEngine:
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Wait for all of them, then raise the first error: none is left behind in mid-update."""
-    for result in await asyncio.gather(*coroutines, return_exceptions=True):
-        if result is not None:
-            raise result
+    for error in await _errors(coroutines):
+        if error is not None:
+            raise error
+
+
+async def _errors(coroutines: Iterable[Coroutine[Any, Any, None]]) -> list[BaseException | None]:
+    return await asyncio.gather(*coroutines, return_exceptions=True)

@@ -3,14 +3,20 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 
-from arpo.errors import EngineError
-from arpo.inference.engine import GenerateRequest, Response
+from arpo.errors import ArpoError, EngineError, EngineGoneError
+from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.inference.remote import Replica, Snapshot
+
+_T = TypeVar("_T")
 
 PULSE_S = 2.0
 """Seconds between two looks at a replica, at most."""
+START_TIMEOUT_S = 1800
+"""Seconds in which a restarted engine must have loaded its checkpoint; the first start is as long as it is."""
 STEPS = "engine/steps"
 """The counter that grows while an engine works; one without it stands still only when its process does."""
 
@@ -21,8 +27,8 @@ class Member:
     Attributes:
         replica: The one that is there now.
         lock: Held while its weights change.
-        holds: The update whose weights it serves, an object that is only compared; None: those it started with.
-        gone: Whether the replica is gone and no other one has come yet.
+        holds: The number of the update whose weights it has; 0: those it started with.
+        gone: Whether the replica is gone and no other one runs yet.
         given_up: Whether none will come.
         failures: Replicas in a row that were lost without an answer.
         counters: Sums over all replicas that were here, without the engine's own.
@@ -31,15 +37,15 @@ class Member:
     def __init__(self, number: int, make_replica: Callable[[], Replica]) -> None:
         self.number = number
         self.lock = asyncio.Lock()
-        self.holds: object = None
+        self.holds = 0
         self.gone = False
         self.given_up = False
         self.failures = 0
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter(requests=0, tokens=0, waiting_s=0, in_flight_s=0)
         self._make_replica = make_replica
         self.replica = make_replica()
         self._calls: set[asyncio.Task[Response]] = set()
-        self._loads = False
+        self._expected = 0
         self._figures: dict[str, float] = {}
         self._figures_before: Counter[str] = Counter()
 
@@ -93,11 +99,16 @@ class Member:
             WeightSyncError: If they are not the model's.
             EngineGoneError: If it has died.
         """
-        self._loads = True
-        try:
-            await self.replica.load(snapshot)
-        finally:
-            self._loads = False
+        await self._watched(self.replica.load(snapshot))
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        """Return the response to a question of an examination, which is not counted.
+
+        Raises:
+            EngineGoneError: If the replica has died.
+            EngineError: If it refused the request.
+        """
+        return await self._watched(self.replica.generate(request))
 
     def lose(self) -> None:
         """End the replica, and call back what it was asked."""
@@ -108,12 +119,24 @@ class Member:
         self._figures_before.update(self._figures)
         self._figures = {}
 
-    def replace(self) -> Replica:
-        """Return a new replica, whose engine is not started, in the place of the one that is gone."""
+    async def restart(self, make_engine: Callable[[], InferenceEngine]) -> str:
+        """Start a replica in the place of the one that is gone, and return why it is gone too, or nothing."""
         self.replica = self._make_replica()
-        self.holds = None
+        self.holds = 0
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self.replica.start(make_engine)
+        except (ArpoError, TimeoutError) as error:
+            self.lose()
+            return f"it did not start: {error or f'not within {START_TIMEOUT_S} s'}"
         self.gone = False
-        return self.replica
+        return ""
+
+    async def close(self) -> None:
+        """Close the engine, if it lives."""
+        if not self.gone:
+            with suppress(EngineGoneError):  # it has died, and nothing is left to close
+                await self.replica.close()
 
     async def watch(self, stall_s: float) -> str:
         """Return why the replica is gone, as soon as it is.
@@ -137,19 +160,27 @@ class Member:
             self._figures = figures
             now = time.monotonic()
             taken = figures.get(STEPS, now)
-            if taken != steps or not (self._calls or self._loads):
+            if taken != steps or not (self._calls or self._expected):
                 steps, moved = taken, now
             elif now - moved >= stall_s:
-                return f"its engine has not taken a step for {stall_s:g} s, with {self.in_flight} requests in flight"
+                return f"its engine has not taken a step for {stall_s:g} s, though it has work"
             await asyncio.sleep(min(PULSE_S, stall_s / 4))
 
     def figures(self) -> dict[str, float]:
         """Return all counters under the replica's number."""
         place = f"engine/replica_{self.number}"
         found = Counter({f"{place}/{name}": value for name, value in dict(self.counters).items()})
-        for figures in (self._figures_before, self._figures):
+        for figures in (dict(self._figures_before), self._figures):  # a copy: another thread may be here
             found.update({name.replace("engine", place, 1): value for name, value in figures.items()})
         return dict(found)
+
+    async def _watched(self, work: Awaitable[_T]) -> _T:
+        """Return what a replica's work gives, while the watch expects steps."""
+        self._expected += 1
+        try:
+            return await work
+        finally:
+            self._expected -= 1
 
     def _count(self, **values: float) -> None:
         for name, value in values.items():

@@ -87,6 +87,9 @@ class PumpedEngine(ABC):
         if examine is not None:
             await examine(0, self)
 
+    async def settle(self) -> None:  # noqa: B027 - there is nothing to do
+        """Return at once: an update has ended when `update_weights` returns."""
+
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
         await self._put(_Sleep())

@@ -1,6 +1,7 @@
 """The replicas of a fleet in Ray: the GPUs that are kept for them, their processes, and the weights they share."""
 
 import asyncio
+import math
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -203,6 +204,12 @@ class _Host:
         await self._engine.close()
 
 
+def gpus_of_node(replicas: int, num_gpus: float) -> float:
+    """Return how many GPUs the replicas of a node need; above one it is whole ones, as Ray wants it."""
+    together = replicas * num_gpus
+    return together if together <= 1 else math.ceil(together)
+
+
 def check_gpus(nodes: int, wanted: float, available: Sequence[float]) -> None:
     """Check that there are so many nodes with so many GPUs.
 
@@ -221,8 +228,10 @@ def reserve(nodes: int, node_gpus: float) -> PlacementGroup | None:
     """Return a hold on the GPUs of so many nodes, None where there is nothing to hold.
 
     Raises:
+        ConfigError: If Ray has no such GPUs.
         EngineError: If somebody else keeps them.
     """
+    check_gpus(nodes, node_gpus, [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]])
     if not node_gpus:
         return None
     group = placement_group([{"GPU": node_gpus}] * nodes, strategy="STRICT_SPREAD")

@@ -94,6 +94,9 @@ class ScriptedEngine:
         if examine is not None:
             await examine(0, self)
 
+    async def settle(self) -> None:
+        """Return at once: an update has ended when `update_weights` returns."""
+
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
         while self._in_flight:

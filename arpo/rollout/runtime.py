@@ -111,7 +111,9 @@ class RolloutRuntime:
     def begin(self, name: str, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
         """Begin episodes beside those that are learned from, and return at once.
 
-        They share the environments with training fairly: each gets every second one that becomes free.
+        They are of one policy: they wait until every replica of the engine serves the last update, and the trainer
+        waits for them before its next one. They share the environments with training fairly: each gets every second
+        one that becomes free.
 
         Args:
             name: The name of the evaluation.
@@ -123,7 +125,13 @@ class RolloutRuntime:
         """
         meter = Meter(name, total=sum(len(row) for row in specs), activity=self.runner.activity)
         self.show(lambda: meter)
-        return Job(meter, self._loop.submit(self.runner.run(specs, meter, finished)))
+        return Job(meter, self._loop.submit(self._play(specs, meter, finished)))
+
+    async def _play(
+        self, specs: SpecRows, meter: Meter, finished: Mapping[str, Trajectory]
+    ) -> list[list[Trajectory | None]]:
+        await self.engine.settle()
+        return await self.runner.run(specs, meter, finished)
 
     def wait(self, job: Job) -> list[list[Trajectory | None]]:
         """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended.

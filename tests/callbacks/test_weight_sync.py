@@ -80,6 +80,9 @@ class Fleet:
     async def examined(number, examine, _, engine):
         await examine(number, engine)
 
+    async def settle(self):
+        """Nothing rolls."""
+
     def counters(self):
         return {"engine/replica_0/requests": float(len(self.replicas[0].requests))}
 

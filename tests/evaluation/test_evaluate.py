@@ -1,5 +1,7 @@
 """Evaluations: apart from training, comparable, and honest about what was lost."""
 
+import asyncio
+
 import pytest
 
 from arpo.envs.fake import fake_tasks
@@ -60,3 +62,17 @@ def test_lost_episodes_of_an_evaluation_count_nowhere(chat, make_runtime):
     assert (result.success_rate, result.overall.episodes, result.lost) == (1.0, 3, 3)
     with pytest.raises(RolloutError, match=r"lost all 3 episodes.*checker is broken"):
         evaluate_tasks(runtime, TASKS[1:2], EvaluationSettings(3))
+
+
+def test_an_evaluation_begins_when_every_replica_serves_the_last_update(chat, make_runtime):
+    class RollingEngine(ScriptedEngine):
+        """Answers for the old policy too, until the update has reached every replica."""
+
+        async def settle(self):
+            assert not self.requests
+            await asyncio.sleep(0.05)
+            self.policy_version = 3
+
+    runtime = make_runtime(engine=RollingEngine(chat, red_clicker(chat)))
+    result = evaluate_tasks(runtime, TASKS, EvaluationSettings(2))
+    assert {step.policy_version for trajectory in result.trajectories for step in trajectory.steps} == {3}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from arpo.errors import EngineGoneError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.fleet import FleetEngine
 
 KILLS = 13
 """The prompt that ends the process."""
@@ -33,6 +34,8 @@ class Gated:
         self.steps = 0
         self.dead = self.wedged = False
         self.note("starts")
+        while (directory / "hold_start").exists():
+            time.sleep(0.002)
         if (directory / "no_more_starts").exists():
             raise EngineGoneError("scripted not to start")
 
@@ -115,3 +118,10 @@ async def seen(directory: Path, word: str, count: int = 1, timeout_s: float = 60
         while len(found := events(directory, word)) < count:
             await asyncio.sleep(0.005)
     return found
+
+
+async def whole(fleet: FleetEngine, replicas: int = 2) -> None:
+    """Wait until every replica serves."""
+    async with asyncio.timeout(120):
+        while len(fleet._router.open) < replicas:
+            await asyncio.sleep(0.02)

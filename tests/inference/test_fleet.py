@@ -1,8 +1,10 @@
 """What only engines in other processes have: the way there, their number, and the death of a process."""
 
 import asyncio
+import gc
 import os
-from collections import defaultdict
+import random
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -15,14 +17,16 @@ import ray
 import torch
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError, EngineGoneError
+from arpo.errors import ConfigError, EngineError
 from arpo.host.trial import on_trial
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.inference.exam import Exam
 from arpo.inference.fleet import FleetEngine, Sync
 from arpo.inference.hf import HfEngine
 from arpo.inference.probe import Watch, ask
-from tests.inference.conftest import Questions, Trainer, together
+from arpo.inference.remote import Snapshot
+from tests.inference.conftest import Questions, Trainer, screenshot, together
+from tests.inference.gated import whole
 
 pytestmark = pytest.mark.ray
 
@@ -200,18 +204,35 @@ class Opinion:
         return [float(value) for value in self._trainer.distributions(request, response).gather(1, chosen)[:, 0]]
 
 
-def test_a_replica_that_dies_between_requests_is_left_out_of_updates_and_of_the_end() -> None:
-    fleet = FleetEngine(Who, replicas=3)
-    for left in (2, 1):
-        dead = fleet.replicas[0]
-        with pytest.raises(EngineGoneError):
-            asyncio.run(dead.generate(named("", 13)))  # past the fleet, which learns nothing of it
-        asyncio.run(fleet.sleep() if left == 2 else fleet.update_weights(weights(), 1))
-        assert len(fleet.replicas) == left
-        assert dead not in fleet.replicas
-    asyncio.run(fleet.update_weights(weights(), 2))
-    assert together(fleet.generate(ASK))[0].policy_version == 2
-    asyncio.run(fleet.close())
+def test_a_replica_that_dies_between_requests_disturbs_neither_sleep_nor_update_nor_end_and_comes_back() -> None:
+    fleet = FleetEngine(Who, replicas=2)
+
+    async def scene() -> None:
+        await fleet.update_weights(weights(), 1)
+        for work in (fleet.sleep, partial(fleet.update_weights, weights(), 2)):
+            dead = fleet.replicas[0]
+            dead.kill()  # nobody has told the fleet
+            await work()
+            assert dead not in fleet.replicas
+        await whole(fleet)
+        assert [reply.policy_version for (reply,) in await ask(fleet, [ASK])] == [2, 2]
+        fleet.replicas[0].kill()
+        await fleet.close()
+
+    asyncio.run(scene())
+    assert 1 <= fleet.counters()["engine/restarts"] <= 3
+
+
+def test_the_bytes_of_an_update_are_free_before_those_of_the_next_are_written(two: FleetEngine) -> None:
+    held: list[int] = []
+
+    def read() -> Iterator[tuple[str, Tensor]]:
+        held.extend(known.version for known in gc.get_objects() if type(known) is Snapshot)
+        yield from weights()
+
+    asyncio.run(two.update_weights(weights(), 41))
+    asyncio.run(two.update_weights(read(), 42))
+    assert 41 not in held
 
 
 @pytest.mark.slow
@@ -258,8 +279,42 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
         of_version = [pair for pair in answered if pair[1].policy_version == version]
         assert of_version
         assert max(trainer.gap(*pair) for pair in of_version) < 1e-4
-    counters = fleet.counters()
-    for number in range(2):
-        assert counters[f"engine/replica_{number}/cached_prompt_tokens"] > 0
-        assert counters[f"engine/replica_{number}/cached_pictures"] < counters[f"engine/replica_{number}/pictures"]
+    for figures in together(*(replica.pulse() for replica in fleet.replicas)):
+        assert figures["engine/cached_prompt_tokens"] > 0
+        assert figures["engine/cached_pictures"] < figures["engine/pictures"]
     asyncio.run(fleet.close())
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_replicas_does(
+    tiny_model: Path, questions: Questions
+) -> None:
+    """Eight episodes of eight screenshots, which come back from their desktops in another order at every step."""
+    from arpo.inference.vllm import VllmEngine
+
+    options = {"max_model_len": 4096, "max_num_seqs": 8, "max_images": 8}
+    fleet = FleetEngine(partial(VllmEngine, tiny_model, **options), replicas=2)
+
+    def step(episode: int, screenshots: int) -> GenerateRequest:
+        pictures = tuple(screenshot(100 * episode + turn, 560, 448) for turn in range(screenshots))  # 320 tokens each
+        return replace(questions.ask(episode, images=screenshots, max_tokens=1), images=pictures)
+
+    async def computed() -> float:
+        figures = [Counter(await replica.pulse()) for replica in fleet.replicas]
+        return sum(of["engine/prompt_tokens"] - of["engine/cached_prompt_tokens"] for of in figures)
+
+    async def play(episodes: range, stay: bool) -> float:
+        before, shuffled = await computed(), random.Random(0)
+        for screenshots in range(1, 9):
+            order = shuffled.sample(episodes, len(episodes))
+            steps = [replace(step(n, screenshots), conversation=str(n) if stay else "") for n in order]
+            await asyncio.gather(*map(fleet.generate, steps))
+        return await computed() - before
+
+    async def scene() -> tuple[float, float]:
+        return await play(range(8), stay=True), await play(range(8, 16), stay=False)
+
+    staying, changing = asyncio.run(scene())
+    asyncio.run(fleet.close())
+    assert staying / changing <= 0.6, f"{staying:.0f} of {changing:.0f}"

@@ -12,11 +12,12 @@ import pytest
 from arpo.errors import EngineError, EngineGoneError
 from arpo.inference.engine import Response, Sampler
 from arpo.inference.fleet import FleetEngine
-from tests.inference.gated import DIES, KILLS, WEDGES, Gated, ask, events, seen, weights
+from tests.inference.gated import DIES, KILLS, WEDGES, Gated, ask, events, seen, weights, whole
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-STALL_S = 6
+STALL_S = 15
+"""Long enough for a process that a busy machine holds up."""
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +39,22 @@ def fleet(started: tuple[FleetEngine, Path]) -> FleetEngine:
     fleet, directory = started
     asyncio.run(whole(fleet))
     asyncio.run(fleet.update_weights(weights(1.0), 1))
-    asyncio.run(fleet.settle())
+    asyncio.run(answers(fleet))
     for file in directory.iterdir():
         file.unlink()
     return fleet
-
-
-async def whole(fleet: FleetEngine, replicas: int = 2) -> None:
-    """Wait until every replica serves."""
-    async with asyncio.timeout(120):
-        while len(fleet._router.open) < replicas:
-            await asyncio.sleep(0.02)
 
 
 async def asked(fleet: FleetEngine, directory: Path, seed: int = 1) -> tuple["asyncio.Task[Response]", int]:
     """A request that waits in a replica, and the replica's process."""
     request = asyncio.create_task(fleet.generate(ask(seed, 1, 7, conversation="a")))
     return request, (await seen(directory, f"asked {seed}"))[0][1]
+
+
+async def answers(fleet: FleetEngine) -> None:
+    """Have every replica answer, so that its losses so far count no more."""
+    await fleet.settle()
+    await asyncio.gather(*(fleet.generate(ask(number)) for number in range(4)))
 
 
 def grown(fleet: FleetEngine, before: dict[str, float], name: str) -> float:
@@ -149,6 +149,44 @@ def test_an_update_during_which_a_replica_dies_reaches_the_others_and_the_new_on
 
     asyncio.run(scene())
     assert len(events(directory, "starts")) == 1
+
+
+def test_an_engine_that_is_wedged_by_its_exam_is_replaced_too(fleet: FleetEngine, directory: Path) -> None:
+    async def examine(number: int, replica: Sampler) -> None:
+        await replica.generate(ask(1000 + number, WEDGES))
+
+    async def scene() -> None:
+        await fleet.update_weights(weights(2.0), 2, examine)
+        await fleet.settle()
+        await whole(fleet)
+
+    asyncio.run(scene())
+    assert len(events(directory, "starts")) == 1
+    assert len(events(directory, "answered 100")) == 2  # one exam each
+
+
+def test_an_update_does_not_wait_for_a_replica_that_is_being_started_which_loads_it_once(
+    fleet: FleetEngine, directory: Path
+) -> None:
+    async def scene() -> None:
+        request, pid = await asked(fleet, directory)
+        (directory / "hold_start").touch()
+        (directory / "open_7").touch()
+        os.kill(pid, signal.SIGKILL)
+        ((_, new, _),) = await seen(directory, "starts")
+        await request
+        await fleet.update_weights(weights(2.0), 2)
+        await fleet.settle()
+        assert (await fleet.generate(ask(2))).policy_version == 2
+        (directory / "hold_start").unlink()
+        await whole(fleet)
+        assert [event for _, process, event in events(directory) if process == new] == [
+            "starts",
+            "loads 2",
+            "loaded 2",
+        ]
+
+    asyncio.run(scene())
 
 
 def test_while_every_replica_is_gone_requests_wait_and_then_go_on(fleet: FleetEngine, directory: Path) -> None:

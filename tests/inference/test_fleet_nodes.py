@@ -1,6 +1,8 @@
 """A fleet on several nodes: in a file of its own, because a process has one Ray, and the fleets of others keep it."""
 
 import asyncio
+from functools import partial
+from pathlib import Path
 
 import pytest
 import ray
@@ -9,6 +11,8 @@ from ray.cluster_utils import Cluster
 from arpo.errors import ConfigError
 from arpo.inference.fleet import FleetEngine
 from arpo.inference.probe import ask
+from tests.inference.gated import Gated, events, seen, weights, whole
+from tests.inference.gated import ask as named
 from tests.inference.test_fleet import ASK, Who
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -26,6 +30,48 @@ def test_replicas_get_the_first_gpus_of_every_node(monkeypatch: pytest.MonkeyPat
         asyncio.run(fleet.close())
         with pytest.raises(ConfigError, match=r"want 6 GPUs on 2 node\(s\), there are 4, 4"):
             FleetEngine(Who, replicas=3, nodes=2, num_gpus=2)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_costs_nothing_but_time_and_one_that_joins_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 1})
+    node = cluster.add_node(num_cpus=0, num_gpus=1)
+
+    async def scene(fleet: FleetEngine) -> None:
+        await fleet.update_weights(weights(1.0), 1)
+        await fleet.settle()
+        slow = [asyncio.create_task(fleet.generate(named(n, 1, 7, conversation=str(n)))) for n in range(2)]
+        first = {pid for _, pid, _ in await seen(tmp_path, "asked", count=2)}
+        assert len(first) == 2
+        cluster.remove_node(node, allow_graceful=False)
+        again = (await seen(tmp_path, "asked", count=3))[2]
+        assert again[1] in first  # the one on the other node
+        (tmp_path / "open_7").touch()
+        assert {(await request).token_ids[0] for request in slow} == {again[1]}
+        async with asyncio.timeout(60):  # there is no place to start another one, and nobody waits for it
+            await fleet.update_weights(weights(2.0), 2)
+        assert (await fleet.generate(named(2))).policy_version == 2
+        cluster.add_node(num_cpus=0, num_gpus=1)
+        await whole(fleet)
+        new = events(tmp_path, "starts")[-1][1]
+        assert new not in first
+        assert new in {(await fleet.generate(named(n, conversation=str(n)))).token_ids[0] for n in range(10, 14)}
+        assert sorted(event for _, _, event in events(tmp_path, "answered"))[:2] == [
+            "answered 0 by 1",
+            "answered 1 by 1",
+        ]
+        assert [event for _, pid, event in events(tmp_path, "loads") if pid == new] == ["loads 2"]
+
+    try:
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        fleet = FleetEngine(partial(Gated, tmp_path), nodes=2, num_gpus=1, sync="rolling", stall_s=20)
+        asyncio.run(scene(fleet))
+        asyncio.run(fleet.close())
     finally:
         ray.shutdown()
         cluster.shutdown()

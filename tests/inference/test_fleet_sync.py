@@ -59,7 +59,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 async def homes(fleet: FleetEngine) -> list[int]:
-    """The processes that answer for the conversations a and b: one each."""
+    """The processes that answer for the conversations a and b: one each, if no replica was out the first time."""
     found = [(await fleet.generate(ask(900 + n, conversation=name))).token_ids[0] for n, name in enumerate("ab")]
     assert len(set(found)) == 2
     return found
@@ -85,13 +85,14 @@ def test_requests_are_answered_all_through_a_rolling_update_and_none_is_lost(sta
         assert (await replica.generate(ask(1000 + number))).policy_version == 1
 
     async def scene() -> list[int]:
-        update = asyncio.create_task(fleet.update_weights(weights(2.0), 1, examine))
+        await homes(fleet)
         versions = []
         seed = 0
-        while not (update.done() and len(closed) == 2 and seed > 50):
-            versions.append((await fleet.generate(ask(seed, conversation="ab"[seed % 2]))).policy_version)
-            seed += 1
-        await update
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:  # which ends with the update's error
+            group.create_task(fleet.update_weights(weights(2.0), 1, examine))
+            while len(closed) < 2 or seed <= 50:
+                versions.append((await fleet.generate(ask(seed, conversation="ab"[seed % 2]))).policy_version)
+                seed += 1
         await fleet.settle()
         versions.append((await fleet.generate(ask(seed))).policy_version)
         return versions
@@ -101,7 +102,7 @@ def test_requests_are_answered_all_through_a_rolling_update_and_none_is_lost(sta
     assert versions[0] == 0
     assert versions[-1] == 1
     answered = Counter(event.split()[1] for _, _, event in events(directory, "answered"))
-    assert answered == Counter([*map(str, range(len(versions))), "1000", "1001"])  # each of them once
+    assert answered == Counter([*map(str, range(len(versions))), "900", "901", "1000", "1001"])  # each of them once
     first, last = events(directory, "loads"), events(directory, "loaded")
     assert first[1][0] > last[0][0]  # the second goes out when the first is back
 
@@ -207,26 +208,55 @@ def test_a_replica_serves_after_its_exam_and_not_before(start: Start) -> None:
     asyncio.run(scene())
 
 
-def test_a_replica_that_does_not_pass_never_serves_and_stops_the_run_at_the_next_update(start: Start) -> None:
-    fleet, _ = start(drain_s=29)
-    failed: list[int] = []
+def test_a_replica_that_does_not_pass_never_serves_and_whoever_asks_next_is_told(start: Start) -> None:
+    fleet, directory = start(drain_s=29)
 
     async def examine(number: int, replica: Sampler) -> None:
         if number == 1:
-            failed.append((await replica.generate(ask(1000))).token_ids[0])
+            await replica.generate(ask(1000))
             raise WeightSyncError("engine 1 of the fleet is stale")
 
     async def scene() -> None:
-        await homes(fleet)
-        await fleet.update_weights(weights(1.0), 1, examine)
+        _, second = await homes(fleet)
+        slow = asyncio.create_task(fleet.generate(ask(1, 1, 7, conversation="a")))
+        await seen(directory, "asked 1")
+        # The idle one goes first, and does not pass; the other one has not loaded yet.
+        update = asyncio.create_task(fleet.update_weights(weights(1.0), 1, examine))
         with pytest.raises(WeightSyncError, match="engine 1 of the fleet is stale"):
-            await fleet.settle()
-        for seed in range(20):
-            response = await fleet.generate(ask(seed, conversation="b"))
-            assert response.token_ids != tuple(failed)
-            assert response.policy_version == 1
-        with pytest.raises(WeightSyncError, match="stale"):
-            await fleet.update_weights(weights(2.0), 2, examine)
+            await update
+        (directory / "open_7").touch()
+        assert (await slow).policy_version == 0  # what was asked before is answered
+        for again in (fleet.generate(ask(2)), fleet.settle(), fleet.update_weights(weights(2.0), 2, examine)):
+            with pytest.raises(WeightSyncError, match="engine 1 of the fleet is stale"):
+                await again
+        of_second = [event for _, process, event in events(directory, "answered") if process == second]
+        assert of_second == ["answered 901 by 0", "answered 1000 by 1"]
+
+    asyncio.run(scene())
+
+
+def test_a_replica_that_does_not_pass_while_the_trainer_goes_on_stops_the_next_request(start: Start) -> None:
+    fleet, directory = start(drain_s=28)
+
+    async def examine(number: int, replica: Sampler) -> None:
+        if number == 1:
+            raise WeightSyncError("engine 1 of the fleet is stale")
+
+    async def ask_on() -> None:
+        async with asyncio.timeout(60):
+            while True:
+                await fleet.generate(ask(3))
+
+    async def scene() -> None:
+        await homes(fleet)
+        slow = asyncio.create_task(fleet.generate(ask(1, 1, 7, conversation="b")))
+        await seen(directory, "asked 1")
+        await fleet.update_weights(weights(1.0), 1, examine)  # the other one passes, and serves
+        assert (await fleet.generate(ask(2))).policy_version == 1
+        (directory / "open_7").touch()
+        await slow
+        with pytest.raises(WeightSyncError, match="engine 1 of the fleet is stale"):
+            await ask_on()
 
     asyncio.run(scene())
 
@@ -242,7 +272,9 @@ def test_weights_that_break_off_reach_no_replica_and_a_closed_fleet_answers_noth
         asyncio.run(fleet.update_weights(broken(), 1))
     assert "no more memory" in str(caught.value.__cause__)
     assert not events(directory, "loads")
-    assert asyncio.run(fleet.generate(ask(1))).policy_version == 0
+    assert asyncio.run(fleet.replicas[0].generate(ask(1))).policy_version == 0
+    with pytest.raises(WeightSyncError, match="in the middle"):  # one that is restarted now would find no weights
+        asyncio.run(fleet.generate(ask(2)))
     asyncio.run(fleet.close())
     with pytest.raises(EngineGoneError, match="closed"):
         asyncio.run(fleet.generate(ask(1)))

@@ -1,0 +1,132 @@
+"""Two replicas of vLLM on MiniWoB++ pages: a rolling sync loses nothing, and a step is of the version it names."""
+
+from collections import Counter
+from functools import partial
+from itertools import chain
+
+import lightning as L
+import pytest
+import torch
+from typing_extensions import override
+
+from arpo.envs.miniwob.env import MiniWobEnv
+from arpo.envs.miniwob.tasks import miniwob_tasks
+from arpo.inference.fleet import FleetEngine
+from arpo.inference.vllm import VllmEngine
+from arpo.models.policy import Policy
+from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
+from arpo.rollout.hooks import runtime_of
+from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.storage import TrajectoryStore
+from tests.browser import needs_chromium
+from tests.integration.parts import train
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.engine,
+    pytest.mark.ray,
+    pytest.mark.browser,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:.*sync_dist"),
+]
+
+TOLERANCE = 1e-4
+ITERATIONS = 5
+TASKS = miniwob_tasks(["click-test-2", "click-color"], [1])
+SETTINGS = RolloutSettings(group_size=4, max_steps=4, max_tokens=24, max_context=1024, max_policy_lag=1)
+
+
+class CoinWob(MiniWobEnv):
+    """Judges an episode by a coin, so that groups differ and every update changes the policy."""
+
+    throws = 0
+
+    @override
+    def evaluate(self) -> float:
+        super().evaluate()
+        CoinWob.throws += 1
+        return float(CoinWob.throws % 2)
+
+
+class Versions(L.Callback):
+    """Keeps the policy of each version, and what the replicas had counted in the end."""
+
+    def __init__(self) -> None:
+        self.weights: dict[int, dict[str, torch.Tensor]] = {}
+        self.counters: dict[str, float] = {}
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.keep(pl_module)
+
+    @override
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        self.keep(pl_module)
+
+    def keep(self, module: GRPOModule) -> None:
+        self.weights[module.policy_version] = {n: t.detach().clone() for n, t in module.policy.state_dict().items()}
+
+    @override
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        runtime = runtime_of(trainer)
+        runtime.run(runtime.engine.settle())
+        self.counters = runtime.counters()
+
+
+@needs_chromium
+def test_no_request_is_lost_and_every_step_has_the_log_probabilities_of_its_version(smoke, tmp_path):
+    def make_engine(chat):
+        options = {"max_model_len": 1024, "max_images": 4, "max_num_seqs": 8, "kv_cache_gb": 0.0625}
+        return FleetEngine(partial(VllmEngine, smoke.policy, **options), replicas=2, sync="rolling")
+
+    versions = Versions()
+    run = train(
+        smoke.policy,
+        tmp_path,
+        make_engine,
+        replay=False,
+        iterations=ITERATIONS,
+        tasks=TASKS,
+        make_env=CoinWob,
+        probe_every=1,
+        learning_rate=1e-3,
+        settings=SETTINGS,
+        callbacks=[versions],
+    )
+    store = TrajectoryStore(tmp_path / "trajectories")
+    played = list(chain.from_iterable(store.read("train", iteration) for iteration in range(ITERATIONS)))
+
+    # Nothing is lost, and nothing is counted twice: 5 iterations x 2 tasks x 4 episodes, one answer a step.
+    assert len({trajectory.id for trajectory in played}) == len(played) == ITERATIONS * 2 * 4
+    assert all(metrics["rollout/dropped_episodes"] == 0 for metrics in run.metrics)
+    steps = sum(len(trajectory.steps) for trajectory in played)
+    assert sum(versions.counters[f"engine/replica_{number}/requests"] for number in range(2)) == steps
+    assert all(versions.counters[f"engine/replica_{number}/requests"] > 0 for number in range(2))
+    assert versions.counters["engine/restarts"] == 0
+
+    # Both replicas were examined at every sync.
+    assert all(metrics["engine/probe_gap_max"] <= TOLERANCE for metrics in run.metrics)
+    assert all(run.changed(iteration) for iteration in range(1, ITERATIONS))
+
+    # Each step's log-probabilities are those of the version that it names.
+    module = GRPOModule(partial(Policy, smoke.policy), partial(torch.optim.AdamW, lr=0.0), Objective())
+    module.configure_model()
+    worst, seen = Counter(), Counter()
+    for version, weights in versions.weights.items():
+        module.policy.load_state_dict(weights)
+        for trajectory in played:
+            if version not in {step.policy_version for step in trajectory.steps}:
+                continue
+            loaded = store.load_screenshots(trajectory)
+            with torch.no_grad():
+                (trainer,) = module.sampled_logprobs([loaded])
+            rest = iter(trainer)
+            for step in loaded.steps:
+                pairs = [(next(rest), sampled) for sampled in step.sampler_logprobs]
+                if step.policy_version == version:
+                    seen[version] += 1
+                    worst[version] = max(worst[version], *(abs(one - other) for one, other in pairs))
+    assert sum(seen.values()) == steps
+    assert len(seen) >= ITERATIONS - 1  # the last update comes after the last rollout
+    assert max(worst.values()) <= TOLERANCE
