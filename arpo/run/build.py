@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ def compose(name: str, overrides: Sequence[str]) -> DictConfig:
 def register_resolvers() -> None:
     """Teach OmegaConf the functions that our YAML calls; idempotent."""
     OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
-    for function in (policy_of, demonstrations_of, images_at_once):
+    functions: list[Callable[..., Any]] = [policy_of, demonstrations_of, images_at_once]
+    functions += map(_of_numbers, (gpu_range, node_gpus, node_engines, screenshots))
+    for function in functions:
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)
-    for function in (gpu_range, node_gpus, node_engines, screenshots):
-        OmegaConf.register_new_resolver(function.__name__, _of_numbers(function), replace=True)
 
 
 def gpu_range(first: int, end: int) -> list[int]:
@@ -65,6 +66,7 @@ def images_at_once(max_steps: object, image_window: object) -> int:
 def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function for YAML, where it is 0 if a number is none or impossible: its own check names that one."""
 
+    @wraps(function)
     def total(*values: object) -> Any:
         usable = all(isinstance(value, int | float) and value >= 0 for value in values)
         try:
