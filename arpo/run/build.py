@@ -29,8 +29,8 @@ def register_resolvers() -> None:
     """Teach OmegaConf the functions that our YAML calls; idempotent."""
     OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
     functions: list[Callable[..., Any]] = [policy_of, demonstrations_of, images_at_once]
-    functions += map(_of_numbers, (gpu_range, node_gpus, node_engines, screenshots))
-    for function in functions:
+    of_numbers: list[Callable[..., Any]] = [gpu_range, node_gpus, node_engines, screenshots]
+    for function in [*functions, *map(_of_numbers, of_numbers)]:
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)
 
 
