@@ -333,6 +333,8 @@ def test_dart_on_osworld_has_its_own_sizes():
     assert (cfg.env.size, cfg.rollout.settings.max_steps) == (180, 30)
     assert (cfg.gpus, cfg.trainer.num_nodes, list(cfg.trainer.devices)) == (16, 2, [4, 5, 6, 7])
     assert cfg.engine.replicas * cfg.engine.nodes == 8
+    # a response sees 5 screenshots, and 180 desktops over 8 engines are 23 each
+    assert (cfg.engine.make_engine.max_images, cfg.engine.make_engine.screenshots) == (5, 23 * 5)
     ahead = (cfg.rollout.settings.max_policy_lag + 1) * cfg.datamodule.sampler.tasks_per_iteration
     assert ahead * 5 >= cfg.env.size  # at five episodes a group, which the paper's run comes down to
 
@@ -358,7 +360,7 @@ def test_dart_differs_from_arpo_in_its_mechanism_alone(name):
 
 
 @pytest.mark.parametrize(("experiment", "warmstart"), [("miniwob", "miniwob"), ("desktop32", "desktop")])
-def test_dart_s_pool_is_what_its_warm_start_kept(experiment, warmstart):
+def test_dart_s_pool_is_what_its_warm_start_kept(experiment, warmstart, tmp_path):
     register_resolvers()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = hydra.compose("train", [f"experiment=dart_{experiment}", "paths.output=out"])
@@ -367,8 +369,11 @@ def test_dart_s_pool_is_what_its_warm_start_kept(experiment, warmstart):
     assert Path(directory).parent / "policy" == Path(cfg.model.path)
     assert warm.datamodule.directory == f"FOLDER/{Path(directory).name}"
     check_pool(cfg)  # nothing is there before the warm start, and nothing is wrong with that
-    with pytest.raises(ConfigError, match=r"replay.pool.directories: .*demonstrations holds no trajectories"):
-        check_pool(compose(f"experiment=dart_{experiment}", "warmstart=null"))
+    (tmp_path / "config.json").touch()  # a policy from elsewhere: no warm start will run
+    with pytest.raises(ConfigError, match=r"experience: .*demonstrations holds no trajectories"):
+        check_pool(compose(f"experiment=dart_{experiment}", model=str(tmp_path)))
+    check_pool(compose(f"experiment=dart_{experiment}", "replay=on", model=str(tmp_path)))
+    assert compose(f"experiment=dart_{experiment}", "warmstart=null").experience == []
 
 
 def test_a_curation_is_one_line_and_changes_nothing_else():

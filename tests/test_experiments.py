@@ -2,11 +2,13 @@
 
 import csv
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from experiments import study
+from experiments import curves, study
+from experiments.arms import Arm, Arms, evaluated, mean_of, minutes_to, report, summarize
 from experiments.miniwob import collect as miniwob
 from experiments.replay_ablation import collect as ablation
 from experiments.replay_ablation import plot
@@ -174,6 +176,102 @@ def test_the_evaluation_after_the_last_update_is_reported_where_both_arms_have_i
     assert summary["arms"]["ARPO"]["evaluated_success"] == pytest.approx(0.755)  # (0.75 + 0.76) / 2
     assert summary["evaluated_difference"]["student"]["mean"] == pytest.approx(0.25)
     assert "after the last update the difference is +25.0 points" in ablation.report(summary)
+
+
+# --- arms -----------------------------------------------------------------------------------------------------------
+
+PLAIN, CURATED = Arm("plain", "study"), Arm("curated", "study", ("replay=pool", "module.objective.clip_high=0.28"))
+MEASURES = {"evaluated": evaluated("in_domain"), "leased": mean_of("env/leased")}
+SHOWN = {"evaluated": ("success", study.percent), "leased": ("leased", study.percent)}
+
+
+def write_arm(outputs: Path, arm: Arm, seed: int, final: float, **options) -> None:
+    folder = arm.folder(outputs, seed)
+    evaluations = {4: {"in_domain": final}}
+    write_run(folder.parent, folder.name, [0.5] * 4, seed=seed, evaluations=evaluations, **options)
+
+
+def compared(outputs: Path) -> dict:
+    return summarize(Arms.read(outputs, [PLAIN, CURATED]), MEASURES, reference="plain", compared="evaluated")
+
+
+def test_the_runs_of_an_arm_lie_where_its_command_puts_them(tmp_path):
+    assert CURATED.folder(tmp_path, 3) == tmp_path / "study" / "module.objective.clip_high=0.28,replay=pool,seed=3"
+    long = Arm("long", "study", tuple(f"rollout.settings.key_{number}=1" for number in range(9)))
+    assert len(long.folder(tmp_path, 0).name) < 100  # cut, as `train.py` cuts it
+    assert CURATED.command((0, 1)) == (
+        "python train.py -m resume=auto experiment=study replay=pool module.objective.clip_high=0.28 seed=0,1"
+    )
+
+
+def test_arms_are_compared_with_the_reference_by_seed(tmp_path):
+    # differences 0.10, 0.20, 0.00, 0.10, 0.10 at very different levels, as above
+    for seed, (low, gain) in enumerate([(0.1, 0.10), (0.7, 0.20), (0.3, 0.00), (0.5, 0.10), (0.2, 0.10)]):
+        write_arm(tmp_path, PLAIN, seed, low)
+        write_arm(tmp_path, CURATED, seed, low + gain)
+    difference = compared(tmp_path)["difference"]["curated"]["student"]
+    assert difference["low"] == pytest.approx(0.0122010, abs=1e-6)
+    words = report(compared(tmp_path), SHOWN)
+    assert "- *curated*: **+10.0 points [+1.2, +18.8]**, 5 seeds; better." in words
+    assert "| 1 | 70.0 % | 90.0 % |" in words
+
+
+def test_a_measure_that_a_run_does_not_have_is_a_dash(tmp_path):
+    write_arm(tmp_path, PLAIN, 0, 0.5, metrics={"env/leased": 0.25})
+    write_arm(tmp_path, CURATED, 0, 0.5)
+    summary = compared(tmp_path)
+    assert (summary["arms"]["plain"]["leased"], summary["arms"]["curated"]["leased"]) == (0.25, None)
+    assert "| leased | 25.0 % | – |" in report(summary, SHOWN)
+
+
+def test_an_arm_that_was_not_run_yet_is_compared_with_nothing(tmp_path):
+    write_arm(tmp_path, PLAIN, 0, 0.5)
+    write_arm(tmp_path, CURATED, 0, 0.5, budget=9)
+    summary = compared(tmp_path)
+    assert summary["difference"] == {"curated": None}
+    assert summary["left_out"] == ["curated, seed 0: 4 of 9 iterations"]
+    assert "- *curated*: no seed has both." in report(summary, SHOWN)
+
+
+def test_runs_of_arms_with_different_budgets_are_refused(tmp_path):
+    write_arm(tmp_path, PLAIN, 0, 0.5)
+    folder = CURATED.folder(tmp_path, 0)
+    write_run(folder.parent, folder.name, [0.5] * 5, evaluations={5: {"in_domain": 0.5}})
+    with pytest.raises(ValueError, match=r"different numbers of iterations: \[4, 5\]"):
+        compared(tmp_path)
+    with pytest.raises(ValueError, match=r"no complete run in .*: run the commands first"):
+        compared(tmp_path / "nowhere")
+
+
+def test_the_time_to_a_success_is_counted_until_five_iterations_reach_it_together(tmp_path):
+    successes = [0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
+    folder = write_run(tmp_path, "run", successes, metrics={"time/iteration": 30.0, "time/rollout": 6.0})
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    del lines[1]["time/iteration"]  # the first one has no beginning: its parts are counted
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = study.read_run(folder)
+    # The mean of the first five is 0.4, that of the second to the sixth 0.5: after 6 + 5 x 30 = 156 s.
+    assert minutes_to(0.5)(run) == pytest.approx(156 / 60)
+    assert minutes_to(0.4)(run) == pytest.approx(126 / 60)
+    assert minutes_to(0.6)(run) is None
+
+
+@pytest.mark.parametrize("name", ["policy_lag", "dart_ablation", "dart_miniwob", "dart_desktop32"])
+def test_the_page_of_a_study_has_the_command_of_every_arm(name):
+    collect = import_module(f"experiments.{name}.collect")
+    page = (study.ROOT / "experiments" / name / "README.md").read_text()
+    typed = [line for line in page.splitlines() if line.startswith("python train.py")]
+    assert typed == [arm.command(collect.SEEDS) for arm in collect.ARMS]
+    assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1
+
+
+def test_the_curves_of_arms_leave_out_what_was_not_measured(tmp_path):
+    rows = [["arm", "iteration", "success"], ["a", 1, 0.2], ["a", 1, 0.4], ["b", 1, ""], ["b", 2, 0.1]]
+    with (tmp_path / "results.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    assert curves.read_curves(tmp_path / "results.csv", "success") == {"a": {1: [0.2, 0.4]}, "b": {2: [0.1]}}
+    curves.save(tmp_path, {"success": ("success (%)", 100)}, "A study")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
 # --- scheduling -----------------------------------------------------------------------------------------------------

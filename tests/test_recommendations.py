@@ -17,7 +17,18 @@ ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 PAGES = [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docker/*.md")]
 GROUPS = {path.name for path in CONF.iterdir() if path.is_dir()} - {"hydra"}
-HEADS = GROUPS | {"iterations", "resume", "seed", "threads", "warmstart", "checkpoint", "export", "lists", "selection"}
+HEADS = GROUPS | {
+    "experience",
+    "iterations",
+    "resume",
+    "seed",
+    "threads",
+    "warmstart",
+    "checkpoint",
+    "export",
+    "lists",
+    "selection",
+}
 """What an override of ours begins with."""
 OVERRIDE = re.compile(r"(?<![\w.{/%-])([a-z_]+(?:\.[a-z_0-9]+)*=[^\s,;:()\"'`]+|[a-z_]+(?:\.[a-z_0-9]+)+)")
 ELSEWHERE = {"env.step", "model.embed_tokens.weight", "model.language_model", "model.safetensors", "model.visual"}

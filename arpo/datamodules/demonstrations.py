@@ -39,6 +39,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         per_task: Demonstrations a task.
         steps: Optimizer steps of the run.
         batch_size: Demonstrations a step.
+        image_window: Screenshots that the policy will see at once; None: all. With a window, each step is a sequence.
 
     Raises:
         ConfigError: By `setup`, if the model that is there sees images of another size.
@@ -56,6 +57,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         per_task: int,
         steps: int,
         batch_size: int,
+        image_window: int | None = None,
     ) -> None:
         super().__init__()
         self.collector = collector
@@ -67,6 +69,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         self.per_task = per_task
         self.steps = steps
         self.batch_size = batch_size
+        self.image_window = image_window
         self._trajectories: list[Trajectory] = []
 
     @override
@@ -77,7 +80,7 @@ class DemonstrationDataModule(L.LightningDataModule):
             self.make_model(self.model, corpus=corpus(demonstrations, self.prompt, most, self.collector.seed))
         chat = ChatTokenizer(self.model)
         chat.check_image_limits(least, most)
-        self._trajectories = [as_told(demonstration, chat, self.prompt) for demonstration in demonstrations]
+        self._trajectories = [as_told(each, chat, self.prompt, self.image_window) for each in demonstrations]
         rate = fmean(demonstration.task_reward for demonstration in demonstrations)
         log.info("%d demonstrations, %.0f %% of them succeed", len(demonstrations), 100 * rate)
 

@@ -59,11 +59,15 @@ class Work:
     """Whether a reference policy is asked too."""
     environments: int
     """Episodes that run at once."""
+    selects: bool = False
+    """Whether steps are chosen by entropy, before which no minibatch is updated."""
+    fleet: bool = False
+    """Whether engines read weights from Ray's object store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flops:
-    """The floating-point operations of one forward of a trajectory."""
+    """The floating-point operations of one forward of a trajectory, over all of its training sequences."""
 
     language: float
     """Of the language model, its attention left out: two for each parameter and token."""
@@ -81,12 +85,12 @@ class Flops:
 def forward_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest) -> Flops:
     """Return the floating-point operations of one forward of the longest trajectory."""
     text, vision = shape.text_config, shape.vision_config
-    language = 2.0 * weights.language * longest.max_context + 2.0 * weights.head * longest.action_tokens
+    language = 2.0 * weights.language * sum(longest.lengths) + 2.0 * weights.head * longest.sampled_tokens
     width = text.num_attention_heads * (text.hidden_size // text.num_attention_heads)
-    attention = 2.0 * longest.max_context**2 * width * text.num_hidden_layers
+    attention = 2.0 * sum(length**2 for length in longest.lengths) * width * text.num_hidden_layers
     patches = longest.image_tokens * vision.spatial_merge_size**2
     seen = 2.0 * weights.vision * patches + 4.0 * patches**2 * vision.hidden_size * len(vision.fullatt_block_indexes)
-    return Flops(language, attention, seen * longest.steps)
+    return Flops(language, attention, seen * sum(longest.screenshots))
 
 
 def backward_flops(flops: Flops, weights: Weights) -> float:
@@ -107,25 +111,35 @@ def update_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, wo
     """
     flops = forward_flops(shape, weights, longest)
     steps = work.minibatches * work.epochs
-    before = (steps - 1) / steps  # old log-probabilities; the first step needs none
+    before = 1.0 if work.selects else (steps - 1) / steps  # old log-probabilities; the first step needs none itself
     forwards = 1 + before + (1 if work.reference else 0)
     return work.epochs * (forwards * flops.forward + backward_flops(flops, weights))
 
 
-def update_seconds(flops: float, work: Work, layout: Layout, gpu: Gpu, mfu: float) -> float:
-    """Return how long the updates of one iteration take: a rank computes whole trajectories, one after the other."""
-    return flops * _in_a_row(work, layout) * work.minibatches / (gpu.bf16_tflops * 1e12 * mfu)
+def update_seconds(flops: float, longest: Longest, work: Work, layout: Layout, gpu: Gpu, mfu: float) -> float:
+    """Return how long the updates of one iteration take: a rank computes whole sequences, one after the other.
+
+    Args:
+        flops: Of one trajectory.
+        longest: The trajectory, which may be several sequences.
+        work: Of the iteration.
+        layout: Says how many ranks share it.
+        gpu: Of a rank.
+        mfu: Share of its peak that an update reaches.
+    """
+    sequence = flops / len(longest.lengths)
+    return sequence * _in_a_row(longest, work, layout) * work.minibatches / (gpu.bf16_tflops * 1e12 * mfu)
 
 
-def offload_seconds(offloaded: Offloaded, work: Work, layout: Layout, gpu: Gpu) -> float:
+def offload_seconds(offloaded: Offloaded, longest: Longest, work: Work, layout: Layout, gpu: Gpu) -> float:
     """Return how long the updates of one iteration copy between GPU and host, while nothing is computed."""
-    moved = offloaded.optimizer + _in_a_row(work, layout) * offloaded.activations
+    moved = offloaded.optimizer + _in_a_row(longest, work, layout) * offloaded.activations
     return work.epochs * work.minibatches * 2 * moved / (gpu.host_gb_s * 1e9)
 
 
-def _in_a_row(work: Work, layout: Layout) -> int:
-    """Return how many trajectories of a minibatch the busiest rank gets."""
-    return ceil(work.trajectories / work.minibatches / layout.trainers)
+def _in_a_row(longest: Longest, work: Work, layout: Layout) -> int:
+    """Return how many sequences of a minibatch the busiest rank gets."""
+    return ceil(work.trajectories * len(longest.lengths) / work.minibatches / layout.trainers)
 
 
 def sync_bytes(weights: Weights) -> int:
@@ -215,7 +229,7 @@ def host_gib(
     vision = shape.vision_config
     # Bytes of a screenshot as the trainer prepares it; an engine keeps it in bfloat16, and each frame of its film.
     pixels = longest.image_tokens * vision.spatial_merge_size**2 * vision.patch_size**2 * vision.in_channels / GIB
-    kept = ceil(work.environments / layout.replicas) * longest.steps * pixels * vision.temporal_patch_size * BFLOAT16
+    kept = ceil(work.environments / layout.replicas) * longest.shown * pixels * vision.temporal_patch_size * BFLOAT16
     seen = ceil(screens / layout.trainers) * longest.image_tokens * vision.out_hidden_size * BFLOAT16
     frozen = work.reference or not weights.train_vision
     return {
@@ -223,12 +237,13 @@ def host_gib(
         "engines and their picture caches": processes * PROCESS_GIB + engines * kept,
         "engines' weights while they sleep": asleep,
         "weights while they are loaded": loading,
+        "weights in Ray's object store": sync_bytes(weights) / GIB if work.fleet else 0.0,
         "moments of the optimizer, offloaded": trainers * offloaded.optimizer / GIB,
         "activations, offloaded": trainers * offloaded.activations / GIB,
         "screenshots of a batch": screens * screenshot_mb * 1e6 / GIB,
         "pictures prepared for an update": ceil(screens / layout.nodes) * pixels,
         "visual tokens of an update": trainers * seen / GIB if frozen and seen <= MOST_FEATURE_BYTES else 0.0,
-        "records of a batch": work.trajectories * longest.action_tokens * TOKEN_BYTES / GIB,
+        "records of a batch": work.trajectories * longest.sampled_tokens * TOKEN_BYTES / GIB,
     }
 
 

@@ -16,11 +16,12 @@ class Longest:
     """The bounds of a trajectory, and the longest one within them.
 
     It has as many screenshots as steps are allowed and fit, and its text is sampled as far as responses may be long:
-    that is where most hidden states reach the output layer.
+    that is where most hidden states reach the output layer. With an image window every step is a training sequence
+    of its own, the last one of which is the longest.
     """
 
     max_context: int
-    """Tokens of a trajectory at most."""
+    """Tokens of a training sequence at most."""
     max_steps: int
     max_tokens: int
     """Tokens of a response at most."""
@@ -28,6 +29,8 @@ class Longest:
     """Width and height of a screenshot in pixels."""
     image_tokens: int
     """Tokens of a screenshot."""
+    image_window: int | None = None
+    """Screenshots that a response sees at most; None: all, and a trajectory is one sequence."""
 
     def __post_init__(self) -> None:
         check_at_least(1, max_steps=self.max_steps, max_tokens=self.max_tokens)
@@ -38,31 +41,68 @@ class Longest:
             )
 
     @property
+    def shown(self) -> int:
+        """Screenshots in the longest sequence."""
+        fitting = (self.max_context - 1) // (self.image_tokens + 1)
+        return min(self.max_steps, fitting, self.image_window or fitting)
+
+    @property
     def steps(self) -> int:
         """Steps of the longest trajectory."""
-        return min(self.max_steps, (self.max_context - 1) // (self.image_tokens + 1))
+        if self.image_window is None or self.shown < self.image_window:
+            return self.shown
+        return min(self.max_steps, self.max_context - 1 - self.shown * self.image_tokens)  # a token a response
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Sampled tokens of the longest trajectory."""
+        return min(self.steps * self.max_tokens, self.max_context - 1 - self.shown * self.image_tokens)
 
     @property
     def action_tokens(self) -> int:
-        """Sampled tokens of the longest trajectory."""
-        return min(self.steps * self.max_tokens, self.max_context - 1 - self.steps * self.image_tokens)
+        """Sampled tokens that the longest sequence trains: those of its last response, where it is one step."""
+        return self.sampled_tokens if self.image_window is None else self._sampled_by(self.steps, since=self.steps - 1)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each training sequence of the longest trajectory, in order."""
+        if self.image_window is None:
+            return (self.max_context,)
+        prompt = self.max_context - self.shown * self.image_tokens - self.sampled_tokens
+        return tuple(
+            prompt + self.screenshots[step - 1] * self.image_tokens + self._sampled_by(step)
+            for step in range(1, self.steps + 1)
+        )
+
+    @property
+    def screenshots(self) -> tuple[int, ...]:
+        """Screenshots in each training sequence of the longest trajectory, in order."""
+        if self.image_window is None:
+            return (self.steps,)
+        return tuple(min(step, self.shown) for step in range(1, self.steps + 1))
+
+    def _sampled_by(self, step: int, since: int = 0) -> int:
+        """Return how many tokens are sampled after a step and before another one has ended."""
+        return self.sampled_tokens * step // self.steps - self.sampled_tokens * since // self.steps
 
     def tokens(self, chat: ChatTokenizer) -> TokenizedTrajectory:
-        """Return it as a training sequence [max_context]."""
+        """Return the longest sequence as a training sequence [max_context]."""
         ids = torch.full((self.max_context,), chat.end_of_turn_id)
         sampled = torch.zeros(self.max_context, dtype=torch.bool)
-        at = self.max_context - self.steps * self.image_tokens - self.action_tokens  # a prompt of text comes first
+        # A prompt of text comes first.
+        at = self.max_context - self.shown * self.image_tokens - self.sampled_tokens
         for step in range(self.steps):
-            ids[at : at + self.image_tokens] = chat.image_token_id
-            at += self.image_tokens
-            response = self.action_tokens * (step + 1) // self.steps - self.action_tokens * step // self.steps
-            sampled[at : at + response] = True
+            if step >= self.steps - self.shown:
+                ids[at : at + self.image_tokens] = chat.image_token_id
+                at += self.image_tokens
+            response = self._sampled_by(step + 1, since=step)
+            sampled[at : at + response] = self.image_window is None or step == self.steps - 1
             at += response
         return TokenizedTrajectory(
             input_ids=ids,
             action_mask=sampled,
             image_mask=ids == chat.image_token_id,
-            screenshots=tuple(f"step {step}" for step in range(self.steps)),
+            screenshots=tuple(f"step {step}" for step in range(self.shown)),
             sampler_logprobs=torch.zeros(self.action_tokens),
             step_lengths=(self.action_tokens,),
         )

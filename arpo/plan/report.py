@@ -120,8 +120,19 @@ class Plan:
             (
                 "longest trajectory",
                 f"{longest.max_context} tokens",
-                f"{longest.steps} screenshots of {longest.screen[0]} x {longest.screen[1]}, {longest.image_tokens} "
-                f"tokens each; {longest.action_tokens} sampled",
+                f"{longest.shown} screenshots of {longest.screen[0]} x {longest.screen[1]}, {longest.image_tokens} "
+                f"tokens each; {longest.sampled_tokens} sampled",
+            ),
+            *(
+                [
+                    (
+                        "its training sequences",
+                        f"{len(longest.lengths)}",
+                        f"one a step, of {longest.lengths[0]} to {longest.lengths[-1]} tokens",
+                    )
+                ]
+                if longest.image_window is not None
+                else []
             ),
             (
                 "parameters",

@@ -103,8 +103,8 @@ def with_stand_ins(cfg: DictConfig, policy: Path) -> Recast:
     for number, name in enumerate(lists):
         tasks = {"_target_": "arpo.envs.fake.fake_tasks", "count": TASKS, "seed": 1000 * number}
         recast.put(f"tasks.{name}", tasks)
-    if OmegaConf.select(cfg, "replay.pool.directories") is not None:
-        recast.put("replay.pool.directories", [str(policy.parent / "demonstrations")])
+    if OmegaConf.select(cfg, "replay.pool") is not None:
+        recast.put("experience", [str(policy.parent / "demonstrations")])
     _on_cpus(recast)
     return recast
 

@@ -106,7 +106,7 @@ def recast_of(cfg: DictConfig, run_dir: Path, policy: Path) -> Recast:
         whole.model.path = str(policy)
     check_values(whole)
     if cfg.warmstart is not None:
-        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output)
+        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     check_arguments(whole)
     check_context(whole)
     recast = with_stand_ins(cfg, policy)
@@ -171,9 +171,10 @@ def _teach(cfg: DictConfig, folder: Path) -> None:
 
 
 def _school(cfg: DictConfig) -> DictConfig:
-    """Return the composition of the imitation that gives a policy the form of actions, with an experiment's prompt."""
+    """Return the imitation that gives a policy the form of actions, in conversations as an experiment has them."""
     recast = Recast(compose("train", ["experiment=warmstart_fake"]))
     recast.put("prompt", OmegaConf.to_container(cfg.prompt, resolve=True))
+    recast.put("rollout.settings.image_window", cfg.rollout.settings.image_window)
     recast.put("model.make.context", max(CONTEXT, cfg.rollout.settings.max_context))
     for key, number in SCHOOL.items():
         recast.put(key, number)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arpo.errors import ArpoError, ConfigError
 from arpo.run.folder import run_name
-from arpo.run.warmstart import policy_of
+from arpo.run.warmstart import demonstrations_of, policy_of
 
 CONF = Path(__file__).parent.parent.parent / "conf"
 
@@ -27,9 +28,10 @@ def compose(name: str, overrides: Sequence[str]) -> DictConfig:
 def register_resolvers() -> None:
     """Teach OmegaConf the functions that our YAML calls; idempotent."""
     OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
-    OmegaConf.register_new_resolver("policy_of", policy_of, replace=True)
-    for function in (gpu_range, node_gpus, node_engines, screenshots):
-        OmegaConf.register_new_resolver(function.__name__, _of_numbers(function), replace=True)
+    functions: list[Callable[..., Any]] = [policy_of, demonstrations_of, images_at_once]
+    of_numbers: list[Callable[..., Any]] = [gpu_range, node_gpus, node_engines, screenshots]
+    for function in [*functions, *map(_of_numbers, of_numbers)]:
+        OmegaConf.register_new_resolver(function.__name__, function, replace=True)
 
 
 def gpu_range(first: int, end: int) -> list[int]:
@@ -47,14 +49,24 @@ def node_engines(serving_gpus: int, num_gpus: float) -> int:
     return int(serving_gpus / num_gpus) if num_gpus else serving_gpus
 
 
-def screenshots(environments: int, max_steps: int, replicas: int, nodes: int) -> int:
-    """Return how many screenshots one replica has in use at once: those of its share of the running episodes."""
-    return max(math.ceil(environments / (replicas * nodes)) * max_steps, 1)
+def screenshots(environments: int, images: int, replicas: int, nodes: int) -> int:
+    """Return how many screenshots one replica has in use at once: `images` of each of its share of the episodes."""
+    return max(math.ceil(environments / (replicas * nodes)) * images, 1)
+
+
+def images_at_once(max_steps: object, image_window: object) -> int:
+    """Return how many screenshots a response sees at most; 0 where no number says so: its own check names that one.
+
+    >>> images_at_once(15, None), images_at_once(15, 5), images_at_once(3, 5)
+    (15, 5, 3)
+    """
+    return min((number for number in (max_steps, image_window) if isinstance(number, int)), default=0)
 
 
 def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function for YAML, where it is 0 if a number is none or impossible: its own check names that one."""
 
+    @wraps(function)
     def total(*values: object) -> Any:
         usable = all(isinstance(value, int | float) and value >= 0 for value in values)
         try:

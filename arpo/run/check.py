@@ -17,7 +17,7 @@ from arpo.run.build import build, check_numbers, imitates, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import preflight, smallest_gpu_gib
-from arpo.run.warmstart import check_warmstart, policy_of
+from arpo.run.warmstart import check_warmstart, demonstrations_of
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
 """Tasks for each environment of ours, to recommend."""
@@ -41,7 +41,7 @@ def check_training(cfg: DictConfig) -> None:
     check_values(cfg)
     check_pool(cfg)
     if cfg.warmstart is not None:
-        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output)
+        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
     check_callbacks(cfg)
     _check_memory(cfg)
@@ -158,13 +158,13 @@ def check_pool(cfg: DictConfig) -> None:
     Raises:
         ConfigError: With the directory that is empty.
     """
-    written = Path(policy_of(cfg.warmstart, cfg.paths.output)).parent
-    to_come = cfg.warmstart is not None and not (Path(str(cfg.model.path)) / "config.json").exists()
-    for directory in OmegaConf.select(cfg, "replay.pool.directories") or ():
-        if any(Path(directory).glob("*/iteration_*.jsonl")) or (to_come and Path(directory).is_relative_to(written)):
+    own = demonstrations_of(cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
+    to_come = [] if (Path(str(cfg.model.path)) / "config.json").exists() else own
+    for directory in cfg.experience if OmegaConf.select(cfg, "replay.pool") is not None else ():
+        if directory in to_come or any(Path(directory).glob("*/iteration_*.jsonl")):
             continue
         raise ConfigError(
-            f"replay.pool.directories: {directory} holds no trajectories; name the trajectories/ of a run or of an "
+            f"experience: {directory} holds no trajectories; name the trajectories/ of a run or of an "
             "evaluation, or the demonstrations/ of a warm start, or choose replay=on"
         )
 

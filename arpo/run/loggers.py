@@ -35,6 +35,13 @@ LAYOUT: dict[str, list[str]] = {
     "parse errors and truncation": ["rollout/parse_error", "rollout/truncated"],
     "steps an episode": ["rollout/steps"],
     "seconds an iteration": ["time/rollout", "time/update", "time/sync", "time/evaluation"],
+    "policy lag": ["policy/lag_mean", "policy/lag_max"],
+    "importance weights": ["policy/importance_mean", "policy/importance_max", "policy/weight_max"],
+    "effective sample size, share cut": ["policy/importance_ess", "policy/weight_ess", "policy/weight_cut"],
+    "environments in use": ["env/leased", "env/acting"],
+    "requests of each engine": ["engine/replica_.*/in_flight", "engine/replica_.*/waiting"],
+    "tokens a second of each engine": ["engine/replica_.*/tokens_per_s"],
+    "caches of each engine": ["engine/replica_.*/prompt_cached", "engine/replica_.*/pictures_cached"],
     "pace": ["time/iteration", "time/iteration_predicted", "bound/.*"],
 }
 """The charts of the one page that shows how a run goes, by their metrics; a metric may be a regular expression."""

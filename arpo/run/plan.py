@@ -118,6 +118,8 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         iterations=cfg.iterations,
         reference=cfg.module.objective.kl_coefficient > 0,
         environments=cfg.env.size,
+        selects=cfg.module.objective.high_entropy_steps is not None,
+        fleet="make_engine" in cfg.engine,
     )
     flops = update_flops(shape, weights, longest, work)
     size = sync_bytes(weights)
@@ -139,8 +141,8 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         sync_bytes=size,
         sync_s=sync_seconds(size, layout, gpu),
         update_flops=flops,
-        update_s=update_seconds(flops, work, layout, gpu, given.mfu),
-        offload_s=offload_seconds(simulated.offloaded, work, layout, gpu),
+        update_s=update_seconds(flops, longest, work, layout, gpu, given.mfu),
+        offload_s=offload_seconds(simulated.offloaded, longest, work, layout, gpu),
         iterations=cfg.iterations,
         mfu=given.mfu,
         host=host_gib(shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb),
@@ -202,6 +204,7 @@ def longest_of(cfg: DictConfig, chat: ChatTokenizer) -> Longest:
         max_tokens=settings.max_tokens,
         screen=(width, height),
         image_tokens=chat.image_tokens(width, height),
+        image_window=settings.image_window,
     )
 
 

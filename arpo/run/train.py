@@ -46,7 +46,7 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
         forget_later(run_dir, checkpoint)
     end_on_sigterm()
     if cfg.warmstart is not None:
-        ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output)
+        ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     torch.set_num_threads(cfg.threads)
     L.seed_everything(cfg.seed, verbose=False)
     session = Session.start()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from arpo.errors import ConfigError
+from arpo.run.folder import run_name
 
 log = logging.getLogger(__name__)
 
@@ -15,16 +16,40 @@ WARMSTART_GRACE_S = 30.0
 """The time that a warm start may take to end its browsers when the run is interrupted."""
 
 
-def policy_of(warmstart: str | None, output: str) -> str:
+WINDOW = "rollout.settings.image_window"
+"""The key of a run by which its warm start tells demonstrations as conversations."""
+
+
+def policy_of(warmstart: str | None, output: str, image_window: int | None = None) -> str:
     """Return the directory that a warm start writes its policy to; empty where there is no warm start.
 
     >>> policy_of("warmstart_fake", "outputs")
     'outputs/warmstart_fake/default/policy'
+    >>> policy_of("warmstart_fake", "outputs", image_window=2)
+    'outputs/warmstart_fake/rollout.settings.image_window=2/policy'
     """
-    return f"{output}/{warmstart}/default/policy" if warmstart else ""
+    return f"{_folder(warmstart, output, image_window)}/policy" if warmstart else ""
 
 
-def check_warmstart(model_path: str, warmstart: str | None, output: str) -> None:
+def demonstrations_of(warmstart: str | None, output: str, image_window: int | None = None) -> list[str]:
+    """Return the directory of a warm start's demonstrations in a list; an empty one where there is no warm start.
+
+    >>> demonstrations_of("warmstart_fake", "outputs")
+    ['outputs/warmstart_fake/default/demonstrations']
+    """
+    return [f"{_folder(warmstart, output, image_window)}/demonstrations"] if warmstart else []
+
+
+def _folder(warmstart: str | None, output: str, image_window: int | None) -> str:
+    return f"{output}/{warmstart}/{run_name(_overrides(image_window))}"
+
+
+def _overrides(image_window: int | None) -> list[str]:
+    """Return what a warm start has to know of the run that goes on from it."""
+    return [] if image_window is None else [f"{WINDOW}={image_window}"]
+
+
+def check_warmstart(model_path: str, warmstart: str | None, output: str, image_window: int | None = None) -> None:
     """Check that a checkpoint which is not there yet is the one that the warm start writes.
 
     Raises:
@@ -37,7 +62,7 @@ def check_warmstart(model_path: str, warmstart: str | None, output: str) -> None
         raise ConfigError(
             f"warmstart={warmstart} is no experiment that writes a policy; choose one of {', '.join(known)}"
         )
-    written = policy_of(warmstart, output)
+    written = policy_of(warmstart, output, image_window)
     if Path(model_path) != Path(written):
         raise ConfigError(
             f"there is no checkpoint at model.path={model_path}, and experiment={warmstart} would write one to "
@@ -45,7 +70,7 @@ def check_warmstart(model_path: str, warmstart: str | None, output: str) -> None
         )
 
 
-def ensure_model(path: Path, warmstart: str, output: str) -> None:
+def ensure_model(path: Path, warmstart: str, output: str, image_window: int | None = None) -> None:
     """Run the warm start that writes the policy to `path`, where it has not run yet.
 
     It runs in a process of its own, as a person would run it, so that nothing of it stays in memory.
@@ -55,7 +80,8 @@ def ensure_model(path: Path, warmstart: str, output: str) -> None:
     """
     if (path / "config.json").exists():
         return
-    command = [sys.executable, sys.argv[0], f"experiment={warmstart}", f"paths.output={output}"]
+    what = [f"experiment={warmstart}", f"paths.output={output}", *_overrides(image_window)]
+    command = [sys.executable, sys.argv[0], *what]
     log.info("%s does not exist yet: running %s first", path, " ".join(command[1:]))
     process = subprocess.Popen([*command, "resume=auto"])
     try:

@@ -112,6 +112,13 @@ def test_a_demonstration_has_the_form_of_a_sampled_trajectory(make_data, tiny_mo
             assert parse_response(step.response).actions
 
 
+def test_a_demonstration_for_a_run_with_an_image_window_is_a_sequence_a_step(make_data, tiny_model):
+    chat = ChatTokenizer(tiny_model)
+    for trajectory in demonstrated(set_up(make_data(image_window=1))).values():
+        sequences = tokenize(trajectory, chat)
+        assert [tokens.screenshots for tokens in sequences] == [(step.screenshot,) for step in trajectory.steps]
+
+
 def test_what_is_demonstrated_is_what_the_desktop_would_have_done_with_the_model_s_pixels(make_data):
     """A screen of 336 x 252 is shrunk for the model; its rounded coordinates still solve the tasks."""
     data = set_up(make_data(make_env=partial(FakeDesktop, width=336, height=252)))

@@ -66,11 +66,50 @@ def test_an_update_is_a_forward_half_of_another_one_and_a_backward():
     assert update_flops(SHAPE, ADAPTERS, LONGEST, WORK) == pytest.approx(adapters)
 
 
+def test_a_windowed_trajectory_is_a_sequence_a_step_each_with_the_pictures_that_it_sees():
+    # Room for 600 tokens: two screenshots of 100, and three responses of 50 after a prompt of 250. With one screenshot
+    # the first step has 250 + 100 + 50 = 400 tokens, the second 250 + 200 + 100, the third 250 + 200 + 150.
+    windowed = Longest(600, 3, 50, (1920, 1080), image_tokens=100, image_window=2)
+    flops = forward_flops(SHAPE, ALL, windowed)
+    assert flops.language == pytest.approx(2 * 6e9 * (400 + 550 + 600) + 2 * 1e9 * 150)
+    assert flops.attention == pytest.approx(2 * (400**2 + 550**2 + 600**2) * 3584 * 28)
+    assert flops.vision == pytest.approx((1 + 2 + 2) * (2 * 1e9 * 400 + 4 * 400**2 * 1280 * 4))
+
+
+def test_sequences_are_dealt_out_one_by_one():
+    windowed = Longest(600, 3, 50, (1920, 1080), image_tokens=100, image_window=2)
+    # 16 trajectories of 3 sequences in two minibatches are 24; 7 ranks: 4 in a row, each a third of 700 TFLOP
+    assert update_seconds(700e12, windowed, WORK, SPLIT, GPU, mfu=0.35) == pytest.approx(2 * 4 * 2.0 / 3)
+    offloaded = Offloaded(activations=15e9)
+    assert offload_seconds(offloaded, windowed, WORK, SPLIT, GPU) == pytest.approx(2 * 2 * 4 * 15 / 50)
+
+
+def test_a_choice_by_entropy_costs_the_forward_that_the_first_minibatch_would_not_need():
+    flops = forward_flops(SHAPE, ALL, LONGEST)
+    assert update_flops(SHAPE, ALL, LONGEST, replace(WORK, selects=True)) == pytest.approx((2 + 2) * flops.forward)
+
+
+def test_a_fleet_reads_weights_or_adapters_from_the_object_store_of_the_node():
+    found = [
+        host_gib(SHAPE, weights, LONGEST, replace(WORK, fleet=fleet), SPLIT, Offloaded(), 1.0)
+        for weights, fleet in ((ALL, False), (ALL, True), (ADAPTERS, True))
+    ]
+    # 8 billion parameters and 0.1 billion of adapters, 2 bytes each, however many engines there are
+    assert [row["weights in Ray's object store"] for row in found] == pytest.approx([0, 16e9 / 2**30, 2e8 / 2**30])
+
+
+def test_an_engine_keeps_no_more_pictures_of_an_episode_than_a_response_sees():
+    windowed = replace(LONGEST, image_window=5)
+    found = host_gib(SHAPE, ALL, windowed, WORK, COLOCATED, Offloaded(), 1.0)
+    kept = 2 * 5 * 2691 * 4 * 14 * 14 * 3 * 2 * 2 / 2**30  # two episodes an engine, 5 screenshots each
+    assert found["engines and their picture caches"] == pytest.approx(8 * (3 + kept))
+
+
 def test_what_is_offloaded_travels_to_the_host_and_back():
     offloaded = Offloaded(optimizer=10e9, activations=15e9)
     # Two minibatches of 8 at 50 GB a second: moments once, the inputs of blocks of each trajectory, both ways.
-    assert offload_seconds(offloaded, WORK, SPLIT, GPU) == pytest.approx(2 * 2 * (10 + 2 * 15) / 50)
-    assert offload_seconds(offloaded, WORK, COLOCATED, GPU) == pytest.approx(2 * 2 * (10 + 15) / 50)
+    assert offload_seconds(offloaded, LONGEST, WORK, SPLIT, GPU) == pytest.approx(2 * 2 * (10 + 2 * 15) / 50)
+    assert offload_seconds(offloaded, LONGEST, WORK, COLOCATED, GPU) == pytest.approx(2 * 2 * (10 + 15) / 50)
     host = host_gib(SHAPE, ALL, LONGEST, WORK, SPLIT, offloaded, screenshot_mb=1.0)
     assert host["moments of the optimizer, offloaded"] == pytest.approx(7 * 10e9 / 2**30)
     assert host["activations, offloaded"] == pytest.approx(7 * 15e9 / 2**30)
@@ -78,8 +117,8 @@ def test_what_is_offloaded_travels_to_the_host_and_back():
 
 def test_eight_trajectories_on_seven_ranks_take_as_long_as_two_in_a_row():
     # two minibatches of 8; 7 ranks: 2 in a row each; 350 TFLOP a second at an MFU of 0.35
-    assert update_seconds(700e12, WORK, SPLIT, GPU, mfu=0.35) == pytest.approx(2 * 2 * 2.0)
-    assert update_seconds(700e12, WORK, COLOCATED, GPU, mfu=0.35) == pytest.approx(2 * 1 * 2.0)
+    assert update_seconds(700e12, LONGEST, WORK, SPLIT, GPU, mfu=0.35) == pytest.approx(2 * 2 * 2.0)
+    assert update_seconds(700e12, LONGEST, WORK, COLOCATED, GPU, mfu=0.35) == pytest.approx(2 * 1 * 2.0)
 
 
 def test_a_sync_carries_weights_or_adapters_in_bfloat16():

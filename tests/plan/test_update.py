@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,9 +31,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("tiny"), corpus=(), hidden=64)
 
 
-def module(path: Path, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW, **policy: object) -> GRPOModule:
+def module(
+    path: Path,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW,
+    objective: Objective | None = None,
+    **policy: object,
+) -> GRPOModule:
     make = partial(WeightlessPolicy, path, dtype="bfloat16", gradient_checkpointing=True, **policy)
-    return GRPOModule(make, partial(optimizer, lr=1e-6), Objective(), micro_batch_tokens=1)
+    return GRPOModule(make, partial(optimizer, lr=1e-6), objective or Objective(), micro_batch_tokens=1)
 
 
 def update(path: Path, strategy: str = "single", ranks: int = 1, **options: object) -> Simulated:
@@ -45,6 +51,18 @@ def test_one_process_holds_16_bytes_a_parameter(tiny: Path) -> None:
     assert found.weights.trained == found.weights.total
     for category, size in {"parameters": 4, "gradients": 4, "optimizer": 8}.items():
         assert found.peak[category] == pytest.approx(size * found.weights.total, rel=0.01), category
+
+
+def test_the_update_of_a_windowed_run_that_selects_steps_keeps_fewer_activations(tiny: Path) -> None:
+    whole = Longest(512, 4, 64, (112, 140), image_tokens=20)
+    selects = module(tiny, objective=Objective(high_entropy_steps=0.8, correction="tis_token"))
+    usual, windowed = (
+        simulate(each, longest, strategy="single", ranks=1)
+        for each, longest in ((module(tiny), whole), (selects, replace(whole, image_window=2)))
+    )
+    # A sequence of the same length with two pictures instead of four, of which 64 tokens are trained and not 256.
+    assert windowed.peak["activations"] < usual.peak["activations"]
+    assert windowed.weights == usual.weights
 
 
 def test_a_shard_holds_a_part_of_it_and_gathers_blocks(tiny: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rehearsals of the paper's runs, and of one with an engine that does not come up."""
+"""Rehearsals of the runs of both papers, and of one with an engine that does not come up."""
 
 import pytest
 
@@ -16,6 +16,10 @@ def output(tmp_path_factory):
 @pytest.mark.parametrize("experiment", ["arpo_subset32", "arpo_full"])
 def test_the_paper_s_run_is_played_killed_and_played_to_its_end(experiment, output):
     check_played(experiment, output, episodes=48)  # 2 groups of 8 in each of 3 iterations
+
+
+def test_the_run_of_dart_s_paper_is_played_on_two_nodes_with_a_fleet_that_is_never_out(output):
+    check_played("dart_osworld", output, episodes=None)
 
 
 def test_an_engine_that_does_not_come_up_fails_as_in_the_real_run(output):

@@ -12,8 +12,10 @@ from hydra import compose, initialize_config_dir
 
 from arpo.errors import ConfigError
 from arpo.models.tiny import make_tiny
+from arpo.run.build import compose as compose_file
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_training
+from arpo.run.folder import run_name
 from arpo.run.warmstart import check_warmstart, ensure_model, policy_of, wait_or_kill
 
 ROOT = Path(__file__).parent.parent.parent
@@ -65,6 +67,15 @@ def test_a_missing_policy_is_made_by_the_warm_start(entry_point):
     root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
     ensure_model(root / "policy", "warmstart_fake", "some/outputs")
     assert (root / "called").read_text() == "experiment=warmstart_fake paths.output=some/outputs resume=auto"
+
+
+def test_a_warm_start_tells_demonstrations_in_the_image_window_of_the_run(entry_point):
+    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
+    ensure_model(root / "policy", "warmstart_fake", "outputs", image_window=2)
+    assert "rollout.settings.image_window=2" in (root / "called").read_text().split()
+    cfg = compose_file("train", ["experiment=dart_miniwob", "rollout.settings.image_window=2", "paths.output=out"])
+    folder = f"out/warmstart_miniwob/{run_name(['rollout.settings.image_window=2'])}"
+    assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
 
 
 def test_a_policy_that_is_there_is_not_made_again(entry_point):

@@ -71,8 +71,8 @@ class ExperiencePool:
             for trajectory in _stored(store):
                 if trajectory.task_id not in found or not worthy(trajectory):
                     continue
-                told = as_told(trajectory, runtime.chat, runtime.prompt)
-                if _length(told, runtime.chat) <= runtime.settings.max_context:
+                told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
+                if _longest_context(told, runtime.chat) <= runtime.settings.max_context:
                     found[trajectory.task_id].append((told, store))
                 else:
                     too_long += 1
@@ -81,22 +81,22 @@ class ExperiencePool:
         return found
 
 
-def as_told(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt) -> Trajectory:
+def as_told(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, image_window: int | None) -> Trajectory:
     """Return a trajectory with the ids that this run's engine would have read and sampled.
 
     Ids that are already those stay, with their log-probabilities. Otherwise the responses are encoded anew from
-    their text: those of a script, or of a policy with another tokenizer, system prompt or template. Nobody sampled
-    those ids, and their log-probabilities are 0.
+    their text: those of a script, or of a policy with another tokenizer, system prompt, template or image window.
+    Nobody sampled those ids after what this run's engine reads, and their log-probabilities are 0.
     """
     prompt_ids = chat.first_prompt(prompt.messages(trajectory.instruction))
-    if _is_told_so(trajectory, chat, prompt_ids):
+    if trajectory.image_window == image_window and _is_told_so(trajectory, chat, prompt_ids):
         return trajectory
     steps: list[Step] = []
     for step in trajectory.steps:
         ids = chat.encode_response(step.response)
         steps.append(replace(step, prompt_ids=prompt_ids, response_ids=ids, sampler_logprobs=(0.0,) * len(ids)))
         prompt_ids = chat.next_prompt(ids)
-    return replace(trajectory, steps=tuple(steps))
+    return replace(trajectory, steps=tuple(steps), image_window=image_window)
 
 
 def _is_told_so(trajectory: Trajectory, chat: ChatTokenizer, prompt_ids: tuple[int, ...]) -> bool:
@@ -119,9 +119,20 @@ def _stored(store: TrajectoryStore) -> Iterator[Trajectory]:
         yield from store.read(split, iteration)
 
 
-def _length(trajectory: Trajectory, chat: ChatTokenizer) -> int:
-    ids = [id for step in trajectory.steps for id in (*step.prompt_ids, *step.response_ids)]
-    return chat.context_length(ids, [(step.width, step.height) for step in trajectory.steps])
+def _longest_context(trajectory: Trajectory, chat: ChatTokenizer) -> int:
+    """Return the tokens of the longest context of a trajectory: with a window, not always that of the last step."""
+    steps, window = trajectory.steps, trajectory.image_window
+    if window is None:
+        return _context_length(steps, chat, None)
+    return max(_context_length(steps[:end], chat, window) for end in range(1, len(steps) + 1))
+
+
+def _context_length(steps: Sequence[Step], chat: ChatTokenizer, window: int | None) -> int:
+    """Return the tokens of the context that ends with the response of the last of some steps."""
+    prompts = chat.windowed([step.prompt_ids for step in steps], window)
+    ids = [id for prompt, step in zip(prompts, steps, strict=True) for id in (*prompt, *step.response_ids)]
+    shown = steps if window is None else steps[-window:]
+    return chat.context_length(ids, [(step.width, step.height) for step in shown])
 
 
 def _admitted(trajectory: Trajectory, origin: TrajectoryStore, runtime: RolloutRuntime, *, id: str) -> Trajectory:

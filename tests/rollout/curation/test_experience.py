@@ -8,6 +8,7 @@ import pytest
 
 from arpo.agent.prompt import Prompt
 from arpo.errors import ConfigError
+from arpo.models.tokenization import tokenize
 from arpo.rollout.curation.experience import ExperiencePool, as_told
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task
@@ -99,35 +100,65 @@ def test_a_scripted_success_is_told_as_the_policy_would_have_told_it(runtime, st
 
 def test_ids_that_an_engine_sampled_stay_as_they_are(chat):
     prompt = Prompt.compact()
-    told = as_told(scripted("0/0/0"), chat, prompt)
+    told = as_told(scripted("0/0/0"), chat, prompt, None)
     cut = chat.encode_response("Action: wait()\n")[:-1]  # without the end of the turn, as when a limit cut it
     first = replace(told.steps[0], response_ids=cut, sampler_logprobs=(-0.5,) * len(cut))
     second = replace(told.steps[1], prompt_ids=chat.next_prompt(cut))
     sampled = replace(told, steps=(first, second))
-    assert as_told(sampled, chat, prompt) is sampled
+    assert as_told(sampled, chat, prompt, None) is sampled
 
 
 @pytest.mark.parametrize("foreign", ["prompt", "response", "glue"])
 def test_ids_of_another_prompt_or_tokenizer_are_not_trusted(chat, foreign):
     prompt = Prompt.compact()
-    told = as_told(scripted("0/0/0"), chat, prompt)
+    told = as_told(scripted("0/0/0"), chat, prompt, None)
     first, second = told.steps
     steps = {
         "prompt": (replace(first, prompt_ids=(1, *first.prompt_ids)), second),
         "response": (replace(first, response_ids=first.response_ids[1:]), second),
         "glue": (first, replace(second, prompt_ids=(*second.prompt_ids, 1))),
     }[foreign]
-    assert as_told(replace(told, steps=steps), chat, prompt) == told
+    assert as_told(replace(told, steps=steps), chat, prompt, None) == told
 
 
 def test_a_success_longer_than_the_context_is_left_out(make_collector, store, chat, caplog):
     short, long = scripted("0/0/0", steps=1), scripted("0/0/1", steps=3)
-    told = as_told(short, chat, Prompt.compact()).steps[0]
+    told = as_told(short, chat, Prompt.compact(), None).steps[0]
     tokens = len(told.prompt_ids) - 1 + chat.image_tokens(4, 4) + len(told.response_ids)
     runtime = make_collector(start=False, max_tokens=8, max_context=tokens).runtime
     with caplog.at_level(logging.WARNING):
         assert [len(t.steps) for t in moved(runtime, store(short, long))["open"]] == [1]
     assert "1 successes are longer than max_context" in caplog.text
+
+
+def test_a_success_is_told_with_the_image_window_of_the_run(make_collector, store, chat):
+    runtime = make_collector(start=False, image_window=1).runtime
+    (taken,) = moved(runtime, store(scripted("demonstration-0/0/0")))["open"]
+    assert [len(tokens.screenshots) for tokens in tokenize(taken, chat)] == [1, 1]  # a sequence a step
+
+
+def test_ids_that_were_sampled_after_another_image_window_are_not_trusted(chat):
+    prompt = Prompt.compact()
+    told = as_told(scripted("0/0/0"), chat, prompt, None)
+    steps = [replace(step, sampler_logprobs=(-0.5,) * len(step.response_ids)) for step in told.steps]
+    sampled = replace(told, steps=tuple(steps))
+    again = as_told(sampled, chat, prompt, 1)
+    assert again == replace(told, image_window=1)
+    assert again.steps[0].sampler_logprobs == told.steps[0].sampler_logprobs  # 0: nobody sampled them so
+    assert as_told(again, chat, prompt, 1) is again
+
+
+def test_the_length_of_a_windowed_success_is_that_of_its_longest_context(make_collector, store, chat, caplog):
+    """A small screen after two large ones: of the three contexts the last one is the shortest."""
+    made = scripted("0/0/0", steps=3)
+    first, second, third = made.steps
+    steps = (replace(first, width=112, height=140), replace(second, width=112, height=140), third)
+    success = replace(made, steps=steps)
+    lengths = [len(tokens) for tokens in tokenize(as_told(success, chat, Prompt.compact(), 1), chat)]
+    assert max(lengths) == lengths[1]
+    for room, taken in ((lengths[1], 1), (lengths[1] - 1, 0)):
+        runtime = make_collector(start=False, max_tokens=8, max_context=room, image_window=1).runtime
+        assert len(moved(runtime, store(success, name=str(room))).get("open", ())) == taken
 
 
 def test_a_directory_without_trajectories_is_refused(runtime, tmp_path):
