@@ -1,8 +1,7 @@
 """What only engines in other processes have: the way there, their number, and the death of a process."""
 
 import asyncio
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -19,40 +18,11 @@ from arpo.inference.fleet import FleetEngine
 from arpo.inference.hf import HfEngine
 from arpo.inference.probe import ask
 from tests.inference.conftest import Questions, Trainer, together
+from tests.inference.echo import Echo, Who
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
 ASK = GenerateRequest((1,), (), Sampling())
-
-
-class Echo:
-    """Answers with the sum of the weights it has; dies at a prompt of 13."""
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        self.version = 0
-        self.asleep = False
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        if request.prompt_ids == (13,):
-            os._exit(1)
-        return Response((1,), (self.total,), "stop", self.version)
-
-    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        received = dict(tensors)
-        assert received["bf16"].dtype == torch.bfloat16
-        assert received["bf16"].shape == (2, 3)
-        assert received["scalar"].shape == ()
-        self.total = sum(float(tensor.float().sum()) for tensor in received.values())
-        self.version = version
-
-        self.asleep = False
-
-    async def sleep(self) -> None:
-        self.asleep = True
-
-    async def close(self) -> None:
-        """Nothing to free."""
 
 
 def weights() -> Iterator[tuple[str, Tensor]]:
@@ -122,16 +92,6 @@ def test_gpus_that_this_machine_lacks_are_missed_before_ray_starts(monkeypatch: 
 
 def named(conversation: str, *prompt: int) -> GenerateRequest:
     return GenerateRequest(prompt or (1,), (), Sampling(), conversation)
-
-
-class Who(Echo):
-    """Answers with its process, GPUs and node; can be asleep."""
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        await super().generate(request)
-        if self.asleep:
-            raise EngineError("asleep")
-        return Response((*map(int, ray.get_gpu_ids()), os.getpid()), (self.total,), "stop", self.version)
 
 
 @pytest.fixture(scope="module")
