@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -47,13 +48,15 @@ class Forks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.communicate()  # the end of its input is its end
+        os.killpg(self._server.pid, signal.SIGKILL)  # with a command that hangs, if one does
+        self._server.communicate()
 
     def run(self, words: Sequence[str]) -> Ended:
         """Run a program of ours with its arguments, as `python PROGRAM ARGUMENTS` does."""
