@@ -18,6 +18,7 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
+from collections import defaultdict  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import jaxtyping  # noqa: E402
@@ -43,6 +44,15 @@ TINY_CORPUS = (
     "Type the word hello into the text field and press Submit.",
     "You are a GUI agent. You are given a task and your action history, with screenshots.",
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let files start first whose tests may take longest: at the end they would leave processes of pytest idle."""
+    longest: dict[Path, float] = defaultdict(float)
+    for item in items:
+        for mark in item.iter_markers("timeout"):
+            longest[item.path] = max(longest[item.path], mark.args[0])
+    items.sort(key=lambda item: -longest[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -112,9 +112,10 @@ class RolloutRuntime:
     def begin(self, name: str, specs: SpecRows, finished: Mapping[str, Trajectory]) -> Job:
         """Begin episodes beside those that are learned from, and return at once.
 
-        They are of one policy: they ask the replicas that serve the last update, and whoever waits for them waits before
-        the next one; right after an update, because before it training holds environments for the policy that comes.
-        They share the environments with training fairly: each gets every second one that becomes free.
+        They ask only replicas that serve the last update, so that they are of one policy as long as they end before
+        the next one begins. Whoever waits for them should do so right after an update, because before one training
+        holds environments for the policy that comes. They share the environments with training fairly: each gets
+        every second one that becomes free.
 
         Args:
             name: The name of the evaluation.

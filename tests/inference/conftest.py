@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from arpo.host.ray import RAY
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
@@ -129,6 +130,14 @@ def _trainer(tiny_model: Path) -> Trainer:
 def trainer(_trainer: Trainer) -> Iterator[Trainer]:
     yield _trainer
     _trainer.load(_trainer.first_weights)
+
+
+@pytest.fixture(scope="module")
+def one_ray() -> Iterator[None]:
+    """One Ray for all fleets of a file, each of which would start its own: that takes seconds."""
+    RAY.acquire().result()
+    yield
+    RAY.release().result()
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 import asyncio
 import gc
-import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -26,42 +25,12 @@ from arpo.inference.hf import HfEngine
 from arpo.inference.probe import Watch, ask
 from arpo.inference.remote import Snapshot
 from tests.inference.conftest import Questions, Trainer, screenshot, together
+from tests.inference.echo import Echo, Who
 from tests.inference.gated import whole
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
 ASK = GenerateRequest((1,), (), Sampling())
-
-
-class Echo:
-    """Answers with the sum of the weights it has."""
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        self.version = 0
-        self.asleep = False
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        return Response((1,), (self.total,), "stop", self.version)
-
-    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        received = dict(tensors)
-        assert received["bf16"].dtype == torch.bfloat16
-        assert received["bf16"].shape == (2, 3)
-        assert received["scalar"].shape == ()
-        self.total = sum(float(tensor.float().sum()) for tensor in received.values())
-        self.version = version
-
-        self.asleep = False
-
-    async def sleep(self) -> None:
-        self.asleep = True
-
-    def counters(self) -> dict[str, float]:
-        return {}
-
-    async def close(self) -> None:
-        """Nothing to free."""
 
 
 def weights() -> Iterator[tuple[str, Tensor]]:
@@ -120,16 +89,6 @@ def test_gpus_that_this_machine_lacks_are_missed_before_ray_starts(monkeypatch: 
 
 def named(conversation: str, *prompt: int) -> GenerateRequest:
     return GenerateRequest(prompt or (1,), (), Sampling(), conversation)
-
-
-class Who(Echo):
-    """Answers with its process, GPUs and node; can be asleep."""
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        await super().generate(request)
-        if self.asleep:
-            raise EngineError("asleep")
-        return Response((*map(int, ray.get_gpu_ids()), os.getpid()), (self.total,), "stop", self.version)
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,18 @@ from ray.cluster_utils import Cluster
 from arpo.errors import ConfigError
 from arpo.inference.fleet import FleetEngine
 from arpo.inference.probe import ask
+from tests.inference.echo import Who
 from tests.inference.gated import Gated, events, seen, weights, whole
 from tests.inference.gated import ask as named
-from tests.inference.test_fleet import ASK, Who
+from tests.inference.test_fleet import ASK
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 @pytest.mark.slow
 def test_replicas_get_the_first_gpus_of_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 4})
+    head = {"num_cpus": 0, "num_gpus": 4, "include_dashboard": False}  # which takes a dozen processes to start
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(num_cpus=0, num_gpus=4)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)

@@ -218,9 +218,14 @@ def test_a_warm_start_has_no_plan() -> None:
         estimate(compose(["experiment=warmstart_fake", "module.steps=3"]))
 
 
-def test_a_wrong_word_is_one_message_and_exit_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_word_is_one_message_and_exit_status_2(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     assert main(["gpu=abacus"]) == 2
     assert capsys.readouterr().out == ""
+    (record,) = caplog.records
+    assert "gpu/abacus" in record.message
+    assert record.exc_info is None
 
 
 @pytest.mark.parametrize("kind", sorted(path.stem for path in (planning.CONF / "gpu").glob("*.yaml")))

@@ -5,11 +5,12 @@ import resource
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.run.forks import ROOT, Ended, Forks
 
 TORCH_FREE_S = 4.0
 """Seconds of computing for what is said without torch; 1 on an idle machine."""
@@ -121,43 +122,76 @@ def model(tmp_path):
     return directory
 
 
-def run(line: str, tmp_path: Path) -> tuple[int, str, float]:
-    """Return the exit code, everything that was said, and the seconds of computing."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "RAY_ADDRESS"))}
-    command = [sys.executable, *shlex.split(line), f"paths.output={tmp_path / 'outputs'}"]
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "RAY_ADDRESS"))}
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Processes that have imported what says things early; Hydra alone takes most of a second."""
+    with Forks(
+        ("hydra", "arpo.run.check", "arpo.run.entry"), environment(), tmp_path_factory.mktemp("light")
+    ) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Processes that have imported what a run imports, which takes five seconds."""
+    modules = ("arpo.run.train", "arpo.inference.vllm", "arpo.modules.grpo", "arpo.run.loggers")
+    with Forks(modules, environment(), tmp_path_factory.mktemp("whole")) as forks:
+        yield forks
+
+
+def run(line: str, tmp_path: Path) -> Ended:
+    """Run a command as a person does, every import included."""
+    command = [sys.executable, *words_of(line, tmp_path)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=HANGS_S
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=HANGS_S
     )
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    return done.returncode, done.stdout + done.stderr, seconds
+    return Ended(done.returncode, done.stdout + done.stderr, seconds, set())
 
 
-def check_refusal(line: str, words: str, tmp_path: Path, *, code: int, seconds: float) -> None:
-    returned, said, took = run(line, tmp_path)
-    assert words in said
-    assert "Traceback" not in said
-    assert returned == code
+def words_of(line: str, tmp_path: Path) -> list[str]:
+    return [*shlex.split(line), f"paths.output={tmp_path / 'outputs'}"]
+
+
+def check_refusal(ended: Ended, words: str, tmp_path: Path, *, code: int, seconds: float) -> None:
+    assert words in ended.said
+    assert "Traceback" not in ended.said
+    assert ended.code == code
     assert not (tmp_path / "outputs").exists(), "something was written"
-    assert took < seconds
+    assert ended.seconds < seconds
 
 
 @pytest.mark.parametrize(("line", "words"), EARLY, ids=[line for line, _ in EARLY])
-def test_what_can_be_known_early_is_said_without_torch(line, words, tmp_path, model):
-    check_refusal(
-        line.format(model=model) if "{model}" in line else line, words, tmp_path, code=2, seconds=TORCH_FREE_S
-    )
+def test_what_can_be_known_early_is_said_without_torch(line, words, tmp_path, model, light):
+    ended = light.run(words_of(line.format(model=model) if "{model}" in line else line, tmp_path))
+    check_refusal(ended, words, tmp_path, code=2, seconds=TORCH_FREE_S)
+    assert ended.heavy == set()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "words"), LATE, ids=[line for line, _ in LATE])
-def test_what_only_a_constructor_knows_is_said_before_anything_starts(line, words, tmp_path):
-    check_refusal(line, words, tmp_path, code=2, seconds=WITH_IMPORTS_S)
+def test_what_only_a_constructor_knows_is_said_before_anything_starts(line, words, tmp_path, whole):
+    ended = whole.run(words_of(line, tmp_path))
+    check_refusal(ended, words, tmp_path, code=2, seconds=WITH_IMPORTS_S)
+    assert not ended.heavy & {"ray", "vllm"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "words", "seconds"), [(*EARLY[0], TORCH_FREE_S), (*LATE[-1], WITH_IMPORTS_S)], ids=["first", "last"]
+)
+def test_the_first_and_the_last_check_are_as_quick_with_every_import(line, words, seconds, tmp_path):
+    check_refusal(run(line, tmp_path), words, tmp_path, code=2, seconds=seconds)
 
 
 @pytest.mark.parametrize(("line", "words"), TYPED_WRONG, ids=[line for line, _ in TYPED_WRONG])
 def test_what_does_not_compose_is_named(line, words, tmp_path):
-    check_refusal(line, words, tmp_path, code=1, seconds=TORCH_FREE_S)
+    check_refusal(run(line, tmp_path), words, tmp_path, code=1, seconds=TORCH_FREE_S)
 
 
 def test_what_is_light_stays_light():

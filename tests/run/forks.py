@@ -1,0 +1,106 @@
+"""Commands in processes that are forked from one that has imported what they need, and has done nothing else.
+
+`python -m tests.run.forks MODULE…` reads a command a line, and answers each with a line when its process has ended.
+"""
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn, Self
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "lightning", "transformers", "ray", "vllm"}
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    code: int
+    said: str
+    """Everything on its standard output and error."""
+    seconds: float
+    """Of computing, in user mode."""
+    heavy: set[str]
+    """The heavy libraries that it had imported."""
+
+
+class Forks:
+    """A process that imports some modules once, and is forked for every command.
+
+    Args:
+        modules: To import.
+        environment: Of all processes.
+        directory: For what they say.
+    """
+
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
+        self._output = directory / "said"
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.run.forks", *modules],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self._server.pid, signal.SIGKILL)  # with a command that hangs, if one does
+        self._server.communicate()
+
+    def run(self, words: Sequence[str]) -> Ended:
+        """Run a program of ours with its arguments, as `python PROGRAM ARGUMENTS` does."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps([str(self._output), *words]) + "\n")
+        self._server.stdin.flush()
+        code, seconds, heavy = json.loads(self._server.stdout.readline())
+        return Ended(code, self._output.read_text(), seconds, set(heavy))
+
+
+def serve() -> None:
+    """Fork for every command, and wait for its end."""
+    for line in sys.stdin:
+        output, *words = json.loads(line)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            play(Path(output), words, writer)
+        os.close(writer)
+        with os.fdopen(reader) as heavy:
+            loaded = json.loads(heavy.read() or "[]")
+        _, status, usage = os.wait4(child, 0)
+        answer = (os.waitstatus_to_exitcode(status), usage.ru_utime, loaded)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def play(output: Path, words: Sequence[str], writer: int) -> NoReturn:
+    """Be a fresh process with this command line; the heavy libraries that it has imported go into a pipe."""
+    said = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, standard in ((nothing, 0), (said, 1), (said, 2)):
+        os.dup2(descriptor, standard)
+    sys.argv = list(words)
+    sys.path[0] = str(ROOT)
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    finally:
+        os.write(writer, json.dumps(sorted(HEAVY & set(sys.modules))).encode())
+    sys.exit()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    serve()
