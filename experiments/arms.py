@@ -231,8 +231,8 @@ def differences(summary: Mapping[str, Any], shown: Shown) -> str:
         if difference is None:
             lines.append(f"- *{name}*: no seed has both.")
             continue
-        interval = Interval(**difference["student"])
-        lines.append(f"- *{name}*: **{points(interval)}**, {len(difference['seeds'])} seeds; {_verdict(interval)}.")
+        interval, seeds = Interval(**difference["student"]), len(difference["seeds"])
+        lines.append(f"- *{name}*: **{points(interval)}**, {seeds} seed{'s' * (seeds != 1)}; {_verdict(interval)}.")
     return "\n".join(lines)
 
 
