@@ -22,7 +22,11 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600.0
 """How long a test waits for a run; a slow machine needs a good part of it."""
 
-NOT_COMPARED = ("time/", "env/", "engine/tokens_per_s", "rollout/resumed_episodes", "rollout/retried_episodes")
+NOT_COMPARED = (
+    *("time/", "env/", "rollout/resumed_episodes", "rollout/retried_episodes"),
+    *("engine/tokens_per_s", "engine/steps", "engine/in_flight", "engine/waiting"),
+    *("engine/prompt_cached", "engine/pictures_cached"),
+)
 """Metrics of how a process went, not of what was learned."""
 
 

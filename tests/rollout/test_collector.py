@@ -231,7 +231,8 @@ def test_the_time_of_a_rollout_begins_with_its_first_episode(chat, make_collecto
     collector = make_collector(engine=solver(chat))
     collector.submit(0, TASKS[:1])
     time.sleep(0.3)  # the trainer comes late, and without a lag nothing begins before it
-    assert collector.take(0, 0).metrics["time/rollout"] < 0.3
+    asked_at = time.monotonic()
+    assert collector.take(0, 0).metrics["time/rollout"] <= time.monotonic() - asked_at
 
 
 def test_iterations_may_be_played_ahead(chat, make_collector):
