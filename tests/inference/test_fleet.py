@@ -255,9 +255,17 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
     options = {"max_model_len": 4096, "max_num_seqs": 8, "max_images": 8}
     fleet = FleetEngine(partial(VllmEngine, tiny_model, **options), replicas=2)
 
+    chat = questions.chat
+
     def step(episode: int, screenshots: int) -> GenerateRequest:
-        pictures = tuple(screenshot(100 * episode + turn, 560, 448) for turn in range(screenshots))  # 320 tokens each
-        return replace(questions.ask(episode, images=screenshots, max_tokens=1), images=pictures)
+        """A context that grows by a screenshot and a long thought each time, as pictures of a real desktop make it."""
+        given = questions.ask(episode)
+        ids, pictures = given.prompt_ids, [screenshot(100 * episode)]
+        for turn in range(1, screenshots):
+            thought = chat.encode_response(f"{episode} {turn} " + "Action: wait() " * 50)
+            ids += thought + chat.next_prompt(thought)
+            pictures.append(screenshot(100 * episode + turn))
+        return GenerateRequest(ids, tuple(pictures), Sampling(max_tokens=1))
 
     async def computed() -> float:
         figures = [Counter(await replica.pulse()) for replica in fleet.replicas]
