@@ -20,7 +20,7 @@ from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import tokenize
 from arpo.models.transfer import to_device
 from arpo.modules.base import PolicyModule
-from arpo.modules.metrics import UpdateMeter, step_lags
+from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import (
     Minibatch,
     Sample,
@@ -116,7 +116,6 @@ class GRPOModule(PolicyModule):
         minibatches = None
         if self.global_rank == 0:  # rank 0 collects, injects and deals out
             self._announce(batch)
-            work.lags = step_lags(batch.groups, self.policy_version)
             groups = [self.samples(group, number) for number, group in enumerate(batch.groups)]
             work.advantages = [sample.advantage for samples in groups for sample in samples]
             minibatches = self._plan(groups, batch.iteration)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import fields
-from statistics import fmean
 from typing import Self
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
 from arpo.algorithms.losses import LossMetrics
 from arpo.models.policy import ActionLogprobs
-from arpo.types import Group, RolloutBatch
+from arpo.types import RolloutBatch
 
 Number = float | Tensor
 """A number on the host, or one on a device that nobody has asked for yet."""
@@ -95,8 +94,6 @@ class UpdateMeter:
         self.minibatches = 0
         """Minibatches of the update, all epochs together: fewer than configured where there are fewer groups."""
         self.advantages: list[float] = []
-        self.lags: list[int] = []
-        """Of each step that was sampled for the batch: the policy version that learns minus the one that sampled."""
         self._loss_metrics: LossMetrics | None = None
         self._ratios: list[tuple[Tensor, Tensor]] = []
         """The ratios of each micro-batch, and where in them a token is trained."""
@@ -146,7 +143,6 @@ class UpdateMeter:
         whole = UpdateMeter()
         whole.averages = Averages.of_ranks([part.averages for part in parts])
         whole.advantages = [advantage for part in parts for advantage in part.advantages]
-        whole.lags = [lag for part in parts for lag in part.lags]
         whole._ratios = [ratios for part in parts for ratios in part._ratios]
         for part in parts:
             whole._add_loss(part._loss_metrics)
@@ -163,8 +159,6 @@ class UpdateMeter:
             square = metrics.pop(f"{name}_square", None)
             if square is not None:  # the effective sample size (Σw)² / Σw², as a share of the tokens
                 metrics[f"{name}_ess"] = metrics[f"{name}_mean"] ** 2 / square if square > 0 else 0.0
-        if self.lags:
-            metrics |= {"policy/lag_mean": fmean(self.lags), "policy/lag_max": float(max(self.lags))}
         if self._loss_metrics is not None:
             metrics |= {f"train/{name}": value for name, value in self._loss_metrics.averages().items()}
         return metrics
@@ -178,15 +172,15 @@ class UpdateMeter:
             "advantage": torch.tensor(self.advantages or [0.0]),
             "ratio": torch.cat([ratio[mask] for ratio, mask in self._ratios]) if self._ratios else torch.ones(1),
             "length": torch.tensor([float(length) for length in lengths]),
-            "lag": torch.tensor([float(lag) for lag in self.lags]),
+            "lag": torch.tensor([float(lag) for lag in step_lags(batch)]),
         }
 
 
-def step_lags(groups: Sequence[Group], policy_version: int) -> list[int]:
+def step_lags(batch: RolloutBatch) -> list[int]:
     """Return how many versions behind each sampled step is; what replay put in was chosen, and is not counted."""
     return [
-        policy_version - step.policy_version
-        for group in groups
+        batch.policy_version - step.policy_version
+        for group in batch.groups
         for position, trajectory in enumerate(group.trajectories)
         if position not in group.injected
         for step in trajectory.steps

@@ -37,7 +37,7 @@ LAYOUT: dict[str, list[str]] = {
     "parse errors and truncation": ["rollout/parse_error", "rollout/truncated"],
     "steps an episode": ["rollout/steps"],
     "seconds an iteration": ["time/rollout", "time/update", "time/sync", "time/evaluation"],
-    "policy lag": ["policy/lag_mean", "policy/lag_max"],
+    "policy lag": ["rollout/lag_mean", "rollout/lag_max"],
     "importance weights": ["policy/importance_mean", "policy/importance_max", "policy/weight_max"],
     "effective sample size, share cut": ["policy/importance_ess", "policy/weight_ess", "policy/weight_cut"],
     "environments in use": ["env/leased", "env/acting"],

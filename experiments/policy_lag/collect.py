@@ -23,7 +23,7 @@ SEEDS = (0, 1, 2)
 MEASURES = {
     "evaluated": evaluated("in_domain"),
     "trained": trained,
-    "lag": mean_of("policy/lag_mean"),
+    "lag": mean_of("rollout/lag_mean"),
     "ess": mean_of("policy/importance_ess"),
     "cut": mean_of("policy/weight_cut"),
     "minutes": lambda run: run.wall_s / 60,
@@ -36,7 +36,7 @@ SHOWN = {
     "cut": ("share of tokens that the correction touches", percent),
     "minutes": ("minutes of a run", number(1)),
 }
-COLUMNS = {"success": "rollout/success_rate", "lag": "policy/lag_mean", "ess": "policy/importance_ess"}
+COLUMNS = {"success": "rollout/success_rate", "lag": "rollout/lag_mean", "ess": "policy/importance_ess"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -33,5 +33,5 @@ def test_a_window_of_screenshots_is_sampled_and_trained_alike(smoke, ending, tmp
         assert line["engine/logprob_gap_max"] <= 1e-3
         assert line["policy/weight_ess"] > 0.999
         assert 0.7 < line["policy/trained_steps"] < 1
-        assert line["policy/lag_max"] == 0
+        assert line["rollout/lag_max"] == 0
     run.assert_nothing_left()

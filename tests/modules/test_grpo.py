@@ -548,19 +548,6 @@ def test_the_weights_of_a_correction_are_told(make_module, make_policy, make_gro
     assert told["policy/weight_cut"] == pytest.approx(m / (n + m), rel=1e-4)
 
 
-def test_the_lag_of_every_sampled_step_is_told(make_module, make_group):
-    """One step of version 0 and two of version 1, for a policy of version 1."""
-    group = make_group(1.0, 0.0, 1.0)  # 1, 2 and 1 steps, all of version 0
-    newer = tuple(replace(step, policy_version=1) for step in group.trajectories[1].steps)
-    mixed = (group.trajectories[0], replace(group.trajectories[1], steps=newer), group.trajectories[2])
-    module = make_module()
-    module.policy_version = 1
-    trainer = fit(module, [replace(group, trajectories=mixed, injected=(2,))])
-    assert module.last_update["lag"].tolist() == [1.0, 0.0, 0.0]
-    assert metrics(trainer)["policy/lag_mean"] == pytest.approx(1 / 3)
-    assert metrics(trainer)["policy/lag_max"] == 1.0
-
-
 # --- the steps in which the policy was undecided --------------------------------------------------------------------
 
 
