@@ -85,6 +85,7 @@ class RolloutRuntime:
         if self._loop.running:
             return
         self._loop.start()
+        self.served, self.changed = Served(), Signal()  # those of an engine and a loop before are none of this one's
         pool = self._loop.submit(self.pool.start())
         try:
             with still("starting the engine and the environments"):
