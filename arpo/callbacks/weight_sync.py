@@ -138,7 +138,7 @@ class WeightSync(RolloutCallback):
     def _judge(self, trainer: L.Trainer, module: PolicyModule, update: Future[None] | None) -> Exception | None:
         """Have all ranks judge what the first replica answers; return why it does not answer, if it does not."""
         asked: list[Trajectory] = []
-        error = None
+        error: Exception | None = None
         if self._exam is not None and update is not None:
             what = f"the trainer waits for the answers to the probe of policy version {module.policy_version}"
             responses, error = _outcome(trainer, self._exam.first_answers(update), what)

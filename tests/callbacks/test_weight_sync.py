@@ -271,7 +271,7 @@ class Hanging(LoggedEngine):
 )
 def test_an_engine_that_hangs_in_its_update_or_its_exam_is_named(run, chat, where, probe_every, waits):
     with pytest.raises(RolloutError, match=f"the trainer waits {waits}, .* the engine has not taken the new weights"):
-        run(engine=Hanging(chat, where), probe_every=probe_every, stall_s=0.5)
+        run(engine=Hanging(chat, where), probe_every=probe_every, stall_s=1.0)
 
 
 class SlightlyOff(LoggedEngine):

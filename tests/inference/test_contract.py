@@ -202,8 +202,9 @@ def test_an_update_waits_for_requests_in_flight_and_later_requests_wait_for_it(
 
 
 @real_engines
+@pytest.mark.usefixtures("update")
 def test_conversations_with_screenshots_go_on_through_updates_and_each_answer_is_of_the_version_it_names(
-    engine: InferenceEngine, questions: Questions, trainer: Trainer, update: Callable[[Weights, int], None]
+    engine: InferenceEngine, questions: Questions, trainer: Trainer
 ) -> None:
     """Each turn has all screenshots of those before; a cache that forgets only half of them crashed AReaL (1143)."""
     weights = {0: trainer.first_weights} | {version: trainer.changed(version) for version in (1, 2)}
@@ -227,7 +228,6 @@ def test_conversations_with_screenshots_go_on_through_updates_and_each_answer_is
         trainer.load(tensors)
         of_it = [(q, r) for q, r in zip(asked, answers, strict=True) if r.policy_version == version]
         assert all(trainer.gap(request, response) < TOLERANCE for request, response in of_it)
-    update(weights[2], 2)
 
 
 @real_engines

@@ -219,12 +219,13 @@ def test_a_fleet_that_is_to_sleep_does_not_wait_for_a_replica_that_is_given_up_m
     fleet = FleetEngine(partial(Gated, tmp_path), replicas=2, max_restarts=1)
 
     async def scene() -> None:
-        _, pid = await asked(fleet, tmp_path)
+        request, pid = await asked(fleet, tmp_path)
         (tmp_path / "hold_start").touch()
         (tmp_path / "no_more_starts").touch()
         (tmp_path / "open_7").touch()
         os.kill(pid, signal.SIGKILL)
         await seen(tmp_path, "starts", count=3)
+        await request
         sleeps = asyncio.create_task(fleet.sleep())
         assert (await asyncio.wait([sleeps], timeout=0.2))[1] == {sleeps}
         (tmp_path / "hold_start").unlink()
