@@ -60,7 +60,8 @@ class Watch:
             f"{activity.held} episodes wait until the engine serves the next policy version": activity.held,
             f"{queued} episodes wait for an environment, and none becomes free": queued or self.pool.states()["busy"],
         }
-        return next(filter(causes.get, causes), "no episode runs, and the collector begins none")
+        found = (cause for cause, is_there in causes.items() if is_there)
+        return next(found, "no episode runs, and the collector begins none")
 
     def _said(self, who: str, culprit: str) -> str:
         states = {state: count for state, count in self.pool.states().items() if count}
