@@ -4,6 +4,7 @@ import logging
 import shutil
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -391,13 +392,16 @@ def test_a_rollout_that_starts_again_knows_nothing_of_the_loop_and_the_engine_be
 
 
 class LingeringEngine(ScriptedEngine):
-    """Takes its time to let a request go."""
+    """Takes its time to let a request go, however often it is cancelled."""
 
     async def generate(self, request):
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(3)
+            ends = time.monotonic() + 3
+            while time.monotonic() < ends:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.05)
 
 
 def test_a_close_that_is_broken_off_leaves_nothing_running(chat, make_collector):
