@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
 import torch
@@ -16,6 +16,8 @@ from arpo.inference.probe import Freshness, Watch, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import RolloutBatch, Trajectory
+
+_T = TypeVar("_T")
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 """Largest mean gap of log-probabilities between engine and trainer, by the format of the computation."""
@@ -124,9 +126,8 @@ class WeightSync(RolloutCallback):
         else:
             for _ in tensors:
                 pass
-        if probes:
-            self._judge(trainer, module, update)
-        self._finish(trainer, update)
+        error = self._judge(trainer, module, update) if probes else None
+        self._finish(trainer, module, update, error)
         return [found for exam in (last, self._exam) if exam is not None for found in exam.unread()]
 
     def _prepare(self, trainer: L.Trainer, module: PolicyModule) -> Exam:
@@ -134,22 +135,37 @@ class WeightSync(RolloutCallback):
         tolerance = self.tolerance or TOLERANCES[module.policy.dtype]
         return Exam(requests, tolerance, self._watches, fleet=len(runtime_of(trainer).engine.replicas) > 1)
 
-    def _judge(self, trainer: L.Trainer, module: PolicyModule, update: Future[None] | None) -> None:
-        """Have all ranks judge what the first replica answers."""
+    def _judge(self, trainer: L.Trainer, module: PolicyModule, update: Future[None] | None) -> Exception | None:
+        """Have all ranks judge what the first replica answers; return why it does not answer, if it does not."""
         asked: list[Trajectory] = []
+        error: Exception | None = None
         if self._exam is not None and update is not None:
-            responses = self._exam.first_answers(update)
-            asked = list(map(probe_trajectory, self._exam.requests, responses))
+            what = f"the trainer waits for the answers to the probe of policy version {module.policy_version}"
+            responses, error = _outcome(trainer, self._exam.first_answers(update), what)
+            asked = list(map(probe_trajectory, self._exam.requests, responses or []))
         asked = trainer.strategy.broadcast(asked)
         opinions = module.sampled_logprobs(asked) if asked else []
         if self._exam is not None and asked:
             self._exam.judge(opinions)
+        return error
 
-    def _finish(self, trainer: L.Trainer, update: Future[None] | None) -> None:
+    def _finish(
+        self, trainer: L.Trainer, module: PolicyModule, update: Future[None] | None, error: Exception | None
+    ) -> None:
         """Wait for the engine, and stop every rank if it does not serve the policy."""
-        error = None if update is None else update.exception()
+        if update is not None and error is None:
+            what = f"the trainer waits until the engine serves policy version {module.policy_version}"
+            _, error = _outcome(trainer, update, what)
         told: str | None = trainer.strategy.broadcast(None if error is None else str(error))
         if error is not None:
             raise error
         if told is not None:
             raise WeightSyncError(told)
+
+
+def _outcome(trainer: L.Trainer, future: Future[_T], what: str) -> tuple[_T | None, Exception | None]:
+    """Return what a future of the engine gives, or its error, which every rank is to hear of before it is raised."""
+    try:
+        return runtime_of(trainer).watch(future, lambda: what), None
+    except Exception as error:  # noqa: BLE001 - the caller raises it
+        return None, error

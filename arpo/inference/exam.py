@@ -10,8 +10,8 @@ of its next step needs no trainer.
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 
 from arpo.errors import WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Sampler
@@ -56,8 +56,7 @@ class Exam:
             WeightSyncError: If it does not serve the trainer's weights.
         """
         responses = list(await asyncio.gather(*(replica.generate(request) for request in self.requests)))
-        if not self._first.done():
-            self._first.set_result(responses)
+        self._answered_first(responses)
         # Shielded, because others wait for the opinions too.
         opinions = await asyncio.shield(asyncio.wrap_future(self._opinions))
         first = self._first.result()
@@ -71,11 +70,10 @@ class Exam:
         found.check(self._tolerance, who)
         self._unread.append(found)
 
-    def first_answers(self, update: "Future[None]") -> list[Response]:
-        """Return the answers that the trainer is to judge; none if the update ends before. Blocks."""
-        either: list[Future[Any]] = [self._first, update]
-        wait(either, return_when=FIRST_COMPLETED)
-        return self._first.result() if self._first.done() else []
+    def first_answers(self, update: "Future[None]") -> "Future[list[Response]]":
+        """Return the future of the answers that the trainer is to judge; of none if the update ends before."""
+        update.add_done_callback(lambda _: self._answered_first([]))
+        return self._first
 
     def unread(self) -> Iterator[Freshness]:
         """Yield what the examinations found, each once; any thread may call it."""
@@ -85,6 +83,10 @@ class Exam:
     def judge(self, opinions: Sequence[Sequence[float]]) -> None:
         """Take the trainer's log-probabilities of each token of the first answers."""
         self._opinions.set_result(opinions)
+
+    def _answered_first(self, responses: list[Response]) -> None:
+        with suppress(InvalidStateError):  # another replica was earlier, or the end of the update
+            self._first.set_result(responses)
 
 
 def _judged(response: Response, ids: Sequence[int], opinion: Sequence[float]) -> Answer | None:

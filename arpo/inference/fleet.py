@@ -301,9 +301,9 @@ class FleetEngine:
 
     async def _sleep(self) -> None:
         await self._settle()
-        living = [member for member in self._members if not member.given_up]
-        await self._until(lambda: self._asleep or len(self._router.open) == len(living))
+        await self._until(lambda: self._asleep or len(self._router.open) == sum(not m.given_up for m in self._members))
         self._asleep = True
+        living = [member for member in self._members if not member.given_up]
         for member, error in zip(living, await _errors(member.replica.sleep() for member in living), strict=True):
             if error is not None:
                 self._lose(member, member.replica, str(error))

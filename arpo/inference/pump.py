@@ -24,6 +24,8 @@ from arpo.models.names import HEAD, base_name
 log = logging.getLogger(__name__)
 
 CLOSED = "the engine is closed"
+CLOSE_S = 60.0
+"""Seconds in which the library must free what it has; a call of it that hangs would never let a run end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,11 +103,15 @@ class PumpedEngine(ABC):
         return {f"engine/{name}": float(value) for name, value in tuple(self._counts.items())}
 
     async def close(self) -> None:
-        """Free every resource; idempotent. Requests in flight fail with `EngineError`."""
+        """Free every resource; idempotent. Requests in flight fail with `EngineError`.
+
+        A thread that is blocked is left alone, and ends with the process.
+        """
         with self._wake:
             self._closing = True
             self._wake.notify()
-        await asyncio.shield(asyncio.wrap_future(self._ended))
+        if not (await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=CLOSE_S))[0]:
+            log.error("the engine's thread is blocked: what it holds is freed when this process ends")
 
     def _launch(self) -> None:
         """Start the thread and return when the engine can serve; an error of the start is raised here."""

@@ -113,10 +113,12 @@ class RolloutCollector:
 
     def close(self) -> None:
         """End what was begun and close the runtime. Idempotent."""
-        if self._stream is not None and self.runtime.answers():
-            self.end()
-        self._stream = None
-        self.runtime.close()
+        try:
+            if self._stream is not None and self.runtime.answers():
+                self.end()
+        finally:  # also after a second Ctrl-C
+            self._stream = None
+            self.runtime.close()
 
     @property
     def _running(self) -> GroupStream:

@@ -22,6 +22,8 @@ class Activity:
     """Requests to the engine that are not answered."""
     held: int = 0
     """Episodes that wait, in a desktop that is ready, for the engine's next policy version."""
+    updates: int = 0
+    """Updates of the engine's weights that have not ended."""
     last: float = field(default_factory=time.monotonic)
     """The moment at which something happened last: a call returned, an episode ended, weights were served."""
 

@@ -85,6 +85,7 @@ class RolloutRuntime:
         if self._loop.running:
             return
         self._loop.start()
+        self.served, self.changed = Served(), Signal()  # those of an engine and a loop before are none of this one's
         pool = self._loop.submit(self.pool.start())
         try:
             with still("starting the engine and the environments"):
@@ -171,11 +172,16 @@ class RolloutRuntime:
     async def _update_weights(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
     ) -> None:
-        await self.engine.update_weights(tensors, version, examine)
+        activity = self.runner.activity
+        activity.updates += 1
+        try:
+            await self.engine.update_weights(tensors, version, examine)
+        finally:
+            activity.updates -= 1
         # Of a fleet, other replicas may still have what they had before, until the next update begins.
         oldest = version if len(self.engine.replicas) == 1 else self.served.newest
         self.served = Served(oldest, version)
-        self.runner.activity.beat()
+        activity.beat()
         self.changed.notify()
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T]":

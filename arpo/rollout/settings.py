@@ -32,7 +32,7 @@ class RolloutSettings:
     beside those that would be stale at the next iteration."""
     stall_s: float = 900.0
     """Seconds without a sign of life of any episode after which whoever waits for one gives up, with an error that
-    says who waits for whom. Above every deadline of an environment and every response."""
+    says who waits for whom. Above every deadline of an environment, every response and every weight update."""
     success_threshold: float = 0.5
     seed: int = 0
 

@@ -10,7 +10,7 @@ import torch
 from arpo.callbacks.weight_sync import WeightSync
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
-from arpo.errors import WeightSyncError
+from arpo.errors import RolloutError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.probe import picture
 from arpo.inference.scripted import ScriptedEngine
@@ -113,11 +113,11 @@ class SyncedModule(IdleModule):
 
 @pytest.fixture
 def run(chat, make_collector):
-    def train(*, engine=None, module=None, error=0.0, lost=None, iterations=2, sync=None, **options):
+    def train(*, engine=None, module=None, error=0.0, lost=None, iterations=2, sync=None, stall_s=900.0, **options):
         engine = engine or LoggedEngine(chat)
         module = module or SyncedModule(chat, error)
         module.policy.error = lost
-        collector = make_collector(engine=engine, start=False, group_size=2)
+        collector = make_collector(engine=engine, start=False, group_size=2, stall_s=stall_s)
         trainer = L.Trainer(
             accelerator="cpu",
             max_epochs=iterations,
@@ -241,6 +241,37 @@ def test_the_worst_of_the_replicas_is_logged(run, chat):
     fleet = Fleet(LoggedEngine(chat), SlightlyOff(chat))
     _, _, trainer = run(engine=fleet, tolerance=0.1)
     assert trainer.callback_metrics["engine/probe_gap"].item() == pytest.approx(0.01, rel=1e-2)
+
+
+class Hanging(LoggedEngine):
+    """Takes the first weights, and hangs in its next update or in the examination after it."""
+
+    def __init__(self, chat, where):
+        super().__init__(chat)
+        self.where = where
+
+    async def generate(self, request):
+        if self.policy_version and self.where == "exam":
+            await asyncio.Event().wait()
+        return await super().generate(request)
+
+    async def update_weights(self, tensors, version, examine=None):
+        if version and self.where == "update":
+            await asyncio.Event().wait()
+        await super().update_weights(tensors, version, examine)
+
+
+@pytest.mark.parametrize(
+    ("where", "probe_every", "waits"),
+    [
+        ("update", 0, "until the engine serves policy version 1"),
+        ("update", 1, "for the answers to the probe of policy version 1"),
+        ("exam", 1, "for the answers to the probe of policy version 1"),
+    ],
+)
+def test_an_engine_that_hangs_in_its_update_or_its_exam_is_named(run, chat, where, probe_every, waits):
+    with pytest.raises(RolloutError, match=f"the trainer waits {waits}, .* the engine has not taken the new weights"):
+        run(engine=Hanging(chat, where), probe_every=probe_every, stall_s=1.0)
 
 
 class SlightlyOff(LoggedEngine):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from arpo.errors import EngineError
-from arpo.inference.engine import GenerateRequest, InferenceEngine, Sampling
+from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.inference.hf import HfEngine
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
@@ -199,6 +199,35 @@ def test_an_update_waits_for_requests_in_flight_and_later_requests_wait_for_it(
     assert [response.policy_version for response in after] == [9] * 4
     assert max(trainer.gap(q, r) for q, r in zip(late, after, strict=True)) < TOLERANCE
     update(weights, 9)
+
+
+@real_engines
+@pytest.mark.usefixtures("update")
+def test_conversations_with_screenshots_go_on_through_updates_and_each_answer_is_of_the_version_it_names(
+    engine: InferenceEngine, questions: Questions, trainer: Trainer
+) -> None:
+    """Each turn has all screenshots of those before; a cache that forgets only half of them crashed AReaL (1143)."""
+    weights = {0: trainer.first_weights} | {version: trainer.changed(version) for version in (1, 2)}
+    talks = [[questions.ask(n, images=images, seed=images, max_tokens=8) for images in range(1, 5)] for n in range(3)]
+
+    async def talk(requests: list[GenerateRequest]) -> list[Response]:
+        return [await engine.generate(request) for request in requests]
+
+    async def updates() -> None:
+        for version in (1, 2):
+            await engine.update_weights(weights[version].items(), version)
+
+    async def scene() -> list[list[Response]]:
+        *answers, _ = await asyncio.gather(*map(talk, talks), updates())
+        return answers
+
+    asked = [request for requests in talks for request in requests]
+    answers = [response for responses in asyncio.run(scene()) for response in responses]
+    assert len({response.policy_version for response in answers}) > 1
+    for version, tensors in weights.items():
+        trainer.load(tensors)
+        of_it = [(q, r) for q, r in zip(asked, answers, strict=True) if r.policy_version == version]
+        assert all(trainer.gap(request, response) < TOLERANCE for request, response in of_it)
 
 
 @real_engines

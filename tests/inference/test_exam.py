@@ -36,7 +36,7 @@ def examined(given: Exam, *replicas: Fixed) -> list[BaseException | None]:
     async def scene() -> list[BaseException | None]:
         update: Future[None] = Future()
         first = asyncio.create_task(given(0, replicas[0]))
-        responses = await asyncio.to_thread(given.first_answers, update)
+        responses = await asyncio.wrap_future(given.first_answers(update))
         assert responses == [replicas[0].response] * 4
         given.judge(OPINIONS)
         rest = [asyncio.create_task(given(number, replica)) for number, replica in enumerate(replicas[1:], 1)]
@@ -80,4 +80,4 @@ def test_a_replica_that_samples_other_ids_does_not_pass(ids: tuple[int, ...], pa
 def test_an_update_that_ends_before_anyone_was_asked_gives_nothing_to_judge() -> None:
     update: Future[None] = Future()
     update.set_exception(WeightSyncError("broken"))
-    assert exam().first_answers(update) == []
+    assert exam().first_answers(update).result(timeout=0) == []

@@ -154,7 +154,7 @@ class Opinion:
 
     async def give(self) -> None:
         """Judge the first replica's answers with the weights that the trainer has now."""
-        responses = await asyncio.to_thread(self.exam.first_answers, Future())
+        responses = await asyncio.wrap_future(self.exam.first_answers(Future()))
         pairs = zip(self.exam.requests, responses, strict=True)
         self.exam.judge([self.of(request, response) for request, response in pairs])
 

@@ -215,6 +215,27 @@ def test_a_request_that_kills_every_replica_it_meets_is_refused(fleet: FleetEngi
     asyncio.run(scene())
 
 
+def test_a_fleet_that_is_to_sleep_does_not_wait_for_a_replica_that_is_given_up_meanwhile(tmp_path: Path) -> None:
+    fleet = FleetEngine(partial(Gated, tmp_path), replicas=2, max_restarts=1)
+
+    async def scene() -> None:
+        request, pid = await asked(fleet, tmp_path)
+        (tmp_path / "hold_start").touch()
+        (tmp_path / "no_more_starts").touch()
+        (tmp_path / "open_7").touch()
+        os.kill(pid, signal.SIGKILL)
+        await seen(tmp_path, "starts", count=3)
+        await request
+        sleeps = asyncio.create_task(fleet.sleep())
+        assert (await asyncio.wait([sleeps], timeout=0.2))[1] == {sleeps}
+        (tmp_path / "hold_start").unlink()
+        await asyncio.wait_for(sleeps, 60)
+
+    asyncio.run(scene())
+    assert len(events(tmp_path, "sleeps")) == 1
+    asyncio.run(fleet.close())
+
+
 def test_a_fleet_whose_replicas_do_not_come_back_says_what_to_do(tmp_path: Path) -> None:
     fleet = FleetEngine(partial(Gated, tmp_path), max_restarts=2)
 

@@ -140,6 +140,26 @@ def test_the_probe_catches_caches_that_an_update_left(
     assert isinstance(caught.value, EngineError | WeightSyncError)
 
 
+def test_a_response_is_of_the_oldest_weights_that_made_a_token_of_it(
+    start: Callable[..., Any], questions: Questions
+) -> None:
+    """By vLLM's own record, whatever version the caller knows when it comes (AReaL 1569). Ours lets no update in."""
+    from arpo.inference.vllm import VllmEngine
+
+    class UpdatedBetweenTokens(VllmEngine):
+        def _step(self) -> Any:
+            if self._counts["steps"] == 4:
+                self._stamp(1)
+                self._version = 1
+            return super()._step()
+
+    engine = start(UpdatedBetweenTokens)
+    request = questions.ask(max_tokens=12, temperature=0.0)
+    before, after = (together(engine.generate(request))[0] for _ in range(2))
+    assert len(before.token_ids) > 4
+    assert (before.policy_version, after.policy_version) == (0, 1)
+
+
 def test_an_update_without_a_tensor_is_refused(
     start: Callable[..., Any], questions: Questions, trainer: Trainer
 ) -> None:

@@ -4,6 +4,7 @@ import logging
 import shutil
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from arpo.envs.faults import Fault, Faults
 from arpo.errors import ArpoError, ConfigError, EngineError, RolloutError
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.flow.stream import Served
 from arpo.rollout.sampler import TaskRequest
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import RolloutBatch
@@ -375,6 +377,41 @@ def test_groups_that_came_when_whoever_waited_was_interrupted_are_handed_out_aga
     collector.runtime.run(collector._running.complete(0))  # and nobody takes them
     assert ids(collector.take(0, 0)) == [[f"0/{group}/{member}" for member in range(4)] for group in range(2)]
     assert collector.runtime.runner.activity.requests == len(collector._running.waiting()) == 0  # none runs ahead
+
+
+def test_a_rollout_that_starts_again_knows_nothing_of_the_loop_and_the_engine_before(chat, make_collector):
+    collector = make_collector(make_engine=lambda: solver(chat))
+    collector.submit(0, TASKS, iterations=2)  # the second one waits until it is asked for, on the loop that ends
+    collector.take(0, 0)
+    collector.runtime.update_weights([], 5)
+    collector.close()
+    collector.runtime.start()
+    assert collector.runtime.served == Served(0, 0)
+    collector.submit(1, TASKS)
+    assert len(collector.take(1, 0).groups) == 4
+
+
+class LingeringEngine(ScriptedEngine):
+    """Takes its time to let a request go, however often it is cancelled."""
+
+    async def generate(self, request):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends = time.monotonic() + 3
+            while time.monotonic() < ends:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.05)
+
+
+def test_a_close_that_is_broken_off_leaves_nothing_running(chat, make_collector):
+    collector = make_collector(engine=LingeringEngine(chat, red_clicker(chat)), stall_s=1.0)
+    collector.submit(0, TASKS)
+    with pytest.raises(RolloutError, match="the engine owes 3 answers"):
+        collector.take(0, 0)
+    with pytest.raises(RolloutError, match="the trainer waits for the event loop"):
+        collector.close()
+    assert "rollout" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_closing_is_idempotent_and_starting_may_follow(chat, make_collector):

@@ -53,15 +53,15 @@ class Watch:
         activity, queued = self.runner.activity, sum(self.runner.turns.queued().values())
         if not self.loop.answers():
             return "the event loop of the rollouts does not answer, because something blocks its thread"
-        if activity.requests:
-            return f"the engine owes {activity.requests} answers"
-        if activity.env_calls:
-            return f"{activity.env_calls} calls to environments do not return"
-        if activity.held:
-            return f"{activity.held} episodes wait until the engine serves the next policy version"
-        if queued or self.pool.states()["busy"]:
-            return f"{queued} episodes wait for an environment, and none becomes free"
-        return "no episode runs, and the collector begins none"
+        causes = {
+            "the engine has not taken the new weights, or does not answer its examination": activity.updates,
+            f"the engine owes {activity.requests} answers": activity.requests,
+            f"{activity.env_calls} calls to environments do not return": activity.env_calls,
+            f"{activity.held} episodes wait until the engine serves the next policy version": activity.held,
+            f"{queued} episodes wait for an environment, and none becomes free": queued or self.pool.states()["busy"],
+        }
+        found = (cause for cause, is_there in causes.items() if is_there)
+        return next(found, "no episode runs, and the collector begins none")
 
     def _said(self, who: str, culprit: str) -> str:
         states = {state: count for state, count in self.pool.states().items() if count}
