@@ -376,6 +376,22 @@ def test_dart_s_pool_is_what_its_warm_start_kept(experiment, warmstart, tmp_path
     assert compose(f"experiment=dart_{experiment}", "warmstart=null").experience == []
 
 
+@pytest.mark.parametrize("experience", ["null", "3", "outputs/run/trajectories"])
+def test_a_pool_that_is_no_list_of_directories_is_refused_by_its_key(experience):
+    with pytest.raises(ConfigError, match=f"experience={experience.replace('null', 'None')} must be directories in"):
+        check_pool(compose("experiment=dart_miniwob", f"experience={experience}"))
+
+
+def test_a_run_that_goes_on_needs_the_directories_of_its_pool_no_more(tmp_path):
+    (tmp_path / "config.json").touch()
+    gone = ["experiment=dart_miniwob", "experience=[gone]", f"paths.checkpoints={tmp_path}/checkpoints"]
+    with pytest.raises(ConfigError, match="experience: gone holds no trajectories"):
+        check_pool(compose(*gone, "resume=auto", model=str(tmp_path)))  # there is nothing to go on from
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "iteration_000003.ckpt").touch()
+    check_pool(compose(*gone, "resume=auto", model=str(tmp_path)))
+
+
 def test_a_curation_is_one_line_and_changes_nothing_else():
     plain_run = plain(compose("experiment=smoke"))
     for line, key in (("rollout_number=dynamic", "group_size"), ("trajectory_length=dynamic", "max_steps")):

@@ -167,7 +167,9 @@ def _type_lines(place: str, value: object, annotation: Any) -> Iterator[str]:
 
 
 def _wish(problem: ErrorDetails, annotation: Any) -> str:
-    """Return what is allowed; of a list that is too short or too long pydantic says only what its end lacks."""
+    """Return what is allowed; of a wrong list pydantic says only what its end lacks, and of a function only that."""
     if problem["type"] in ("missing", "too_long"):
         return f"should be a list that fits {inspect.formatannotation(annotation)}"
+    if problem["type"] == "callable_type":
+        return "should be a node with a _target_ that makes a function, or be left out"
     return problem["msg"].removeprefix("Input ")

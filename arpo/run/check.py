@@ -155,13 +155,19 @@ def _room(target: str | None) -> str | None:
 def check_pool(cfg: DictConfig) -> None:
     """Check that the successes that were collected beforehand are there, or that the warm start will write them.
 
+    A run that goes on has copies of them in its own folder.
+
     Raises:
         ConfigError: With the directory that is empty.
     """
+    if not isinstance(cfg.experience, ListConfig | list):  # a resolver gives a plain one
+        raise ConfigError(f"experience={cfg.experience} must be directories in brackets: experience=[DIR], or []")
+    if cfg.resume is not None and any(Path(cfg.paths.checkpoints).glob("iteration_*")):
+        return
     own = demonstrations_of(cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     to_come = [] if (Path(str(cfg.model.path)) / "config.json").exists() else own
     for directory in cfg.experience if OmegaConf.select(cfg, "replay.pool") is not None else ():
-        if directory in to_come or any(Path(directory).glob("*/iteration_*.jsonl")):
+        if directory in to_come or any(Path(str(directory)).glob("*/iteration_*.jsonl")):
             continue
         raise ConfigError(
             f"experience: {directory} holds no trajectories; name the trajectories/ of a run or of an "

@@ -24,6 +24,14 @@ def test_keeping_everything_asks_for_no_more_than_the_least() -> None:
     assert entropy_threshold(entropies, keep_fraction=1.0).item() == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(("keep_fraction", "steps"), [(0.7, 51), (0.4, 46), (0.4, 86)])
+def test_a_threshold_that_falls_on_a_step_keeps_that_step(keep_fraction: float, steps: int) -> None:
+    # .3 · 50 = 15, .6 · 45 = 27, .6 · 85 = 51: the quantile is one of the steps, here the last one without entropy
+    left_out = round((1 - keep_fraction) * (steps - 1))
+    entropies = torch.tensor([0.0] * (left_out + 1) + [1.0] * (steps - left_out - 1))
+    assert entropy_threshold(entropies, keep_fraction=keep_fraction).item() == 0.0
+
+
 def test_steps_that_tie_are_all_kept() -> None:
     entropies = torch.full((5,), 0.5)
     assert bool((entropies >= entropy_threshold(entropies, keep_fraction=0.2)).all())

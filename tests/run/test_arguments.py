@@ -65,6 +65,12 @@ def test_a_choice_is_listed():
         check_arguments(OmegaConf.create(tree))
 
 
+def test_a_number_in_the_place_of_a_rule_hears_what_stands_there():
+    sampler = {"_target_": "arpo.rollout.sampler.ShuffledTasks", "group_size": 4, "_partial_": True}
+    with pytest.raises(ConfigError, match=r"sampler\.group_size=4 should be a node with a _target_ that makes a func"):
+        check_arguments(OmegaConf.create({"sampler": sampler}))
+
+
 def test_an_argument_that_is_missing_is_named_unless_somebody_gives_it_later():
     node = {key: value for key, value in SETTINGS.items() if key != "max_steps"}
     with pytest.raises(ConfigError, match=r"settings\.max_steps is missing: arpo\.rollout\.settings"):

@@ -48,7 +48,9 @@ class DynamicRolloutNumber:
         if not record.successes:
             return self.group_size
         success_rate = Fraction(sum(record.successes), len(record.successes))
-        return self.group_size if success_rate < self.threshold else rollout_number(success_rate, self.group_size)
+        if float(success_rate) < self.threshold:  # both rounded: 12 of 15 are 0.8, and lie below no threshold of 0.8
+            return self.group_size
+        return rollout_number(success_rate, self.group_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,12 @@ def test_a_task_that_is_hard_or_was_never_tried_has_whole_groups():
     assert rule(TASK, record(12, 16)) == 5  # 0.75
 
 
+@pytest.mark.parametrize(("threshold", "successes", "number"), [(0.8, 8, 4), (0.9, 9, 3)])
+def test_a_task_at_the_threshold_has_a_smaller_group_however_the_threshold_is_rounded(threshold, successes, number):
+    assert Fraction(successes, 10) < threshold  # the double next to 0.8 lies above it, and so does that next to 0.9
+    assert DynamicRolloutNumber(group_size=8, threshold=threshold)(TASK, record(successes, 10)) == number
+
+
 def test_with_the_threshold_of_dart_s_code_only_a_solved_task_has_smaller_groups():
     rule = DynamicRolloutNumber(group_size=8, threshold=1.0)
     assert (rule(TASK, record(15, 16)), rule(TASK, record(16, 16))) == (8, 2)
