@@ -141,7 +141,8 @@ class WeightSync(RolloutCallback):
         error: Exception | None = None
         if self._exam is not None and update is not None:
             what = f"the trainer waits for the answers to the probe of policy version {module.policy_version}"
-            responses, error = _outcome(trainer, self._exam.first_answers(update), what)
+            answered = _outcome(trainer, self._exam.first_answers(update), what)
+            responses, error = answered
             asked = list(map(probe_trajectory, self._exam.requests, responses or []))
         asked = trainer.strategy.broadcast(asked)
         opinions = module.sampled_logprobs(asked) if asked else []
