@@ -133,8 +133,9 @@ class Member:
         return ""
 
     async def close(self) -> None:
-        """Close the engine, if it lives."""
+        """Close the engine, if it lives; whoever hears of its end has nothing to start again."""
         if not self.gone:
+            self.gone = True
             with suppress(EngineGoneError):  # it has died, and nothing is left to close
                 await self.replica.close()
 

@@ -71,6 +71,8 @@ class Gated:
             while not (self.directory / name).exists():
                 self.steps += not self.wedged
                 await asyncio.sleep(0.002)
+                if self.dead:
+                    raise EngineGoneError("the engine is closed")
         except asyncio.CancelledError:
             self.note(f"cancelled {seed}")
             raise
@@ -93,7 +95,8 @@ class Gated:
         return {"engine/steps": float(self.steps), "engine/prompt_tokens": 4.0, "engine/cached_prompt_tokens": 3.0}
 
     async def close(self) -> None:
-        """Nothing to free."""
+        self.dead = True
+        await asyncio.sleep(0.2)  # an engine takes a while, in which its requests fail
 
 
 def events(directory: Path, word: str = "") -> list[tuple[float, int, str]]:

@@ -251,3 +251,16 @@ def test_a_fleet_whose_replicas_do_not_come_back_says_what_to_do(tmp_path: Path)
     asyncio.run(scene())
     assert len(events(tmp_path, "starts")) == 1 + 2
     asyncio.run(fleet.close())
+
+
+def test_a_fleet_that_is_closed_starts_nothing_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fleet = FleetEngine(partial(Gated, tmp_path))
+
+    async def scene() -> None:
+        request, _ = await asked(fleet, tmp_path)
+        await fleet.close()
+        request.cancel()
+
+    asyncio.run(scene())
+    assert "is started again" not in caplog.text
+    assert len(events(tmp_path, "starts")) == 1
