@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from experiments.arms import Arm, Arms, evaluated, mean_of, minutes_to, number, report, rows, summarize, trained
-from experiments.study import collect_options, percent, write_block, write_study
+from experiments.arms import Arm, Arms, evaluated, mean_of, minutes_to, number, rows, summarize, trained, write_results
+from experiments.study import collect_options, percent
 
 ARPO = "ARPO"
 AHEAD = ("rollout.settings.max_policy_lag=1", "rollout.settings.order=finished")
@@ -31,6 +31,12 @@ SHOWN = {
     "acting": ("environment time in which one works", percent),
 }
 COLUMNS = {"success": "rollout/success_rate", "leased": "env/leased", "acting": "env/acting"}
+PANELS = {
+    "success": ("training success (%)", 100),
+    "leased": ("environments leased (%)", 100),
+    "seconds": ("seconds an iteration", 1),
+}
+"""Of the plot: by column, the label of the axis and the factor to its unit."""
 
 
 def arms_of(tasks: str) -> tuple[Arm, ...]:
@@ -55,7 +61,4 @@ def collect(here: Path, description: str | None, arms: Sequence[Arm], arguments:
     target = fmean(trained(run) for run in found.runs[ARPO].values())
     measures = {**MEASURES, "minutes_to": minutes_to(target)}
     summary = summarize(found, measures, reference=ARPO, compared="evaluated")
-    write_study(here, rows(found, COLUMNS), summary)
-    print(report(summary, SHOWN))
-    if options.write:
-        write_block(here / "README.md", report(summary, SHOWN))
+    write_results(here, rows(found, COLUMNS), summary, SHOWN, readme=options.write)

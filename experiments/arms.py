@@ -10,7 +10,19 @@ from statistics import fmean
 from typing import Any
 
 from arpo.run.folder import run_name
-from experiments.study import Interval, Run, origin, percent, points, provenance, read_run, t_interval, table
+from experiments.study import (
+    Interval,
+    Run,
+    origin,
+    percent,
+    points,
+    provenance,
+    read_run,
+    t_interval,
+    table,
+    write_block,
+    write_study,
+)
 
 FINAL = 5
 """Iterations at the end of a run whose mean is its final success: one iteration has only some 64 episodes."""
@@ -218,6 +230,17 @@ def report(summary: Mapping[str, Any], shown: Shown) -> str:
     if summary["left_out"]:
         parts.append("Left out: " + "; ".join(summary["left_out"]) + ".")
     return "\n\n".join(parts)
+
+
+def write_results(
+    folder: Path, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], shown: Shown, *, readme: bool
+) -> None:
+    """Write the results of a study into its folder, print the measured block, and on demand put it into the README."""
+    write_study(folder, lines, summary)
+    block = report(summary, shown)
+    print(block)
+    if readme:
+        write_block(folder / "README.md", block)
 
 
 def differences(summary: Mapping[str, Any], shown: Shown) -> str:

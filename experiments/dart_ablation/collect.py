@@ -8,8 +8,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from experiments.arms import Arm, Arms, evaluated, mean_of, number, report, rows, summarize  # noqa: E402
-from experiments.study import collect_options, percent, write_block, write_study  # noqa: E402
+from experiments.arms import Arm, Arms, evaluated, mean_of, number, rows, summarize, write_results  # noqa: E402
+from experiments.study import collect_options, percent  # noqa: E402
 
 BASE = "no curation"
 CURATIONS = {
@@ -52,10 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = collect_options(__doc__, "", arguments)
     arms = Arms.read(options.runs, ARMS)
     summary = summarize(arms, MEASURES, reference=BASE, compared="evaluated")
-    write_study(HERE, rows(arms, COLUMNS), summary)
-    print(report(summary, SHOWN))
-    if options.write:
-        write_block(HERE / "README.md", report(summary, SHOWN))
+    write_results(HERE, rows(arms, COLUMNS), summary, SHOWN, readme=options.write)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
+from experiments.against_arpo import PANELS  # noqa: E402
 from experiments.curves import save  # noqa: E402
-
-PANELS = {
-    "success": ("training success (%)", 100),
-    "leased": ("environments leased (%)", 100),
-    "seconds": ("seconds an iteration", 1),
-}
-
 
 if __name__ == "__main__":
     save(HERE, PANELS, "DART and ARPO on Docker desktops")

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class Left:
         return sum(id.startswith(f"{self.iterations}/") for id in self.episodes)
 
 
-class Journey:
+class Journey(ABC):
     """The run, taken from stage to stage; a stage that was reached stays reached.
 
     Subclasses name the stages: each begins one and tells since when it is to be timed.
@@ -44,9 +45,9 @@ class Journey:
         self._left: dict[str, Left] = {}
 
     @property
+    @abstractmethod
     def stages(self) -> Mapping[str, Callable[[], float]]:
         """The stages, in their order."""
-        raise NotImplementedError
 
     def reach(self, stage: str) -> Left:
         """Go on until this stage has ended, and tell what it left."""

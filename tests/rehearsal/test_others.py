@@ -13,7 +13,7 @@ def output(tmp_path_factory):
     return tmp_path_factory.mktemp("outputs")
 
 
-@pytest.mark.parametrize("experiment", ["arpo_miniwob", "replay_ablation"])
+@pytest.mark.parametrize("experiment", ["arpo_miniwob", "arpo_desktop32", "replay_ablation"])
 def test_the_run_is_played_killed_and_played_to_its_end(experiment, output):
     check_played(experiment, output, episodes=48)  # 2 groups of 8 in each of 3 iterations
 
