@@ -13,11 +13,13 @@ MOST_HOMES = 8192
 class Router:
     """A table of conversations and the replicas that they stay with; nothing but counting, and no I/O.
 
-    A conversation without a home goes to the replica with the fewest requests in flight, of equal ones to that with
-    the fewest conversations. It stays there until the replica is gone or clearly busier than another: more in flight
-    than twice as many as the least busy one, plus four. Moving is dear: the new replica computes the whole history
-    again, up to fifteen screenshots and 40,000 tokens, while its own requests wait. Staying is cheap, because batched
-    requests are answered nearly as fast as single ones. So small differences, which come and go, must move nothing.
+    A conversation without a home goes to the replica with the fewest requests in flight, of equal ones to that
+    with the fewest conversations. While a replica is out, it goes by conversations alone, for that one has no
+    requests: otherwise all that begin during a rolling update would live with the replica that was updated first.
+    It stays there until the replica is gone or clearly busier than another: more in flight than twice as many as
+    the least busy one, plus four. Moving is dear: the new replica computes the whole history again, up to fifteen
+    screenshots and 40,000 tokens, while its own requests wait. Staying is cheap, because batched requests are
+    answered nearly as fast as single ones. So small differences, which come and go, must move nothing.
 
     While a replica is out for an update, its conversations ask elsewhere and then come back. They find no cache at
     home, but the update empties the caches of their hosts as well, and so the load stays spread.
@@ -61,10 +63,14 @@ class Router:
         serving = self._serving(least_version)
         if not serving:
             raise EngineGoneError(f"no replica of the fleet takes requests for version {least_version} or later")
-        home = self._homes.get(conversation)
-        chosen = self._choose(home, serving)
-        if conversation and (home is None or home in serving or home in self._gone):
-            self._settle(conversation, home, chosen)
+        if conversation:
+            home = self._homes.get(conversation)
+            if home is None or home in self._gone:
+                home = self._new_home(serving)
+            chosen = self._choose(home, serving)
+            self._settle(conversation, chosen if home in serving else home)
+        else:
+            chosen = self._least_busy(serving)
         self._in_flight[chosen] += 1
         return chosen
 
@@ -90,17 +96,26 @@ class Router:
     def _serving(self, least_version: int) -> set[int]:
         return {replica for replica in self._open if self._versions[replica] >= least_version}
 
-    def _choose(self, home: int | None, serving: set[int]) -> int:
-        least = min(serving, key=lambda replica: (self._in_flight[replica], self._guests[replica], replica))
+    def _least_busy(self, replicas: set[int]) -> int:
+        return min(replicas, key=lambda replica: (self._in_flight[replica], self._guests[replica], replica))
+
+    def _new_home(self, serving: set[int]) -> int:
+        present = set(self._in_flight) - self._gone
+        if present == serving:
+            return self._least_busy(serving)
+        return min(present, key=lambda replica: (self._guests[replica], replica))
+
+    def _choose(self, home: int, serving: set[int]) -> int:
+        least = self._least_busy(serving)
         if home in serving and self._in_flight[home] <= 2 * self._in_flight[least] + SLACK:
             return home
         return least
 
-    def _settle(self, conversation: str, home: int | None, chosen: int) -> None:
-        if home is not None:
-            self._guests[home] -= 1
-        self._guests[chosen] += 1
-        self._homes[conversation] = chosen
+    def _settle(self, conversation: str, home: int) -> None:
+        if conversation in self._homes:
+            self._guests[self._homes[conversation]] -= 1
+        self._guests[home] += 1
+        self._homes[conversation] = home
         self._homes.move_to_end(conversation)  # the first one is that which was silent the longest
         if len(self._homes) > MOST_HOMES:
             _, forgotten = self._homes.popitem(last=False)

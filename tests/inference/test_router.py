@@ -87,6 +87,24 @@ def test_a_request_that_an_old_version_may_not_answer_goes_to_a_replica_that_has
     assert router.take("a", 1) == home
 
 
+def test_conversations_that_begin_during_a_rolling_update_do_not_all_live_with_the_replica_that_was_updated_first():
+    router = Router(2)
+    router.close(0)
+    router.reopen(0, version=1)
+    assert [router.take(name, least_version=1) for name in "abcd"] == [0, 0, 0, 0]  # nobody else may answer
+    for _ in range(4):
+        router.give_back(0)
+    router.close(1)
+    assert router.take("e", least_version=1) == 0
+    router.give_back(0)
+    router.reopen(1, version=1)
+    homes = []
+    for name in "abcd":
+        homes.append(router.take(name, least_version=1))
+        router.give_back(homes[-1])
+    assert homes == [0, 1, 0, 1]
+
+
 def test_without_replicas_there_is_nobody_to_ask():
     router = Router(1)
     router.remove(0)
