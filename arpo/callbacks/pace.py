@@ -6,6 +6,7 @@ from collections import deque
 from statistics import fmean
 
 import lightning as L
+import psutil
 from typing_extensions import override
 
 from arpo.rollout.hooks import RolloutCallback, runtime_of
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 
 WINDOW = 16
 """Iterations whose times are averaged: an evaluation every ten of them is spread over them."""
+BUSY = ("user", "nice", "system", "irq", "softirq")
+"""The names of the times in which a core works, of those that the system tells."""
 
 
 class Pace(RolloutCallback):
@@ -28,8 +31,9 @@ class Pace(RolloutCallback):
     turns; `bound/…` the least seconds of an iteration that each part of the system allows.
 
     It stands behind weight sync in the list of callbacks, so that an update ends with its sync. What a fleet could
-    answer at most is not known to a run, so the engine is not among its bounds. Where trainer, engine and environments
-    share cores or GPUs, a prediction from times that were measured while they took turns is too good.
+    answer at most is not known to a run, so the engine is not among its bounds. That trainer, engine and environments
+    share the driver's cores is: whatever is busy there counts. That they share a GPU, or another node's cores, is not,
+    and a prediction from times that were measured while they took turns is too good then.
     """
 
     def __init__(self) -> None:
@@ -40,7 +44,9 @@ class Pace(RolloutCallback):
         self._drivers: deque[float] = deque(maxlen=WINDOW)
         self._arrived: float | None = None
         self._synced: float | None = None
-        self._driver_s: float | None = None
+        self._cores: deque[float] = deque(maxlen=WINDOW)
+        self._busy_s: tuple[float, float] | None = None
+        """Processor time so far: of the driver's event loop, and of a mean core of its machine."""
         self._prediction: dict[str, float] = {}
 
     @override
@@ -60,10 +66,11 @@ class Pace(RolloutCallback):
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
         self._groups.append(_episodes(batch))
-        driver_s = runtime_of(trainer).run(_thread_s())
-        if self._driver_s is not None:
-            self._drivers.append(driver_s - self._driver_s)
-        self._driver_s = driver_s
+        busy_s = runtime_of(trainer).run(_thread_s()), _core_s()
+        if self._busy_s is not None:
+            self._drivers.append(busy_s[0] - self._busy_s[0])
+            self._cores.append(busy_s[1] - self._busy_s[1])
+        self._busy_s = busy_s
         if self._iterations and self._groups[-1]:
             lag = runtime_of(trainer).settings.max_policy_lag
             self._predict(self._work(batch, runtime_of(trainer).pool.size), lag)
@@ -110,6 +117,7 @@ class Pace(RolloutCallback):
             rest_s=fmean(self._rests),
             reset_s=batch.metrics["env/reset_s"] / resets if resets else 0.0,
             driver_s=fmean(self._drivers),
+            cores_s=fmean(self._cores),
         )
 
 
@@ -125,3 +133,9 @@ def _episodes(batch: RolloutBatch) -> list[list[float]]:
 async def _thread_s() -> float:
     """Return the processor time of the thread that runs this: the event loop of engine and environments."""
     return time.thread_time()
+
+
+def _core_s() -> float:
+    """Return the processor time of this machine since it started, over its cores."""
+    times = psutil.cpu_times()._asdict()
+    return float(sum(times.get(name, 0.0) for name in BUSY)) / psutil.cpu_count()

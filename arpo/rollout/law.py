@@ -1,9 +1,9 @@
 """The law of decoupling: from measured times, how long an iteration takes and which part of the system sets it.
 
 Two answers, both in seconds an iteration. `bounds` is arithmetic: no schedule is faster than the busiest of
-environments, engine, trainer and driver, nor than the slowest episode within the lag. `iteration_s` plays the measured
-episodes through the rules of the collector (first come first served, at most `lag + 1` iterations admitted and not yet
-learned from), so it knows what they cost together. `docs/decoupling.md` has both beside what was measured.
+environments, engine, trainer, driver and cores, nor than the slowest episode within the lag. `iteration_s` plays the
+measured episodes through the rules of the collector (first come first served, at most `lag + 1` iterations admitted
+and not yet learned from), so it knows what they cost together. `docs/decoupling.md` has both beside what was measured.
 """
 
 import heapq
@@ -39,12 +39,15 @@ class Work:
     """The time that the engine would take for an iteration if it were always full; 0 where that is not known."""
     driver_s: float = 0.0
     """Processor time of the driver's event loop for an iteration."""
+    cores_s: float = 0.0
+    """The time that all cores of the driver's machine take for what is done there in an iteration, were they never
+    idle. Trainer, engine and environments that share them cannot go on side by side."""
 
     def __post_init__(self) -> None:
         check_at_least(1, groups=len(self.groups), groups_per_iteration=self.groups_per_iteration)
         check_at_least(1, environments=self.environments)
         check_at_least(0, update_s=self.update_s, rest_s=self.rest_s, reset_s=self.reset_s)
-        check_at_least(0, engine_s=self.engine_s, driver_s=self.driver_s)
+        check_at_least(0, engine_s=self.engine_s, driver_s=self.driver_s, cores_s=self.cores_s)
 
 
 def episode_s(*, reset_s: float, steps: float, step_s: float, generate_s: float, evaluate_s: float = 0.0) -> float:
@@ -59,9 +62,9 @@ def episode_s(*, reset_s: float, steps: float, step_s: float, generate_s: float,
 def bounds(work: Work, lag: int) -> dict[str, float]:
     """Return the least seconds of an iteration that each part of the system allows, by its name; the largest binds.
 
-    `environments`: the seconds of all its episodes over the number of environments. `engine`, `trainer` and `driver`:
-    what each needs for it. `lag`: an episode that asks version v for its first response is learned from in the update
-    v + `lag` at the latest, so `lag + 1` iterations hold an update and the slowest of their episodes:
+    `environments`: the seconds of all its episodes over the number of environments. `engine`, `trainer`, `driver` and
+    `cores`: what each needs for it. `lag`: an episode that asks version v for its first response is learned from in
+    the update v + `lag` at the latest, so `lag + 1` iterations hold an update and the slowest of their episodes:
     (E[max] + update) / (lag + 1), less the reset that goes on during the update. With lag 0 that is taking turns.
     """
     count, longest = work.groups_per_iteration, [max(group) for group in work.groups]
@@ -71,6 +74,7 @@ def bounds(work: Work, lag: int) -> dict[str, float]:
         "engine": work.engine_s,
         "trainer": work.update_s + work.rest_s,
         "driver": work.driver_s,
+        "cores": work.cores_s,
         "lag": (turn - min(work.reset_s, work.update_s)) / (lag + 1) if lag else turn + work.rest_s,
     }
 
@@ -85,7 +89,7 @@ def iteration_s(work: Work, lag: int) -> float:
     check_at_least(0, lag=lag)
     played = _Play(work, lag)
     ends = [played.update() for _ in range(ITERATIONS + 2 * lag + 1)]
-    return max((ends[-1] - ends[2 * lag]) / ITERATIONS, work.engine_s, work.driver_s)
+    return max((ends[-1] - ends[2 * lag]) / ITERATIONS, work.engine_s, work.driver_s, work.cores_s)
 
 
 def speedup(work: Work, lag: int) -> float:

@@ -27,8 +27,14 @@ class Run:
 
     def __init__(self, monkeypatch, *, lag=0):
         self.now = 0.0
+        self.cores_s = 0.0
         self.logged = []
         monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: 0.0))
+        times = SimpleNamespace(
+            _asdict=lambda: {"user": self.cores_s, "system": self.cores_s, "idle": 1000 * self.now}
+        )
+        two_cores = SimpleNamespace(cpu_times=lambda: times, cpu_count=lambda: 2)
+        monkeypatch.setattr(pace, "psutil", two_cores)
         settings = SimpleNamespace(max_policy_lag=lag)
         runtime = SimpleNamespace(settings=settings, pool=SimpleNamespace(size=2), run=asyncio.run)
         self.trainer = SimpleNamespace(datamodule=SimpleNamespace(runtime=runtime))
@@ -65,6 +71,7 @@ def test_a_run_that_takes_turns_says_what_a_lag_of_one_would_bring(monkeypatch):
             "bound/environments": 10,
             "bound/trainer": 15,
             "bound/driver": 0,
+            "bound/cores": 0,
             "bound/lag": 25,
         }
     )
@@ -85,6 +92,15 @@ def test_where_the_update_is_the_bound_the_prediction_is_one(monkeypatch):
     run.iterate(wait_s=10, update_s=10_000)
     logged = run.iterate(wait_s=0, update_s=10_000)
     assert logged["rollout/predicted_speedup"] == pytest.approx(1.001)
+
+
+def test_where_rollout_and_update_want_the_same_cores_the_prediction_is_one(monkeypatch):
+    run = Run(monkeypatch)
+    run.iterate(wait_s=10, update_s=10)
+    run.cores_s = 19.0  # of each kind: 38 s on two cores
+    logged = run.iterate(wait_s=10, update_s=10)
+    assert logged["bound/cores"] == 19
+    assert logged["rollout/predicted_speedup"] == pytest.approx(20 / 19)
 
 
 def test_an_episode_of_the_replay_buffer_was_played_at_another_time(monkeypatch):

@@ -33,7 +33,7 @@ def test_nothing_is_gained_where_turns_leave_the_environments_no_time_either():
     # Two environments play 20 groups of two, ten seconds each: 200 s of rollout beside an update of 1 s.
     busy = work(groups_per_iteration=20, update_s=1.0)
     assert (iteration_s(busy, 0), iteration_s(busy, 1)) == (201, pytest.approx(200))
-    assert bounds(busy, 1) == {"environments": 200, "engine": 0, "trainer": 1, "driver": 0, "lag": 5.5}
+    assert bounds(busy, 1) == {"environments": 200, "engine": 0, "trainer": 1, "driver": 0, "cores": 0, "lag": 5.5}
 
 
 def test_the_slowest_episode_has_to_fit_into_the_lag():
@@ -57,7 +57,12 @@ def test_evaluation_holds_up_the_trainer_and_not_the_rollouts():
     assert iteration_s(evaluated, 1) == pytest.approx(50)  # (90 + 10) / 2, above the trainer's 40
 
 
-@pytest.mark.parametrize("part", ["engine", "driver"])
+def test_nothing_is_gained_where_rollout_and_update_want_the_same_cores():
+    # 10 s of rollout, 10 s of update, and the cores are busy for 19 of the 20: 20 / 19.
+    assert speedup(work(cores_s=19.0), 1) == pytest.approx(20 / 19)
+
+
+@pytest.mark.parametrize("part", ["engine", "driver", "cores"])
 def test_no_lag_is_faster_than_engine_and_driver(part):
     limited = work(**{f"{part}_s": 35.0})
     assert iteration_s(limited, 4) == 35
