@@ -1,20 +1,20 @@
 """MiniWoB++ as a desktop: real web pages in headless Chromium.
 
-An environment keeps its last pages open and restarts them with the next seed, which is several times cheaper than
-loading: give it as many `tabs` as there are pages, or prefer one whose last task had the same `task.domain`.
+Pages stay loaded and are restarted with the next seed, which is several times cheaper than loading. The environments
+of a process share them.
 """
 
 import json
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
-from arpo.envs.miniwob.chromium import ChromiumError, find_chromium
+from arpo.envs.miniwob.chromium import find_chromium
 from arpo.envs.miniwob.tab import Geometry, Tab
+from arpo.envs.miniwob.tabs import loaded_tabs
 from arpo.envs.miniwob.tasks import known_pages, pages_directory
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError, check_at_least, check_positive, env_boundary
@@ -27,30 +27,11 @@ STEP_MS = 500
 WAIT_MS = 1000
 SUCCESS = 0.99
 """Raw reward from which a task counts as solved; many pages give fractions for half a solution."""
-RELOADED_PAGES = frozenset(
-    [
-        "book-flight",
-        "book-flight-nodelay",
-        "choose-date",
-        "choose-date-easy",
-        "choose-date-medium",
-        "hot-cold",
-        "scroll-text",
-        "scroll-text-2",
-        "use-colorwheel",
-        "use-colorwheel-2",
-    ]
-)
-"""Pages that carry traces of an episode into the next one: loaded anew for every episode."""
-
 
 FIRST_SCREENS: OrderedDict[str, bytes] = OrderedDict()
 """First screenshots of this process by page, seed and geometry, the longest unused first: a page is a function of its
 seed, so the members of a group start from the same pixels. Each operation on it is atomic: threads need no lock."""
 MAX_FIRST_SCREENS = 1024
-
-LOADS = threading.BoundedSemaphore(4)
-"""Pages of this process that load at the same time: a browser that loads sixty at once finishes none in time."""
 
 
 class MiniWobEnv:
@@ -62,7 +43,7 @@ class MiniWobEnv:
         scale: Screen pixels per page pixel.
         executable: Chromium; by default `ARPO_CHROMIUM` or the first one in PATH.
         renderers: Renderer processes that the tabs of this process share.
-        tabs: Pages that stay loaded: restarting a loaded page costs an eighth of loading it, a tab some 10 MB.
+        tabs: Pages that stay loaded for each environment of this process, for all of them: a tab takes some 10 MB.
         reset_timeout_s: How long a page may take to load and start.
         step_timeout_s: How long an action and its screenshot may take.
 
@@ -90,11 +71,14 @@ class MiniWobEnv:
         self._geometry = Geometry((screen[0], screen[1]), (viewport[0], viewport[1]), scale)
         self._executable = find_chromium(executable)
         pages_directory()
-        self._renderers = renderers
         self._reset_timeout_s = reset_timeout_s
         self._step_timeout_s = step_timeout_s
-        self._tabs: OrderedDict[str, Tab] = OrderedDict()  # by page, the longest unused first
-        self._max_tabs = tabs
+        self._tabs = loaded_tabs(self._executable, self._geometry, renderers)
+        self._tabs.join(tabs)
+        self._share = tabs
+        self._tab: Tab | None = None
+        self._sound = False
+        """Whether the last call on the tab came to its end."""
         self._episode: tuple[Tab, Observation] | None = None  # with what is to be seen now
         self._done, self.raw_reward = False, 0.0
         self._closed = False
@@ -114,9 +98,9 @@ class MiniWobEnv:
         page, seed = _page_and_seed(task)
         if self._closed:
             raise EnvError("reset", "the environment is closed")
-        self._episode = None
+        self._let_go()
         with env_boundary("reset", task.id):
-            tab = self._tab_for(page)
+            tab = self._tab = self._tabs.take(page, self._reset_timeout_s)
             deadline = time.monotonic() + self._reset_timeout_s
             tab.dispatch(tab.devices.release(*self._parking_place()), deadline)
             instruction = tab.evaluate(f"arpo.start({json.dumps(seed)})", deadline)
@@ -125,7 +109,7 @@ class MiniWobEnv:
             FIRST_SCREENS[key] = png
             if len(FIRST_SCREENS) > MAX_FIRST_SCREENS:
                 FIRST_SCREENS.popitem(last=False)
-        self._done, self.raw_reward = False, 0.0
+        self._done, self.raw_reward, self._sound = False, 0.0, True
         first = Observation(png, *self._geometry.screen, str(instruction))
         self._episode = tab, first
         return first
@@ -140,6 +124,7 @@ class MiniWobEnv:
         if self._done:
             raise EnvError("step", "the episode has ended")
         deadline = time.monotonic() + self._step_timeout_s
+        self._sound = False
         with env_boundary("step", f"{tab.page}: {action}"):
             placed = self._geometry.to_page(action)
             if placed is not None:
@@ -148,7 +133,7 @@ class MiniWobEnv:
             self._done, self.raw_reward = tab.evaluate(f"arpo.advance({passing})", deadline)
             if not self._done:
                 shown = Observation(tab.screenshot(deadline), *self._geometry.screen)
-        self._episode = tab, shown
+        self._episode, self._sound = (tab, shown), True
         return StepResult(shown, terminated=self._done)
 
     def evaluate(self) -> float:
@@ -194,38 +179,21 @@ class MiniWobEnv:
             return tab.evaluate(expression, time.monotonic() + self._step_timeout_s)
 
     def close(self) -> None:
-        """Close the tabs; idempotent."""
-        self._closed = True
-        self._episode = None
-        self._close_tabs()
+        """Close the tab; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._sound = False  # nobody waits for it
+            self._let_go()
+            self._tabs.leave(self._share)
 
-    def _tab_for(self, page: str) -> Tab:
-        """Return a tab that shows the page: the one that did, else a new one, else the oldest."""
-        if any(not tab.browser.alive for tab in self._tabs.values()):  # they share a browser, and it is gone
-            self._close_tabs()
-        if page in self._tabs and page not in RELOADED_PAGES:
-            self._tabs.move_to_end(page)
-            return self._tabs[page]
-        with LOADS:
-            deadline = time.monotonic() + self._reset_timeout_s
-            tab = self._tabs[page] = self._vacant_tab(page, deadline)
-            try:
-                tab.load(page, deadline)
-            except (EnvError, ChromiumError):
-                self._close_tabs()  # half a page must not be taken for one
-                raise
-        return tab
-
-    def _vacant_tab(self, page: str, deadline: float) -> Tab:
-        if page in self._tabs:
-            return self._tabs.pop(page)
-        if len(self._tabs) >= self._max_tabs:
-            return self._tabs.popitem(last=False)[1]
-        return Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline)
-
-    def _close_tabs(self) -> None:
-        while self._tabs:
-            self._tabs.popitem()[1].close()
+    def _let_go(self) -> None:
+        """End the episode: its tab is for others, or is closed where nobody knows what it shows."""
+        tab, self._tab, self._episode = self._tab, None, None
+        if tab is not None and self._sound:
+            self._tabs.give(tab)
+        elif tab is not None:
+            self._tabs.close(tab)
+        self._sound = False
 
     def _running(self, kind: str) -> tuple[Tab, Observation]:
         if self._episode is None:

@@ -1,0 +1,130 @@
+"""The tabs of this process: a page that one environment has loaded serves the next one that wants it."""
+
+import threading
+import time
+from functools import cache
+
+from arpo.envs.miniwob.chromium import ChromiumError
+from arpo.envs.miniwob.tab import Geometry, Tab
+from arpo.errors import EnvError
+
+RELOADED_PAGES = frozenset(
+    [
+        "book-flight",
+        "book-flight-nodelay",
+        "choose-date",
+        "choose-date-easy",
+        "choose-date-medium",
+        "hot-cold",
+        "scroll-text",
+        "scroll-text-2",
+        "use-colorwheel",
+        "use-colorwheel-2",
+    ]
+)
+"""Pages that carry traces of an episode into the next one: loaded anew for every episode."""
+
+LOADS = threading.BoundedSemaphore(4)
+"""Pages of this process that load at the same time: a browser that loads sixty at once finishes none in time."""
+
+
+class LoadedTabs:
+    """Tabs with a page in them that no episode uses; environments of one kind share them, each in its own thread.
+
+    Restarting a loaded page costs an eighth of loading it. An environment that kept its own tabs would find the page
+    of its next task in few of them; all environments together have every page open several times.
+
+    Args:
+        executable: Chromium.
+        geometry: Of the tabs.
+        renderers: Renderer processes that the tabs share.
+    """
+
+    def __init__(self, executable: str, geometry: Geometry, renderers: int) -> None:
+        self._executable = executable
+        self._geometry = geometry
+        self._renderers = renderers
+        self._lock = threading.Lock()
+        self._idle: list[Tab] = []  # the longest unused first
+        self._open = 0
+        self._room = 0
+
+    def join(self, tabs: int) -> None:
+        """Make room for so many more tabs, those in use included."""
+        with self._lock:
+            self._room += tabs
+
+    def leave(self, tabs: int) -> None:
+        """Take that room back, and close what is too many."""
+        with self._lock:
+            self._room -= tabs
+            surplus = [self._idle.pop(0) for _ in range(min(len(self._idle), self._open - self._room))]
+        for tab in surplus:
+            self.close(tab)
+
+    def take(self, page: str, timeout_s: float) -> Tab:
+        """Return a tab that shows the page: one where it is loaded, else a new one, else the longest unused.
+
+        Args:
+            page: The page.
+            timeout_s: For loading it; waiting for a turn to load comes on top.
+
+        Raises:
+            EnvError: If the page or the browser failed.
+            ChromiumError: If the page did not load.
+        """
+        self._close_dead()
+        tab = self._loaded(page)
+        if tab is not None and page not in RELOADED_PAGES:
+            return tab
+        with LOADS:
+            deadline = time.monotonic() + timeout_s
+            tab = tab or self._vacant() or self._new(deadline)
+            try:
+                tab.load(page, deadline)
+            except (EnvError, ChromiumError):
+                self.close(tab)  # half a page must not be taken for one
+                raise
+        return tab
+
+    def give(self, tab: Tab) -> None:
+        """Take back a tab whose page is as it should be."""
+        with self._lock:
+            self._idle.append(tab)
+
+    def close(self, tab: Tab) -> None:
+        """Close a tab that was taken."""
+        with self._lock:
+            self._open -= 1
+        tab.close()
+
+    def _loaded(self, page: str) -> Tab | None:
+        with self._lock:
+            found = next((tab for tab in reversed(self._idle) if tab.page == page), None)
+            if found is not None:
+                self._idle.remove(found)
+            return found
+
+    def _vacant(self) -> Tab | None:
+        with self._lock:
+            return self._idle.pop(0) if self._idle and self._open >= self._room else None
+
+    def _new(self, deadline: float) -> Tab:
+        tab = Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline)
+        with self._lock:
+            self._open += 1
+        return tab
+
+    def _close_dead(self) -> None:
+        """Close the tabs of a browser that is gone: those that share the next one must not wait for it."""
+        with self._lock:
+            dead = [tab for tab in self._idle if not tab.browser.alive]
+            self._idle = [tab for tab in self._idle if tab.browser.alive]
+        for tab in dead:
+            self.close(tab)
+
+
+@cache
+def loaded_tabs(executable: str, geometry: Geometry, renderers: int) -> LoadedTabs:
+    """Return the tabs that environments of one kind share in this process."""
+    return LoadedTabs(executable, geometry, renderers)
