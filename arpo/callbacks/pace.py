@@ -138,4 +138,4 @@ async def _thread_s() -> float:
 def _core_s() -> float:
     """Return the processor time of this machine since it started, over its cores."""
     times = psutil.cpu_times()._asdict()
-    return float(sum(times.get(name, 0.0) for name in BUSY)) / psutil.cpu_count()
+    return float(sum(times.get(name, 0.0) for name in BUSY)) / (psutil.cpu_count() or 1)
