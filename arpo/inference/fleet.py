@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -123,22 +124,22 @@ class FleetEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._loop = BackgroundLoop("fleet")
+        self._members: list[Member] = []
+        self._closing = Lock()
         RAY.acquire().result()
-        with ExitStack() as on_failure:
-            on_failure.callback(lambda: RAY.release().result())
-            self._group = reserve(nodes, node_gpus)
-            if self._group is not None:
-                on_failure.callback(remove_placement_group, self._group)
-            self._members: list[Member] = []
+        with ExitStack() as held:
+            held.callback(lambda: RAY.release().result())
+            group = reserve(nodes, node_gpus)
+            if group is not None:
+                held.callback(remove_placement_group, group)
+            held.callback(self._kill)
             for number in range(replicas * nodes):
-                where = placement(self._group, number // replicas, num_gpus)
-                member = Member(number, partial(Replica, threads, where))
-                on_failure.callback(member.replica.kill)
-                self._members.append(member)
+                where = placement(group, number // replicas, num_gpus)
+                self._members.append(Member(number, partial(Replica, threads, where)))
             self._loop.start()
-            on_failure.callback(self._loop.close)
+            held.callback(self._loop.close)
             self._loop.run(self._start())
-            on_failure.pop_all()
+            self._held = held.pop_all()
 
     async def _start(self) -> None:
         await _all(member.replica.start(self._make_engine) for member in self._members)
@@ -186,18 +187,17 @@ class FleetEngine:
         return found
 
     async def close(self) -> None:
-        """See `InferenceEngine.close`."""
-        if not self._loop.running:
-            return
-        try:
-            await self._here(_all(member.close() for member in self._members))
-        finally:
-            await asyncio.to_thread(self._loop.close)
-            for member in self._members:
-                member.replica.kill()
-            if self._group is not None:
-                remove_placement_group(self._group)
-            await asyncio.wrap_future(RAY.release())
+        """See `InferenceEngine.close`; whoever calls it a second time meanwhile waits for the first."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._closing, self._held:  # which is empty the second time
+            if self._loop.running:
+                self._loop.run(_all(member.close() for member in self._members))
+
+    def _kill(self) -> None:
+        for member in self._members:
+            member.replica.kill()
 
     # --- on the fleet's own loop ------------------------------------------------------------------------------------
 

@@ -268,9 +268,8 @@ def test_weights_that_break_off_reach_no_replica_and_a_closed_fleet_answers_noth
         yield from weights(1.0)
         raise RuntimeError("the trainer has no more memory")
 
-    with pytest.raises(WeightSyncError, match="in the middle") as caught:
+    with pytest.raises(WeightSyncError, match=r"in the middle .*: the trainer has no more memory"):
         asyncio.run(fleet.update_weights(broken(), 1))
-    assert "no more memory" in str(caught.value.__cause__)
     assert not events(directory, "loads")
     assert asyncio.run(fleet.replicas[0].generate(ask(1))).policy_version == 0
     with pytest.raises(WeightSyncError, match="in the middle"):  # one that is restarted now would find no weights
