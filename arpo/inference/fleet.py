@@ -132,10 +132,10 @@ class FleetEngine:
             group = reserve(nodes, node_gpus)
             if group is not None:
                 held.callback(remove_placement_group, group)
-            held.callback(self._kill)
             for number in range(replicas * nodes):
                 where = placement(group, number // replicas, num_gpus)
                 self._members.append(Member(number, partial(Replica, threads, where)))
+                held.callback(self._members[-1].kill)
             self._loop.start()
             held.callback(self._loop.close)
             self._loop.run(self._start())
@@ -150,6 +150,11 @@ class FleetEngine:
     def replicas(self) -> Sequence[Replica]:
         """The replicas that are not gone, to ask each of them alone."""
         return [member.replica for member in self._members if not member.gone]
+
+    @property
+    def oldest_version(self) -> int:
+        """See `InferenceEngine.oldest_version`: of `rolling`, it follows when the last replica has an update."""
+        return self._router.oldest
 
     async def generate(self, request: GenerateRequest) -> Response:
         """See `InferenceEngine.generate`; a request that a replica cannot answer any more is asked elsewhere.
@@ -181,10 +186,8 @@ class FleetEngine:
 
     def counters(self) -> dict[str, float]:
         """Return what each replica did, and how many requests were asked again and replicas started again."""
-        found: dict[str, float] = dict(self._counters)
-        for member in self._members:
-            found |= member.figures()
-        return found
+        parts = [dict(self._counters), *(member.figures() for member in self._members)]
+        return {name: value for part in parts for name, value in part.items()}
 
     async def close(self) -> None:
         """See `InferenceEngine.close`; whoever calls it a second time meanwhile waits for the first."""
@@ -194,10 +197,6 @@ class FleetEngine:
         with self._closing, self._held:  # which is empty the second time
             if self._loop.running:
                 self._loop.run(_all(member.close() for member in self._members))
-
-    def _kill(self) -> None:
-        for member in self._members:
-            member.replica.kill()
 
     # --- on the fleet's own loop ------------------------------------------------------------------------------------
 

@@ -119,10 +119,12 @@ def test_the_trainer_goes_on_while_a_replica_drains_and_what_it_changes_reaches_
         assert [pid for _, pid, _ in events(directory, "loads")] == [home]  # the busy one comes last
         mine.fill_(-100.0)  # the next optimizer step
         assert not slow.done()
+        assert fleet.oldest_version == 0
         (directory / "open_7").touch()
         old = await slow
         assert (old.token_ids, old.policy_version) == ((other,), 0)
         await fleet.settle()
+        assert fleet.oldest_version == 1
         return (await fleet.generate(ask(2, conversation="b"))).logprobs
 
     assert asyncio.run(scene()) == (8.0,)  # 4 x 2
