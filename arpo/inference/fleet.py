@@ -186,7 +186,7 @@ class FleetEngine:
 
     def counters(self) -> dict[str, float]:
         """Return what each replica did, and how many requests were asked again and replicas started again."""
-        parts = [dict(self._counters), *(member.figures() for member in self._members)]
+        parts: list[dict[str, float]] = [dict(self._counters), *(member.figures() for member in self._members)]
         return {name: value for part in parts for name, value in part.items()}
 
     async def close(self) -> None:
