@@ -122,6 +122,10 @@ class Engine:
     def replicas(self) -> Sequence["Engine"]:
         return (self,)
 
+    @property
+    def oldest_version(self) -> int:
+        return self._version
+
     def counters(self) -> dict[str, float]:
         self._count(0)
         return {"engine/busy_s": self._busy_s}

@@ -382,6 +382,20 @@ def test_a_pool_that_is_no_list_of_directories_is_refused_by_its_key(experience)
         check_pool(compose("experiment=dart_miniwob", f"experience={experience}"))
 
 
+@pytest.mark.parametrize("trainer", ["ddp", "fsdp"])
+def test_other_ranks_wait_longer_than_rank_0_takes_to_say_who_stands_still(trainer):
+    cfg = compose("experiment=dart_osworld", f"trainer={trainer}")
+    assert build(cfg.trainer.strategy.timeout).total_seconds() > 2 * cfg.rollout.settings.stall_s
+
+
+def test_stored_log_probabilities_are_refused_with_a_pool_that_may_have_none():
+    stored = "module.replayed_old_logprobs=stored"
+    with pytest.raises(ConfigError, match=r"stored wants .* take module.replayed_old_logprobs=recompute, or exp"):
+        check_pool(compose("experiment=dart_miniwob", stored, "resume=auto"))
+    check_pool(compose("experiment=dart_miniwob", stored, "experience=[]"))
+    check_pool(compose("experiment=dart_miniwob", stored, "replay=on"))
+
+
 def test_a_run_that_goes_on_needs_the_directories_of_its_pool_no_more(tmp_path):
     (tmp_path / "config.json").touch()
     gone = ["experiment=dart_miniwob", "experience=[gone]", f"paths.checkpoints={tmp_path}/checkpoints"]

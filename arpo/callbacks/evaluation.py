@@ -13,7 +13,7 @@ from arpo.errors import ConfigError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.host.files import write_atomically
-from arpo.rollout.hooks import runtime_of
+from arpo.rollout.hooks import on_rank_zero, runtime_of
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,9 @@ class Evaluation(L.Callback):
         return iteration == last or bool(self.every_n_iterations and iteration % self.every_n_iterations == 0)
 
     def _evaluate(self, trainer: L.Trainer, iteration: int) -> dict[str, float]:
-        if not trainer.is_global_zero:
-            return {}
+        return on_rank_zero(trainer, lambda: self._results(trainer, iteration), elsewhere={})
+
+    def _results(self, trainer: L.Trainer, iteration: int) -> dict[str, float]:
         started = time.monotonic()
         metrics: dict[str, float] = {}
         results = {}

@@ -2,19 +2,22 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 import lightning as L
 import torch
+from torch import Tensor
 from typing_extensions import override
 
-from arpo.errors import WeightSyncError, check_at_least, check_positive
+from arpo.errors import ArpoError, check_at_least, check_positive
 from arpo.inference.exam import Exam
 from arpo.inference.probe import Freshness, Watch, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
-from arpo.rollout.hooks import RolloutCallback, runtime_of
+from arpo.rollout.hooks import RolloutCallback, raise_everywhere, runtime_of
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import RolloutBatch, Trajectory
 
 _T = TypeVar("_T")
@@ -118,11 +121,11 @@ class WeightSync(RolloutCallback):
             trainer.strategy.barrier()
         tensors = module.policy.checkpoint_tensors()
         probes = self.probe_every > 0 and module.policy_version % self.probe_every == 0
-        update: Future[None] | None = None
+        update: _Update | None = None
         last, self._exam = self._exam, None
         if trainer.is_global_zero:
             self._exam = self._prepare(trainer, module) if probes else None
-            update = runtime_of(trainer).begin_update(tensors, module.policy_version, self._exam)
+            update = _Update.begin(runtime_of(trainer), tensors, module.policy_version, self._exam)
         else:
             for _ in tensors:
                 pass
@@ -135,13 +138,13 @@ class WeightSync(RolloutCallback):
         tolerance = self.tolerance or TOLERANCES[module.policy.dtype]
         return Exam(requests, tolerance, self._watches, fleet=len(runtime_of(trainer).engine.replicas) > 1)
 
-    def _judge(self, trainer: L.Trainer, module: PolicyModule, update: Future[None] | None) -> Exception | None:
+    def _judge(self, trainer: L.Trainer, module: PolicyModule, update: "_Update | None") -> Exception | None:
         """Have all ranks judge what the first replica answers; return why it does not answer, if it does not."""
         asked: list[Trajectory] = []
         error: Exception | None = None
         if self._exam is not None and update is not None:
             what = f"the trainer waits for the answers to the probe of policy version {module.policy_version}"
-            answered = _outcome(trainer, self._exam.first_answers(update), what)
+            answered = update.outcome(self._exam.first_answers(update.ended), what)
             responses, error = answered
             asked = list(map(probe_trajectory, self._exam.requests, responses or []))
         asked = trainer.strategy.broadcast(asked)
@@ -151,22 +154,52 @@ class WeightSync(RolloutCallback):
         return error
 
     def _finish(
-        self, trainer: L.Trainer, module: PolicyModule, update: Future[None] | None, error: Exception | None
+        self, trainer: L.Trainer, module: PolicyModule, update: "_Update | None", error: Exception | None
     ) -> None:
         """Wait for the engine, and stop every rank if it does not serve the policy."""
         if update is not None and error is None:
             what = f"the trainer waits until the engine serves policy version {module.policy_version}"
-            _, error = _outcome(trainer, update, what)
-        told: str | None = trainer.strategy.broadcast(None if error is None else str(error))
-        if error is not None:
-            raise error
-        if told is not None:
-            raise WeightSyncError(told)
+            _, error = update.outcome(update.ended, what)
+        raise_everywhere(trainer, error)
 
 
-def _outcome(trainer: L.Trainer, future: Future[_T], what: str) -> tuple[_T | None, Exception | None]:
-    """Return what a future of the engine gives, or its error, which every rank is to hear of before it is raised."""
-    try:
-        return runtime_of(trainer).watch(future, lambda: what), None
-    except Exception as error:  # noqa: BLE001 - the caller raises it
-        return None, error
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """An update of the engine, on rank 0; the other ranks gather its weights too, and hear of nothing before."""
+
+    runtime: RolloutRuntime
+    tensors: Iterator[tuple[str, Tensor]]
+    ended: Future[None]
+
+    @classmethod
+    def begin(
+        cls, runtime: RolloutRuntime, tensors: Iterator[tuple[str, Tensor]], version: int, exam: Exam | None
+    ) -> Self:
+        """Begin it; where that is impossible, it has ended in the error."""
+        try:
+            ended = runtime.begin_update(tensors, version, exam)
+        except ArpoError as error:  # the event loop of the rollouts has died
+            ended = Future()
+            ended.set_exception(error)
+        return cls(runtime, tensors, ended)
+
+    def outcome(self, future: Future[_T], what: str) -> tuple[_T | None, Exception | None]:
+        """Return what a future of the engine gives, or its error, which every rank is to hear of before it is raised.
+
+        Raises:
+            Exception: The error, at once, if the gathering itself stands still. No word reaches the others then; they
+                are ended with this process, by whatever started them.
+        """
+        found, error = None, None
+        try:
+            found = self.runtime.watch(future, lambda: what)
+        except Exception as raised:  # noqa: BLE001 - the caller raises it
+            error = raised
+        try:
+            for _ in self.tensors:  # which an engine has not read that failed: the others wait in the middle of them
+                pass
+        except Exception as broken:
+            if error is None:
+                raise
+            raise error from broken
+        return found, error

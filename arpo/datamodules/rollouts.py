@@ -13,6 +13,7 @@ from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.flow.stream import Asked, Course
+from arpo.rollout.hooks import on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskSampler
 from arpo.types import RolloutBatch
@@ -63,12 +64,18 @@ class RolloutDataModule(L.LightningDataModule):
         return self.trainer.global_rank if self.trainer is not None else 0
 
     def next_batch(self) -> RolloutBatch:
-        """Collect the batch of the trainer's current iteration; on other ranks than 0, an empty one."""
+        """Collect the batch of the trainer's current iteration; on other ranks than 0, an empty one.
+
+        Raises:
+            ArpoError: On every rank, if there is none.
+        """
         assert self.trainer is not None
         iteration = self.trainer.current_epoch
         version = PolicyModule.of(self.trainer.lightning_module).policy_version
-        if self._rank != 0:
-            return RolloutBatch(iteration, version, [])
+        none = RolloutBatch(iteration, version, [])
+        return on_rank_zero(self.trainer, lambda: self._collect(iteration, version), elsewhere=none)
+
+    def _collect(self, iteration: int, version: int) -> RolloutBatch:
         if not self._begun:
             self._begin(iteration, version)
         return self.collector.take(iteration, version)

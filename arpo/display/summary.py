@@ -7,8 +7,9 @@ from pathlib import Path
 
 from arpo.display.progress_line import clock
 
-MEASURED = ("rollout", "update", "sync", "env", "generate")
-"""Read from the metrics `time/<name>`, which every iteration logs."""
+MEASURED = ("wait", "update", "sync", "env", "generate")
+"""Read from the metrics `time/<name>`, which every iteration logs. Rollouts may go on during an update; the trainer's
+wait for them does not."""
 
 
 class RunSummary:
@@ -56,13 +57,16 @@ class RunSummary:
         return rows
 
     def _split(self, wall: float) -> str:
-        """Return the share of each part in the time; the rollout is divided by what its episodes waited for."""
-        waited = self._seconds["env"] + self._seconds["generate"]
-        environment = self._seconds["rollout"] * (self._seconds["env"] / waited if waited else 0.0)
+        """Return the share of each part in the trainer's time.
+
+        Its wait for rollouts is divided by what their episodes waited for.
+        """
+        episodes = self._seconds["env"] + self._seconds["generate"]
+        environment = self._seconds["wait"] * (self._seconds["env"] / episodes if episodes else 0.0)
         split = {
             "start": self._seconds["start"],
             "environment": environment,
-            "generation": self._seconds["rollout"] - environment,
+            "generation": self._seconds["wait"] - environment,
             "update": self._seconds["update"],
             "sync": self._seconds["sync"],
             "evaluation": self._seconds["evaluation"],

@@ -144,6 +144,11 @@ class InferenceEngine(Protocol):
         the members of a fleet."""
         ...
 
+    @property
+    def oldest_version(self) -> int:
+        """The oldest policy version that may answer a request which comes now, whatever version it asks for."""
+        ...
+
     def counters(self) -> dict[str, float]:
         """Return what happened since the start, by metric; every value only grows."""
         ...

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -123,22 +124,22 @@ class FleetEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._loop = BackgroundLoop("fleet")
+        self._members: list[Member] = []
+        self._closing = Lock()
         RAY.acquire().result()
-        with ExitStack() as on_failure:
-            on_failure.callback(lambda: RAY.release().result())
-            self._group = reserve(nodes, node_gpus)
-            if self._group is not None:
-                on_failure.callback(remove_placement_group, self._group)
-            self._members: list[Member] = []
+        with ExitStack() as held:
+            held.callback(lambda: RAY.release().result())
+            group = reserve(nodes, node_gpus)
+            if group is not None:
+                held.callback(remove_placement_group, group)
             for number in range(replicas * nodes):
-                where = placement(self._group, number // replicas, num_gpus)
-                member = Member(number, partial(Replica, threads, where))
-                on_failure.callback(member.replica.kill)
-                self._members.append(member)
+                where = placement(group, number // replicas, num_gpus)
+                self._members.append(Member(number, partial(Replica, threads, where)))
+                held.callback(self._members[-1].kill)
             self._loop.start()
-            on_failure.callback(self._loop.close)
+            held.callback(self._loop.close)
             self._loop.run(self._start())
-            on_failure.pop_all()
+            self._held = held.pop_all()
 
     async def _start(self) -> None:
         await _all(member.replica.start(self._make_engine) for member in self._members)
@@ -149,6 +150,11 @@ class FleetEngine:
     def replicas(self) -> Sequence[Replica]:
         """The replicas that are not gone, to ask each of them alone."""
         return [member.replica for member in self._members if not member.gone]
+
+    @property
+    def oldest_version(self) -> int:
+        """See `InferenceEngine.oldest_version`: of `rolling`, it follows when the last replica has an update."""
+        return self._router.oldest
 
     async def generate(self, request: GenerateRequest) -> Response:
         """See `InferenceEngine.generate`; a request that a replica cannot answer any more is asked elsewhere.
@@ -180,24 +186,17 @@ class FleetEngine:
 
     def counters(self) -> dict[str, float]:
         """Return what each replica did, and how many requests were asked again and replicas started again."""
-        found: dict[str, float] = dict(self._counters)
-        for member in self._members:
-            found |= member.figures()
-        return found
+        parts: list[dict[str, float]] = [dict(self._counters), *(member.figures() for member in self._members)]
+        return {name: value for part in parts for name, value in part.items()}
 
     async def close(self) -> None:
-        """See `InferenceEngine.close`."""
-        if not self._loop.running:
-            return
-        try:
-            await self._here(_all(member.close() for member in self._members))
-        finally:
-            await asyncio.to_thread(self._loop.close)
-            for member in self._members:
-                member.replica.kill()
-            if self._group is not None:
-                remove_placement_group(self._group)
-            await asyncio.wrap_future(RAY.release())
+        """See `InferenceEngine.close`; whoever calls it a second time meanwhile waits for the first."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._closing, self._held:  # which is empty the second time
+            if self._loop.running:
+                self._loop.run(_all(member.close() for member in self._members))
 
     # --- on the fleet's own loop ------------------------------------------------------------------------------------
 

@@ -110,12 +110,16 @@ class Member:
         """
         return await self._watched(self.replica.generate(request))
 
+    def kill(self) -> None:
+        """End the replica that is there now."""
+        self.replica.kill()
+
     def lose(self) -> None:
         """End the replica, and call back what it was asked."""
         self.gone = True
         self.failures += 1
         self.call_back()
-        self.replica.kill()
+        self.kill()
         self._figures_before.update(self._figures)
         self._figures = {}
 

@@ -98,6 +98,11 @@ class PumpedEngine(ABC):
         """The engine itself."""
         return (self,)
 
+    @property
+    def oldest_version(self) -> int:
+        """The one version that there is."""
+        return self._version
+
     def counters(self) -> dict[str, float]:
         """Return steps and loaded tensors together, seconds that requests waited, and what the engine counts."""
         return {f"engine/{name}": float(value) for name, value in tuple(self._counts.items())}

@@ -59,7 +59,7 @@ class Snapshot:
         """Write tensors into the object store, a bucket at a time; in order, in the caller's thread.
 
         Raises:
-            WeightSyncError: If the tensors break off.
+            WeightSyncError: If the tensors break off, or the store has no room for them.
         """
         shapes: dict[str, tuple[int, ...]] = {}
         buckets: list[Any] = []
@@ -75,10 +75,13 @@ class Snapshot:
                 if size >= BUCKET_BYTES:
                     buckets.append(_put(bucket))
                     size = 0
+            if bucket:
+                buckets.append(_put(bucket))
         except Exception as error:
-            raise WeightSyncError("the trainer stopped in the middle of sending its weights") from error
-        if bucket:
-            buckets.append(_put(bucket))
+            buckets.clear()  # the error, which may be kept, keeps whatever stands here
+            raise WeightSyncError(
+                f"the weights broke off in the middle of their way into Ray's object store: {error}"
+            ) from error
         return cls(version, shapes, tuple(buckets))
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:

@@ -45,6 +45,12 @@ class Router:
         """The replicas that take requests."""
         return sorted(self._open)
 
+    @property
+    def oldest(self) -> int:
+        """The oldest version that a replica has which is there; the newest ever, where none is."""
+        present = self._versions.keys() - self._gone
+        return min((self._versions[replica] for replica in present), default=max(self._versions.values()))
+
     def serves(self, least_version: int) -> bool:
         """Return whether a replica takes requests that this policy version or a later one has to answer."""
         return bool(self._serving(least_version))

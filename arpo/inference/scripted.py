@@ -105,6 +105,11 @@ class ScriptedEngine:
         """The engine itself."""
         return (self,)
 
+    @property
+    def oldest_version(self) -> int:
+        """The one version that there is."""
+        return self.policy_version
+
     def counters(self) -> dict[str, float]:
         """See `InferenceEngine.counters`."""
         return {}

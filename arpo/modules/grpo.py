@@ -28,6 +28,7 @@ from arpo.modules.minibatch import (
     scatter,
     split,
     without_flat_groups,
+    without_untrained,
     without_zero_advantage,
 )
 from arpo.modules.objective import Objective
@@ -162,17 +163,20 @@ class GRPOModule(PolicyModule):
 
         No update comes before the first minibatch: its old log-probabilities are those of its own forward, None here.
         A selection by entropy cannot wait for that forward, as a group may be spread over micro-batches and ranks.
+        Where every step is a sequence, those that are not selected are not computed again.
         """
         keep_fraction = self.objective.high_entropy_steps
         known = Before()
         later = [self.old_logprobs(minibatch, work, known) for minibatch in minibatches[1:]]
         if keep_fraction is None:
             return list(zip(minibatches, [None, *later], strict=False))
-        first = [self.old_logprobs(minibatch, work, known) for minibatch in minibatches[:1]]
+        for minibatch in minibatches[:1]:
+            self.old_logprobs(minibatch, work, known)
         chosen = [select_steps(each, known.entropies, keep_fraction=keep_fraction) for each in minibatches]
         for sample in (sample for minibatch in chosen for sample in minibatch.samples if not sample.filler):
             work.averages.mean("policy/trained_steps", fmean(sample.trained or ()), len(sample.trained or ()))
-        return list(zip(chosen, first + later, strict=True))
+        trained = [without_untrained(minibatch) for minibatch in chosen]
+        return [(minibatch, [known.logprobs[sample.tokens] for sample in minibatch.samples]) for minibatch in trained]
 
     @torch.no_grad()
     def old_logprobs(self, minibatch: Minibatch, work: UpdateMeter, known: Before) -> list[Tensor]:

@@ -90,6 +90,15 @@ def without_flat_groups(minibatch: Minibatch) -> Minibatch:
     return replace(minibatch, samples=tuple(sample for sample in minibatch.samples if sample.group in steep))
 
 
+def without_untrained(minibatch: Minibatch) -> Minibatch:
+    """Leave out the samples of which no step is trained; the denominators keep counting them.
+
+    Of a rank that would keep none, one becomes a filler.
+    """
+    kept = tuple(sample for sample in minibatch.samples if sample.trained is None or any(sample.trained))
+    return replace(minibatch, samples=kept or _filler(minibatch))
+
+
 def shares(minibatch: Minibatch, ranks: int) -> list[Minibatch]:
     """Deal the samples out to ranks, balanced by cost (longest first, to the lightest rank).
 
@@ -103,8 +112,13 @@ def shares(minibatch: Minibatch, ranks: int) -> list[Minibatch]:
         lightest = loads.index(min(loads))
         dealt[lightest].append(sample)
         loads[lightest] += sample.cost
-    filler = replace(min(minibatch.samples, key=lambda sample: sample.length), filler=True)
-    return [replace(minibatch, samples=tuple(samples or [filler])) for samples in dealt]
+    return [replace(minibatch, samples=tuple(samples) or _filler(minibatch)) for samples in dealt]
+
+
+def _filler(minibatch: Minibatch) -> tuple[Sample, ...]:
+    """Return the shortest sample as a filler; none of an empty minibatch."""
+    shortest = sorted(minibatch.samples, key=lambda sample: sample.length)[:1]
+    return tuple(replace(sample, filler=True) for sample in shortest)
 
 
 def scatter(minibatches: Sequence[Minibatch] | None) -> list[Minibatch]:

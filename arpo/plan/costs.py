@@ -59,8 +59,8 @@ class Work:
     """Whether a reference policy is asked too."""
     environments: int
     """Episodes that run at once."""
-    selects: bool = False
-    """Whether steps are chosen by entropy, before which no minibatch is updated."""
+    kept_steps: float | None = None
+    """Share of the steps that are trained, where they are chosen by entropy; no minibatch is updated before."""
     fleet: bool = False
     """Whether engines read weights from Ray's object store."""
 
@@ -111,9 +111,11 @@ def update_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, wo
     """
     flops = forward_flops(shape, weights, longest)
     steps = work.minibatches * work.epochs
-    before = 1.0 if work.selects else (steps - 1) / steps  # old log-probabilities; the first step needs none itself
-    forwards = 1 + before + (1 if work.reference else 0)
-    return work.epochs * (forwards * flops.forward + backward_flops(flops, weights))
+    # Old log-probabilities, of which the first step needs none itself.
+    before = (steps - 1) / steps if work.kept_steps is None else 1.0
+    trained = 1.0 if work.kept_steps is None or longest.image_window is None else work.kept_steps
+    step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, weights)
+    return work.epochs * (before * flops.forward + trained * step)
 
 
 def update_seconds(flops: float, longest: Longest, work: Work, layout: Layout, gpu: Gpu, mfu: float) -> float:

@@ -73,6 +73,7 @@ class RolloutCollector:
         """
         asked_at = time.monotonic()
         taken = self._wait(iteration, policy_version)
+        waited_s = time.monotonic() - asked_at
         self.runtime.run(self._accept(taken))
         meter = together([group.meter for group in taken])
         requests = [group.asked.request for group in taken]
@@ -92,7 +93,7 @@ class RolloutCollector:
         began, ended = max(meter.started, self._window.at), max(meter.ended or asked_at, asked_at)
         metrics = rollout_metrics(collected, meter, policy_version=policy_version, elapsed_s=ended - began)
         metrics |= window.since(self._window, environments=self.runtime.pool.size)
-        metrics |= self._queues()
+        metrics |= self._queues() | {"time/wait": waited_s}
         self._window = window
         return RolloutBatch(iteration, policy_version, collected.groups, metrics, collected.leftovers)
 

@@ -1,14 +1,17 @@
-"""Additions to Lightning's callbacks: one hook, and the way from a trainer to its rollouts."""
+"""Additions to Lightning's callbacks: one hook, and the way from a trainer to its rollouts and to other ranks."""
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from lightning import Callback, LightningModule, Trainer
 
-from arpo.errors import ConfigError
+from arpo.errors import ArpoError, ConfigError
 from arpo.types import RolloutBatch
 
 if TYPE_CHECKING:  # it brings engines and environments along, which a module that learns has no use for
     from arpo.rollout.runtime import RolloutRuntime
+
+_T = TypeVar("_T")
 
 
 class RolloutCallback(Callback):
@@ -44,3 +47,39 @@ def runtime_of(trainer: Trainer) -> "RolloutRuntime":
             "out, or train on rollouts"
         )
     return datamodule.runtime
+
+
+def raise_everywhere(trainer: Trainer, error: Exception | None) -> None:
+    """Raise what went wrong on global rank 0, if anything did, on every rank; all of them must call this.
+
+    Without it the others would wait for rank 0 in their next collective call, as long as that may take.
+
+    Args:
+        trainer: Of this rank.
+        error: Of rank 0; None on the others.
+
+    Raises:
+        Exception: The error itself, on rank 0.
+        ArpoError: With its words, on the others.
+    """
+    told: str | None = trainer.strategy.broadcast(None if error is None else str(error))
+    if error is not None:
+        raise error
+    if told is not None:
+        raise ArpoError(told)
+
+
+def on_rank_zero(trainer: Trainer, work: Callable[[], _T], elsewhere: _T) -> _T:
+    """Return what some work gives on global rank 0, and on other ranks `elsewhere`; all of them must call this.
+
+    Raises:
+        ArpoError: On every rank, if the work fails (`raise_everywhere`).
+    """
+    found, error = elsewhere, None
+    if trainer.is_global_zero:
+        try:
+            found = work()
+        except Exception as raised:  # noqa: BLE001 - raised below, on every rank
+            error = raised
+    raise_everywhere(trainer, error)
+    return found

@@ -178,9 +178,7 @@ class RolloutRuntime:
             await self.engine.update_weights(tensors, version, examine)
         finally:
             activity.updates -= 1
-        # Of a fleet, other replicas may still have what they had before, until the next update begins.
-        oldest = version if len(self.engine.replicas) == 1 else self.served.newest
-        self.served = Served(oldest, version)
+        self.served = Served(self.engine.oldest_version, version)
         activity.beat()
         self.changed.notify()
 

@@ -158,15 +158,22 @@ def check_pool(cfg: DictConfig) -> None:
     A run that goes on has copies of them in its own folder.
 
     Raises:
-        ConfigError: With the directory that is empty.
+        ConfigError: With the directory that is empty, or if the update wants log-probabilities that they lack.
     """
     if not isinstance(cfg.experience, ListConfig | list):  # a resolver gives a plain one
         raise ConfigError(f"experience={cfg.experience} must be directories in brackets: experience=[DIR], or []")
+    pool = OmegaConf.select(cfg, "replay.pool") is not None
+    if pool and cfg.experience and OmegaConf.select(cfg, "module.replayed_old_logprobs") == "stored":
+        raise ConfigError(
+            "module.replayed_old_logprobs=stored wants the log-probabilities with which a replayed trajectory was "
+            "sampled, and those in experience may have none, such as a script's: take "
+            "module.replayed_old_logprobs=recompute, or experience=[]"
+        )
     if cfg.resume is not None and any(Path(cfg.paths.checkpoints).glob("iteration_*")):
         return
     own = demonstrations_of(cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     to_come = [] if (Path(str(cfg.model.path)) / "config.json").exists() else own
-    for directory in cfg.experience if OmegaConf.select(cfg, "replay.pool") is not None else ():
+    for directory in cfg.experience if pool else ():
         if directory in to_come or any(Path(str(directory)).glob("*/iteration_*.jsonl")):
             continue
         raise ConfigError(

@@ -118,7 +118,7 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         iterations=cfg.iterations,
         reference=cfg.module.objective.kl_coefficient > 0,
         environments=cfg.env.size,
-        selects=cfg.module.objective.high_entropy_steps is not None,
+        kept_steps=cfg.module.objective.high_entropy_steps,
         fleet="make_engine" in cfg.engine,
     )
     flops = update_flops(shape, weights, longest, work)

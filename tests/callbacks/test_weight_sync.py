@@ -80,6 +80,10 @@ class Fleet:
     async def examined(number, examine, _, engine):
         await examine(number, engine)
 
+    @property
+    def oldest_version(self):
+        return min(engine.oldest_version for engine in self.replicas)
+
     def counters(self):
         return {"engine/replica_0/requests": float(len(self.replicas[0].requests))}
 

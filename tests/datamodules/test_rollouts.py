@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from arpo.datamodules.rollouts import RolloutDataModule, RolloutDataset
 from arpo.envs.fake import fake_tasks
@@ -80,6 +81,8 @@ def on_its_own(data, *, iteration=0, rank=0, iterations=10):
         current_epoch=iteration,
         max_epochs=iterations,
         global_rank=rank,
+        is_global_zero=rank == 0,
+        strategy=SingleDeviceStrategy("cpu"),
         lightning_module=module,
     )
     data.setup("fit")

@@ -10,12 +10,12 @@ def test_the_card_tells_last_and_best_success_and_divides_the_rollout(tmp_path: 
     summary = RunSummary(tmp_path)
     for iteration, success in enumerate((0.2, 0.9, 0.6), start=1):
         summary.add(
-            iteration, {"rollout/success_rate": success, "time/rollout": 4.0, "time/env": 30, "time/generate": 10}
+            iteration, {"rollout/success_rate": success, "time/wait": 4.0, "time/env": 30, "time/generate": 10}
         )
     summary._started = time.monotonic() - 20  # the run took 20 s
     rows = dict(summary.rows())
     assert rows["rollout/success_rate"] == "60.0 % at the end, best 90.0 % (iteration 2)"
-    # 12 of 20 s in rollouts: 3/4 of them waiting for the environment, 1/4 for the engine
+    # 12 of 20 s in waits for rollouts: 3/4 of them waiting for the environment, 1/4 for the engine
     assert "environment 45 %, generation 15 %, update 0 %" in rows["wall time"]
     assert rows["results"] == str(tmp_path)
 
@@ -28,6 +28,16 @@ def test_the_card_counts_the_start_and_the_evaluations(tmp_path: Path) -> None:
     summary._started -= 70  # 100 s in all, of which 5 s are in none of these
     assert dict(summary.rows())["wall time"] == (
         "1:40, of which start 30 %, environment 0 %, generation 0 %, update 40 %, sync 10 %, evaluation 15 %, rest 5 %"
+    )
+
+
+def test_the_shares_of_a_run_whose_rollouts_go_on_meanwhile_are_those_of_the_trainer_s_time(tmp_path: Path) -> None:
+    summary = RunSummary(tmp_path, started=time.monotonic() - 100)
+    # Rollouts took all of the 100 s; the trainer stood still for 20 of them, and learned in the other 80.
+    times = {"time/rollout": 100.0, "time/wait": 20.0, "time/update": 70.0, "time/sync": 10.0}
+    summary.add(1, times | {"time/env": 300.0, "time/generate": 100.0})
+    assert dict(summary.rows())["wall time"] == (
+        "1:40, of which start 0 %, environment 15 %, generation 5 %, update 70 %, sync 10 %, evaluation 0 %, rest 0 %"
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import random
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -16,7 +17,8 @@ import ray
 import torch
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError
+from arpo.errors import ConfigError, EngineError, WeightSyncError
+from arpo.host.ray import RAY
 from arpo.host.trial import on_trial
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.inference.exam import Exam
@@ -50,6 +52,17 @@ def test_weights_of_any_type_and_size_arrive() -> None:
     assert response.policy_version == 3
     asyncio.run(engine.close())
     asyncio.run(engine.close())
+
+
+def test_a_fleet_that_is_closed_twice_at_once_lets_go_of_ray_once() -> None:
+    fleet = FleetEngine(Echo)
+    users = RAY._users
+
+    async def scene() -> None:
+        await asyncio.gather(fleet.close(), fleet.close())
+
+    asyncio.run(scene())
+    assert RAY._users == users - 1
 
 
 def test_an_engine_that_refuses_its_arguments_says_so(tiny_model: Path) -> None:
@@ -134,6 +147,30 @@ def test_the_bytes_of_an_update_are_written_once_for_all_replicas(
     answers = asyncio.run(ask(two, [ASK]))
     assert [(reply.logprobs, reply.policy_version) for (reply,) in answers] == [((3 + 4 + 2 * 10 * 2**20,), 5)] * 2
     assert len({pid(reply) for (reply,) in answers}) == 2
+
+
+class Bucket:
+    """What stands for a bucket in the object store."""
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_store_without_room_for_the_weights_says_so_and_keeps_none_of_them(
+    monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    written: list[weakref.ref[Bucket]] = []
+
+    def put(value: object) -> Bucket:
+        if len(written) == room:
+            raise ray.exceptions.OutOfDiskError("the disk of the store is full")
+        bucket = Bucket()
+        written.append(weakref.ref(bucket))
+        return bucket
+
+    monkeypatch.setattr(ray, "put", put)
+    with pytest.raises(WeightSyncError, match="into Ray's object store: the disk of the store is full") as caught:
+        Snapshot.of([("large", torch.ones(10 * 2**20)), ("rest", torch.ones(1))], 5)  # a bucket, and what is left
+    assert caught.value.__cause__ is not None
+    assert [bucket() for bucket in written] == [None] * room
 
 
 def test_every_replica_sleeps_and_is_woken_by_the_next_update(two: FleetEngine) -> None:

@@ -119,10 +119,12 @@ def test_the_trainer_goes_on_while_a_replica_drains_and_what_it_changes_reaches_
         assert [pid for _, pid, _ in events(directory, "loads")] == [home]  # the busy one comes last
         mine.fill_(-100.0)  # the next optimizer step
         assert not slow.done()
+        assert fleet.oldest_version == 0
         (directory / "open_7").touch()
         old = await slow
         assert (old.token_ids, old.policy_version) == ((other,), 0)
         await fleet.settle()
+        assert fleet.oldest_version == 1
         return (await fleet.generate(ask(2, conversation="b"))).logprobs
 
     assert asyncio.run(scene()) == (8.0,)  # 4 x 2
@@ -268,9 +270,8 @@ def test_weights_that_break_off_reach_no_replica_and_a_closed_fleet_answers_noth
         yield from weights(1.0)
         raise RuntimeError("the trainer has no more memory")
 
-    with pytest.raises(WeightSyncError, match="in the middle") as caught:
+    with pytest.raises(WeightSyncError, match=r"in the middle .*: the trainer has no more memory"):
         asyncio.run(fleet.update_weights(broken(), 1))
-    assert "no more memory" in str(caught.value.__cause__)
     assert not events(directory, "loads")
     assert asyncio.run(fleet.replicas[0].generate(ask(1))).policy_version == 0
     with pytest.raises(WeightSyncError, match="in the middle"):  # one that is restarted now would find no weights

@@ -105,6 +105,20 @@ def test_conversations_that_begin_during_a_rolling_update_do_not_all_live_with_t
     assert homes == [0, 1, 0, 1]
 
 
+def test_the_oldest_version_is_that_of_the_replicas_which_are_there():
+    router = Router(2)
+    assert router.oldest == 0
+    router.reopen(0, version=1)
+    router.close(1)  # which still has version 0, and may come back with it
+    assert router.oldest == 0
+    router.remove(1)
+    assert router.oldest == 1
+    router.remove(0)
+    assert router.oldest == 1  # who comes next has what was served last, or something newer
+    router.reopen(1, version=2)
+    assert router.oldest == 2
+
+
 def test_without_replicas_there_is_nobody_to_ask():
     router = Router(1)
     router.remove(0)

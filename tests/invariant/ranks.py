@@ -44,8 +44,10 @@ CASES: dict[str, dict[str, Any]] = {
         "policy": {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False},
     },
     "dart": {"objective": {"estimator": "step_grpo", "correction": "tis_token", "high_entropy_steps": 0.8}},
+    "windowed": {"objective": {"estimator": "step_grpo", "high_entropy_steps": 0.4}, "image_window": 1},
 }
-"""What is trained, by name. `pass_at_k` leaves one sample for several ranks; `dart` compares steps of all ranks."""
+"""What is trained, by name. `pass_at_k` leaves one sample for several ranks; `dart` compares steps of all ranks, of
+which `windowed` leaves so many out that a rank may have none."""
 
 WAYS = (("one", 1), ("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4))
 
@@ -157,7 +159,17 @@ def train(
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in extra),
         use_distributed_sampler=False,
     )
-    trainer.fit(module, OnRankZero(batches), ckpt_path=resume)
+    shown = [_shown_with(batch, options.get("image_window")) for batch in batches]
+    trainer.fit(module, OnRankZero(shown), ckpt_path=resume)
+
+
+def _shown_with(batch: RolloutBatch, image_window: int | None) -> RolloutBatch:
+    """The batch as if the policy had seen so many screenshots at once."""
+    groups = [
+        replace(group, trajectories=tuple(replace(each, image_window=image_window) for each in group.trajectories))
+        for group in batch.groups
+    ]
+    return replace(batch, groups=groups)
 
 
 def main(model: str, batches: str, out: str) -> None:

@@ -659,6 +659,37 @@ def test_a_window_of_screenshots_makes_every_step_a_sequence_with_the_advantage_
     assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("kl_coefficient", [0.0, 0.1])
+def test_a_step_that_is_a_sequence_and_not_selected_is_not_computed_again_and_changes_nothing(
+    make_module, make_policy, make_group, monkeypatch, kl_coefficient
+):
+    groups = [
+        replace(group, trajectories=tuple(replace(each, image_window=1) for each in group.trajectories))
+        for group in (make_group(1.0, 0.0, 0.0, 1.0), make_group(0.0, 1.0, first=4))
+    ]
+    learned, rows = [], []
+    for leaves_out in (True, False):
+        module = make_module(
+            minibatches=2,
+            epochs=2,
+            micro_batch_tokens=1,  # one sequence a forward: sums of gradients have the same order
+            high_entropy_steps=0.5,
+            reference=make_policy,
+            kl_coefficient=kl_coefficient,
+            optimizer=partial(torch.optim.SGD, lr=0.01),
+        )
+        if not leaves_out:
+            monkeypatch.setattr("arpo.modules.grpo.without_untrained", lambda minibatch: minibatch)
+        counted = CountedPolicy(module.policy)
+        told = metrics(fit(module, groups))
+        assert told["policy/trained_steps"] == pytest.approx(5 / 9)  # 3 of 6 steps and 2 of 3
+        learned.append(weights(module.policy))
+        rows.append((counted.rows, counted.rows_with_gradient))
+    assert torch.equal(*learned)
+    # 6 + 3 steps once before, then in each of two epochs those that were selected, or all
+    assert rows == [(9 + 2 * 5, 2 * 5), (9 + 2 * 9, 2 * 9)]
+
+
 def test_the_trainers_logprobs_of_a_windowed_trajectory_are_those_of_all_its_steps(make_module, make_group):
     plain = make_group(1.0, 0.0).trajectories
     module = make_module()

@@ -12,6 +12,7 @@ from arpo.modules.minibatch import (
     shares,
     split,
     without_flat_groups,
+    without_untrained,
     without_zero_advantage,
 )
 
@@ -85,6 +86,22 @@ def test_the_tokens_of_steps_that_are_left_out_are_marked():
     tokens = replace(sample(6, actions=4).tokens, step_lengths=(1, 3))
     assert Sample(tokens, {}, 1.0).selected().tolist() == [1, 1, 1, 1]
     assert Sample(tokens, {}, 1.0, trained=(False, True)).selected().tolist() == [0, 1, 1, 1]
+
+
+def test_a_sequence_of_which_no_step_is_trained_is_left_out_and_still_counted():
+    trained = [None, (False,), (False, True), (True,)]
+    whole = minibatch(*(replace(sample(5 + number), trained=each) for number, each in enumerate(trained)))
+    left = without_untrained(whole)
+    assert [each.length for each in left.samples] == [5, 7, 8]
+    assert (left.sequences, left.action_tokens) == (4, 8)
+    assert not any(each.filler for each in left.samples)
+
+
+def test_a_rank_that_trains_none_of_its_sequences_keeps_the_shortest_as_a_filler():
+    left = without_untrained(minibatch(*(replace(sample(length), trained=(False,)) for length in (9, 4, 6))))
+    assert [(each.length, each.filler) for each in left.samples] == [(4, True)]
+    empty = replace(left, samples=())
+    assert without_untrained(empty) == empty
 
 
 def test_shares_are_balanced_by_tokens_and_lose_nothing():

@@ -1,10 +1,13 @@
 """What the sharded strategy says and takes; what it does is in tests/invariant."""
 
+import socket
 from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.pytorch.accelerators import CPUAccelerator
 
 from arpo.errors import CheckpointError
 from arpo.modules.strategy import ShardedStrategy, checksum, is_whole
@@ -15,6 +18,22 @@ def strategy():
     strategy = ShardedStrategy(timedelta(seconds=60))
     strategy._lightning_module = strategy.model = torch.nn.Linear(2, 2)
     return strategy
+
+
+def test_ranks_that_gather_weights_wait_for_each_other_as_long_as_the_strategy_says(strategy, monkeypatch):
+    """And not for the ten minutes of NCCL's default, which a group of the mesh's own would have."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", str(free.getsockname()[1]))):
+            monkeypatch.setenv(name, value)
+    strategy.accelerator, strategy.cluster_environment = CPUAccelerator(), LightningEnvironment()
+    strategy.parallel_devices = [torch.device("cpu")]
+    try:
+        strategy.setup_environment()
+        group = strategy.device_mesh["data_parallel"].get_group()
+        assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=60)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_file_is_refused_in_place_of_a_folder(strategy, tmp_path):

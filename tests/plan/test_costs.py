@@ -86,7 +86,15 @@ def test_sequences_are_dealt_out_one_by_one():
 
 def test_a_choice_by_entropy_costs_the_forward_that_the_first_minibatch_would_not_need():
     flops = forward_flops(SHAPE, ALL, LONGEST)
-    assert update_flops(SHAPE, ALL, LONGEST, replace(WORK, selects=True)) == pytest.approx((2 + 2) * flops.forward)
+    chosen = replace(WORK, kept_steps=0.8)
+    assert update_flops(SHAPE, ALL, LONGEST, chosen) == pytest.approx((2 + 2) * flops.forward)
+
+
+def test_of_sequences_of_one_step_the_update_computes_those_that_were_chosen():
+    windowed = Longest(600, 3, 50, (1920, 1080), image_tokens=100, image_window=2)
+    flops, chosen = forward_flops(SHAPE, ALL, windowed), replace(WORK, kept_steps=0.8, reference=True)
+    # all of them before; then forward, reference and backward (2) of four in five
+    assert update_flops(SHAPE, ALL, windowed, chosen) == pytest.approx((1 + 0.8 * (2 + 2)) * flops.forward)
 
 
 def test_a_fleet_reads_weights_or_adapters_from_the_object_store_of_the_node():

@@ -237,6 +237,15 @@ def test_the_time_of_a_rollout_begins_with_its_first_episode(chat, make_collecto
     assert collector.take(0, 0).metrics["time/rollout"] <= time.monotonic() - asked_at
 
 
+def test_the_trainer_s_wait_is_not_the_time_of_a_rollout_that_went_on_without_it(chat, make_collector):
+    collector = make_collector(engine=solver(chat), max_policy_lag=1)
+    collector.submit(0, TASKS[:2])
+    time.sleep(1.0)  # the trainer is busy
+    until_all_have_ended(collector)
+    metrics = collector.take(0, policy_version=0).metrics
+    assert 0 <= metrics["time/wait"] < 0.5 <= metrics["time/rollout"]
+
+
 def test_iterations_may_be_played_ahead(chat, make_collector):
     collector = make_collector(engine=solver(chat), max_policy_lag=2)
     collector.submit(0, TASKS[:2], iterations=3)

@@ -245,8 +245,8 @@ class RollingEngine(ScriptedEngine):
     """Two replicas, the second one always a version behind the first; whoever lets it answer is answered by it."""
 
     @property
-    def replicas(self):
-        return (self, self)
+    def oldest_version(self):
+        return max(self.policy_version - 1, 0)
 
     async def generate(self, request):
         response = await super().generate(request)

@@ -51,8 +51,8 @@ class RandomEngine(ScriptedEngine):
         """Requests until the loop dies on which it is asked."""
 
     @property
-    def replicas(self):
-        return (self, self)
+    def oldest_version(self):
+        return max(self.policy_version - 1, 0)
 
     async def generate(self, request):
         self.left -= 1

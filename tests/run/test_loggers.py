@@ -67,6 +67,11 @@ def test_one_page_shows_the_important_curves(tmp_path: Path) -> None:
     assert {chart.title: list(chart.multiline.tag) for chart in category.chart} == LAYOUT
 
 
+def test_what_a_lag_makes_large_hides_no_gap_that_must_be_small() -> None:
+    (same,) = (tags for tags in LAYOUT.values() if "engine/probe_gap" in tags)
+    assert "engine/logprob_gap_max" not in same
+
+
 def test_a_resumed_run_hides_what_the_interrupted_one_wrote_beyond_its_checkpoint(tmp_path: Path) -> None:
     first = TensorBoardLogger(tmp_path)
     for step in (1, 2, 3, 4):

@@ -1,7 +1,7 @@
 """Successes that were collected beforehand: by another run, by a stronger policy, or by a script."""
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,19 +65,22 @@ class ExperiencePool:
     ) -> dict[str, deque[tuple[Trajectory, TrajectoryStore]]]:
         """Return the newest successes of each task, oldest first, with the store that has their screenshots."""
         found = {task.id: deque[tuple[Trajectory, TrajectoryStore]](maxlen=most) for task in self.tasks}
-        too_long = 0
+        most_steps = {task.id: task.max_steps or runtime.settings.max_steps for task in self.tasks}
+        too_long: Counter[str] = Counter()
         for directory in self.directories:
             store = TrajectoryStore(directory)
             for trajectory in _stored(store):
                 if trajectory.task_id not in found or not worthy(trajectory):
                     continue
                 told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
-                if _longest_context(told, runtime.chat) <= runtime.settings.max_context:
-                    found[trajectory.task_id].append((told, store))
+                if len(told.steps) > most_steps[told.task_id]:  # this run's policy could never do the same
+                    too_long["max_steps"] += 1
+                elif _longest_context(told, runtime.chat) > runtime.settings.max_context:
+                    too_long["max_context"] += 1
                 else:
-                    too_long += 1
-        if too_long:
-            log.warning("%d successes are longer than max_context and stay outside the pool", too_long)
+                    found[told.task_id].append((told, store))
+        for limit, count in too_long.items():
+            log.warning("%d successes are longer than %s and stay outside the pool", count, limit)
         return found
 
 

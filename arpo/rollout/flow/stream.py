@@ -31,7 +31,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The policy versions that an engine serves: two of them while a fleet is updated one replica after another."""
+    """The policy versions that an engine serves after an update; two, where a fleet takes it one by one."""
 
     oldest: int = 0
     newest: int = 0

@@ -73,8 +73,8 @@ def test_episodes_evaluations_and_demonstrations_are_all_read(runtime, store):
 
 def test_the_newest_are_kept_where_there_are_too_many(runtime, store):
     first = store(*(scripted(f"{iteration}/0/0", steps=iteration + 1) for iteration in (0, 2, 1)), name="first")
-    second = store(scripted("0/0/0", steps=5), name="second")
-    assert [len(t.steps) for t in moved(runtime, first, second, most=2)["open"]] == [3, 5]
+    second = store(scripted("0/0/0", steps=4), name="second")
+    assert [len(t.steps) for t in moved(runtime, first, second, most=2)["open"]] == [3, 4]
 
 
 def test_what_is_taken_stands_in_the_run_s_own_store_with_its_screenshots(runtime, store):
@@ -129,6 +129,30 @@ def test_a_success_longer_than_the_context_is_left_out(make_collector, store, ch
     with caplog.at_level(logging.WARNING):
         assert [len(t.steps) for t in moved(runtime, store(short, long))["open"]] == [1]
     assert "1 successes are longer than max_context" in caplog.text
+
+
+def test_successes_of_more_steps_than_the_run_s_or_the_task_s_limit_are_left_out_and_counted(
+    make_collector, store, caplog
+):
+    runtime = make_collector(start=False, max_steps=2).runtime
+    other = store(
+        scripted("0/0/0", steps=2),
+        scripted("0/0/1", steps=3),  # above the run's limit
+        scripted("0/1/0", task_id="close", steps=1),
+        scripted("0/1/1", task_id="close", steps=2),  # above its task's own
+        scripted("0/2/0", task_id="never", steps=3),  # whose own limit is wider than the run's
+    )
+    tasks = [Task("open", ""), Task("close", "", max_steps=1), Task("never", "", max_steps=3)]
+    with caplog.at_level(logging.WARNING):
+        groups = list(ExperiencePool([other.root], tasks).move_into(runtime, is_success, 8))
+    assert [(g.task.id, [len(t.steps) for t in g.trajectories]) for g in groups] == [
+        ("open", [2]),
+        ("close", [1]),
+        ("never", [3]),
+    ]
+    assert [line for line in caplog.messages if "stay outside" in line] == [
+        "2 successes are longer than max_steps and stay outside the pool"
+    ]
 
 
 def test_a_success_is_told_with_the_image_window_of_the_run(make_collector, store, chat):
