@@ -327,6 +327,7 @@ def test_offline_the_engine_gets_the_policy_of_an_iteration_s_last_step(chat, ma
     trainer.fit(SyncedModule(chat), Offline(make_collector(engine=engine, start=False).runtime))
     first, second, third = ([("update", version), ("probe", version)] for version in (0, 3, 6))
     assert engine.story() == [*first, ("sleep", 0), *second, ("sleep", 3), *third]
+    assert [engine.events.count(("sleep", version)) for version in (0, 3)] == [1, 1]  # not before every step
 
 
 @pytest.mark.parametrize(("every", "probed"), [(0, []), (1, [0, 1, 2, 3]), (2, [0, 2])])

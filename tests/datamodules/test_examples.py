@@ -58,6 +58,13 @@ def test_pairs_follow_from_the_seed(seed, same):
     assert (ids(made[0]) == ids(made[1])) is same
 
 
+@pytest.mark.parametrize("rewards", [[1.0] * 8 + [0.0] * 2, [1.0] * 2 + [0.0] * 8])
+def test_who_is_left_over_follows_from_the_seed_and_not_from_the_order_of_the_episodes(rewards):
+    taken = [{name for pair in ids(pairs(episodes(rewards), succeeds, seed)) for name in pair} for seed in (0, 1)]
+    assert len(taken[0]) == len(taken[1]) == 4
+    assert taken[0] != taken[1]
+
+
 def test_the_pairs_of_a_task_do_not_depend_on_other_tasks():
     here = episodes([1.0] * 4 + [0.0] * 4)
     alone = ids(pairs(here, succeeds, 0))
