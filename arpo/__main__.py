@@ -10,6 +10,10 @@ COMMANDS = {
         "python evaluate.py experiment=… checkpoint=… export=DIR",
         "Write a policy as a directory that transformers and vLLM load.",
     ),
+    "episodes": (
+        "python -m arpo export outputs/arpo_miniwob/default --to parquet",
+        "Write a run's episodes, screenshots inside, as a dataset with a card.",
+    ),
     "select": (
         "python evaluate.py --config-name=select experiment=… checkpoint=…",
         "Choose the tasks that a policy sometimes solves.",
@@ -46,6 +50,10 @@ def main(words: Sequence[str]) -> int:
             from arpo.run.doctor import main as examine
 
             return examine()
+        case ["export", word, *words]:
+            from arpo.rollout.dataset.export import main as export
+
+            return export([word, *words])
         case ["plan" | "rehearse" as word, *overrides]:
             return compute(word, overrides)
         case [word] if word in COMMANDS:

@@ -32,6 +32,7 @@ HEAVY = {
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},
     "peft": {"arpo/models/lora.py"},
+    "pyarrow": {"arpo/rollout/dataset/parquet.py"},
     "tensorboard": {"arpo/run/loggers.py"},
     "hydra": {"train.py", "evaluate.py", *REHEARSAL, *RUN},
     "omegaconf": {"train.py", "evaluate.py", *REHEARSAL, *RUN},

@@ -20,15 +20,18 @@ from arpo.callbacks.checkpoint import IterationCheckpoint
 from arpo.callbacks.replay import ReplayInjection
 from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.rollouts import RolloutDataModule
+from arpo.datamodules.trajectories import TrajectoryDataModule
 from arpo.errors import ConfigError
 from arpo.host.machine import Budget
 from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
+from arpo.modules.offline.dpo import DPOModule
+from arpo.modules.offline.kto import KTOModule
 from arpo.modules.sft import SFTModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.run.arguments import check_arguments
 from arpo.run.build import build, check_numbers, register_resolvers
-from arpo.run.check import check_pool
+from arpo.run.check import check_pool, check_source
 from arpo.run.train import build_trainer
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +43,7 @@ NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "requires")
 CHOICES = [f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in NO_CHOICE]
 PRESETS = [(f"preset={name}",) for name in ("official", "dart_paper", "dart_code")]
 OF_A_WARM_START = ("module=sft", "datamodule=demonstrations", "callbacks=sft")
+OFFLINE = ("module=dpo", "module=kto", "datamodule=trajectories", "callbacks=offline")
 
 
 def compose(*overrides: str, config: str = "train", model: str = "somewhere") -> DictConfig:
@@ -79,8 +83,8 @@ def test_a_file_says_in_its_first_line_what_it_is_for(path):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_of_things_that_exist_with_arguments_that_they_have(experiment):
-    # a warm start has neither replay nor a preset
-    variants = [()] if experiment.startswith("warmstart") else [(), ("replay=off",), *PRESETS]
+    # a run that learns from data which is there before it begins has neither replay nor a preset
+    variants = [()] if experiment.startswith(("warmstart", "offline")) else [(), ("replay=off",), *PRESETS]
     for overrides in variants:
         cfg = compose(f"experiment={experiment}", *overrides)
         check_targets(cfg)
@@ -97,6 +101,7 @@ def test_no_experiment_erases_a_group_by_a_key_without_a_value(experiment):
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_have(choice):
     companions = ["datamodule=demonstrations", "module=sft"] if choice in OF_A_WARM_START else []
+    companions += ["datamodule=trajectories", "module=dpo"] if choice in OFFLINE else []
     cfg = compose(*companions, choice)
     check_targets(cfg)
     check_arguments(cfg)
@@ -200,6 +205,50 @@ def test_the_warm_starts_are_built_from_their_files(experiment, tmp_path):
     assert isinstance(build(cfg.module), SFTModule)
     assert isinstance(build(cfg.datamodule), DemonstrationDataModule)
     assert build_trainer(cfg, None).max_epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("experiment", "module"), [("offline_rs", SFTModule), ("offline_dpo", DPOModule), ("offline_kto", KTOModule)]
+)
+def test_the_offline_runs_are_built_from_their_files(experiment, module, tiny_model, tmp_path):
+    cfg = compose(
+        f"experiment={experiment}", f"paths.run_dir={tmp_path / 'run'}", "source=there", model=str(tiny_model)
+    )
+    built, datamodule, trainer = build(cfg.module), build(cfg.datamodule), build_trainer(cfg, None)
+    assert isinstance(built, module)
+    assert isinstance(datamodule, TrajectoryDataModule)
+    assert isinstance(trainer.callbacks[-1], IterationCheckpoint)
+    assert datamodule.steps == built.steps
+    assert datamodule.steps % trainer.max_epochs == 0
+    built.configure_model()
+    assert len(built._reference) == (0 if module is SFTModule else 1)
+
+
+@pytest.mark.parametrize("experiment", ["offline_rs", "offline_dpo", "offline_kto"])
+def test_offline_runs_start_from_the_policy_of_the_main_job_and_are_judged_as_it_is(experiment):
+    online, offline = (compose(f"experiment={name}") for name in ("arpo_miniwob", experiment))
+    for shared in ("env", "tasks", "model", "prompt", "warmstart", "evaluation", "rollout"):
+        assert offline[shared] == online[shared]
+    assert offline.callbacks.evaluation == online.callbacks.evaluation
+    assert offline.module.optimizer.lr == online.module.optimizer.lr
+    assert offline.datamodule.steps == online.iterations * online.module.minibatches
+    assert offline.source == "outputs/arpo_miniwob/default"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("source=nowhere", r"source=nowhere holds no episodes to learn from: name the folder of a run"),
+        ("source=''", r"source= holds no episodes"),
+        ("datamodule.steps=101", r"datamodule\.steps=101 must be a multiple of iterations=10"),
+    ],
+)
+def test_offline_data_that_is_not_there_is_refused_before_a_warm_start(override, words, tmp_path):
+    (tmp_path / "trajectories" / "train").mkdir(parents=True)
+    (tmp_path / "trajectories" / "train" / "iteration_000000.jsonl").touch()
+    check_source(compose("experiment=offline_rs", f"source={tmp_path}"))
+    with pytest.raises(ConfigError, match=words):
+        check_source(compose("experiment=offline_rs", f"source={tmp_path}", override))
 
 
 def test_replay_is_one_line_and_the_only_difference_between_arpo_and_grpo():

@@ -38,6 +38,13 @@ def test_a_rehearsal_gets_the_words_after_it(monkeypatch):
     assert main(["rehearse", "experiment=smoke", "seed=1"]) == 3
 
 
+def test_an_export_gets_the_words_after_it(monkeypatch):
+    from arpo.rollout.dataset import export
+
+    monkeypatch.setattr(export, "main", lambda words: 3 if words == ["run", "--to", "parquet"] else 4)
+    assert main(["export", "run", "--to", "parquet"]) == 3
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

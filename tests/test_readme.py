@@ -71,6 +71,8 @@ def check_tool(arguments: list[str]) -> None:
     scripts = {"plan": "plan", "rehearse": "train.py"}
     if arguments and arguments[0] in scripts:
         check_composes(scripts[arguments[0]], arguments[1:])
+    elif arguments[:1] == ["export"]:
+        assert arguments[2:] == ["--to", "parquet"], f"python -m arpo export knows no {arguments[2:]}"
     else:
         assert arguments in ([], ["doctor"]), f"python -m arpo knows no {arguments}"
 

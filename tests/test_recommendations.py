@@ -22,6 +22,7 @@ HEADS = GROUPS | {
     "iterations",
     "resume",
     "seed",
+    "source",
     "threads",
     "warmstart",
     "checkpoint",
@@ -42,6 +43,7 @@ BASES = (
     ("train", "experiment=arpo_miniwob"),
     ("train", "experiment=arpo_desktop32"),
     ("train", "experiment=warmstart_miniwob"),
+    ("train", "experiment=offline_dpo"),
     ("select", "experiment=smoke"),
 )
 """Whole configurations that have every key of ours between them."""

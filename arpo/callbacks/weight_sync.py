@@ -16,9 +16,9 @@ from arpo.errors import ArpoError, check_at_least, check_positive
 from arpo.inference.exam import Exam
 from arpo.inference.probe import Freshness, Watch, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
-from arpo.rollout.hooks import RolloutCallback, raise_everywhere, runtime_of
+from arpo.rollout.hooks import raise_everywhere, runtime_of
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.types import RolloutBatch, Trajectory
+from arpo.types import Trajectory
 
 _T = TypeVar("_T")
 
@@ -26,8 +26,8 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 """Largest mean gap of log-probabilities between engine and trainer, by the format of the computation."""
 
 
-class WeightSync(RolloutCallback):
-    """A callback that sends the policy to the engine before the first rollout and after every update, then probes it.
+class WeightSync(L.Callback):
+    """A callback that sends the policy to the engine before the first iteration and after each, then probes it.
 
     The probe asks the engine a few fixed questions and compares its log-probabilities with the trainer's, of now and
     of the probe before (`arpo.inference.probe`). Because prompts and picture are always the same, an engine that kept
@@ -74,8 +74,10 @@ class WeightSync(RolloutCallback):
         self._resumed = {number: Watch.of_state(state) for number, state in state_dict["watches"].items()}
 
     @override
-    def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
-        if self.colocated:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        if self.colocated and batch_idx == 0 and trainer.is_global_zero:
             runtime = runtime_of(trainer)
             runtime.run(runtime.engine.sleep())
 
@@ -92,6 +94,8 @@ class WeightSync(RolloutCallback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
+        if not trainer.is_last_batch:  # offline, an iteration has several: nobody asks the engine in between
+            return
         started = time.monotonic()
         probed = self._sync(trainer, pl_module)
         metrics = {"time/sync": time.monotonic() - started}

@@ -18,7 +18,7 @@ from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
 from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.curation.experience import as_told
+from arpo.rollout.curation.told import as_told
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task, Trajectory

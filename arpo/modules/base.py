@@ -26,6 +26,8 @@ class PolicyModule(L.LightningModule):
         optimizer: Builds the optimizer from the trainable parameters.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
         max_grad_norm: Gradient norm above which the gradient is scaled down.
+        reference: Builds the frozen policy that this one is compared with, the one it started from. With LoRA nothing
+            is built: the reference is the policy without its adapters. None where nothing is compared.
 
     Raises:
         ConfigError: When a number is out of its range.
@@ -44,6 +46,7 @@ class PolicyModule(L.LightningModule):
         *,
         micro_batch_tokens: int,
         max_grad_norm: float,
+        reference: Callable[..., Policy] | None = None,
     ) -> None:
         super().__init__()
         check_at_least(1, micro_batch_tokens=micro_batch_tokens)
@@ -51,6 +54,8 @@ class PolicyModule(L.LightningModule):
         self.automatic_optimization = False
         self.make_policy = policy
         self.make_optimizer = optimizer
+        self.make_reference = reference
+        self._reference: list[Policy] = []  # in a list: its weights belong in no checkpoint and no optimizer
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm
         self.policy_version = 0
@@ -108,6 +113,14 @@ class PolicyModule(L.LightningModule):
         batch = collate(tokenized, screenshots, self.policy.images, policy.features).to(self.device)
         return policy.action_logprobs(batch, temperature=self.temperature, with_entropy=with_entropy)
 
+    @torch.no_grad()
+    def reference_logprobs(
+        self, tokenized: Sequence[TokenizedTrajectory], screenshots: Mapping[str, bytes]
+    ) -> ActionLogprobs:
+        """Return what `action_logprobs` returns of the reference."""
+        with self.policy.without_adapters():
+            return self.action_logprobs(tokenized, screenshots, policy=self._reference[0] if self._reference else None)
+
     def take_step(self) -> float | None:
         """Take one optimizer step with the gradient that was accumulated, and clear it.
 
@@ -145,6 +158,13 @@ class PolicyModule(L.LightningModule):
         if "policy" not in self._modules:
             # Checkpointing of activations works in training mode only.
             self.policy = self.build(self.make_policy).train()
+        if self.make_reference is not None and not self.policy.has_adapters and not self._reference:
+            self._reference = [self.build(self.make_reference).freeze()]
+
+    @override
+    def on_fit_start(self) -> None:
+        for reference in self._reference:
+            reference.to(self.device)
 
     def build(self, make: Callable[..., Policy]) -> Policy:
         """Build a policy, in shards where the strategy has laid out a mesh of ranks."""

@@ -17,7 +17,7 @@ from arpo.algorithms.selection import step_entropies
 from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
-from arpo.models.tokenization import tokenize
+from arpo.models.tokenization import TokenizedTrajectory, tokenize
 from arpo.models.transfer import to_device
 from arpo.modules.base import PolicyModule
 from arpo.modules.metrics import UpdateMeter
@@ -86,7 +86,13 @@ class GRPOModule(PolicyModule):
         replayed_old_logprobs: Literal["recompute", "stored"] = "recompute",
         seed: int = 0,
     ) -> None:
-        super().__init__(policy, optimizer, micro_batch_tokens=micro_batch_tokens, max_grad_norm=max_grad_norm)
+        super().__init__(
+            policy,
+            optimizer,
+            micro_batch_tokens=micro_batch_tokens,
+            max_grad_norm=max_grad_norm,
+            reference=reference if objective.kl_coefficient > 0 else None,
+        )
         if objective.kl_coefficient > 0 and reference is None:
             raise ConfigError(
                 f"kl_coefficient={objective.kl_coefficient} needs a reference policy: set reference, for example to "
@@ -97,7 +103,6 @@ class GRPOModule(PolicyModule):
         check_at_least(1, minibatches=minibatches, epochs=epochs)
         check_at_least(0, warmup_steps=warmup_steps)
         check_positive(temperature=temperature)
-        self.make_reference = reference
         self.objective = objective
         self.format_weight = objective.format_weight
         self.warmup_steps = warmup_steps
@@ -106,7 +111,6 @@ class GRPOModule(PolicyModule):
         self.temperature = temperature
         self.replayed_old_logprobs = replayed_old_logprobs
         self.seed = seed
-        self._reference: list[Policy] = []  # in a list: its weights belong in no checkpoint and no optimizer
 
     # --- one iteration, as in the paper's algorithm box -------------------------------------------------------------
 
@@ -263,8 +267,7 @@ class GRPOModule(PolicyModule):
     ) -> Tensor | float:
         if self.objective.kl_coefficient == 0:
             return 0.0
-        with torch.no_grad(), self.policy.without_adapters():
-            reference = self._forward(samples, policy=self._reference[0] if self._reference else None)
+        reference = self.reference_logprobs(*_inputs(samples))
         penalty = self.objective.kl_penalty(output, reference, mask, average, selected)
         work.averages.total("train/kl_reference", penalty.detach() / work.minibatches)
         return self.objective.kl_coefficient * penalty
@@ -312,12 +315,8 @@ class GRPOModule(PolicyModule):
         chunks = micro_batches(lengths, self.micro_batch_tokens)
         return chunks + [[]] * (self._most(len(chunks)) - len(chunks))
 
-    def _forward(
-        self, samples: Sequence[Sample], *, policy: Policy | None = None, with_entropy: bool = False
-    ) -> ActionLogprobs:
-        screenshots = {key: png for sample in samples for key, png in sample.screenshots.items()}
-        tokenized = [sample.tokens for sample in samples]
-        return self.action_logprobs(tokenized, screenshots, policy=policy, with_entropy=with_entropy)
+    def _forward(self, samples: Sequence[Sample], *, with_entropy: bool = False) -> ActionLogprobs:
+        return self.action_logprobs(*_inputs(samples), with_entropy=with_entropy)
 
     def _old(self, samples: Sequence[Sample], output: ActionLogprobs, work: UpdateMeter) -> list[Tensor]:
         """Return old log-probabilities from a forward that no update preceded, and compare them with the sampler's."""
@@ -341,18 +340,6 @@ class GRPOModule(PolicyModule):
     # --- Lightning --------------------------------------------------------------------------------------------------
 
     @override
-    def configure_model(self) -> None:
-        super().configure_model()
-        wanted = self.objective.kl_coefficient > 0 and not self.policy.has_adapters  # their base is the reference
-        if self.make_reference is not None and wanted and not self._reference:
-            self._reference = [self.build(self.make_reference).freeze()]
-
-    @override
-    def on_fit_start(self) -> None:
-        for reference in self._reference:
-            reference.to(self.device)
-
-    @override
     def on_fit_end(self) -> None:
         self.policy.images.close()
 
@@ -361,3 +348,9 @@ class GRPOModule(PolicyModule):
         optimizer = self.make_optimizer(iter(self.trainable_parameters()))
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_factor(step, self.warmup_steps))
         return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+
+def _inputs(samples: Sequence[Sample]) -> tuple[list[TokenizedTrajectory], dict[str, bytes]]:
+    """Return the sequences of some samples, and all screenshots that they show."""
+    screenshots = {key: png for sample in samples for key, png in sample.screenshots.items()}
+    return [sample.tokens for sample in samples], screenshots

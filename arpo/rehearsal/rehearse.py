@@ -24,7 +24,7 @@ from arpo.rehearsal.changes import ITERATIONS, Recast, kept, with_small_numbers,
 from arpo.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
 from arpo.rehearsal.stage import StageError, on_stage
 from arpo.run.arguments import check_arguments
-from arpo.run.build import CONF, compose, imitates, required_model
+from arpo.run.build import CONF, compose, required_model, rolls_out
 from arpo.run.check import check_callbacks, check_constructors, check_tasks, check_values
 from arpo.run.folder import hold, run_name
 from arpo.run.model import check_context
@@ -97,7 +97,7 @@ def recast_of(cfg: DictConfig, run_dir: Path, policy: Path) -> Recast:
     Raises:
         ConfigError: If the real run would refuse its configuration, in its words.
     """
-    if imitates(cfg):
+    if not rolls_out(cfg):
         raise ConfigError(f"a rehearsal is of a run that learns from rollouts, got experiment={cfg.name}")
     cfg.paths.run_dir = str(run_dir)
     check_tasks(cfg)

@@ -106,13 +106,15 @@ class TrajectoryStore:
         Raises:
             ArpoError: If a screenshot is missing.
         """
-        keys = dict.fromkeys(step.screenshot for step in trajectory.steps)
-        if trajectory.last_screenshot:
-            keys[trajectory.last_screenshot] = None
         try:
-            return replace(trajectory, screenshots={key: self._screen(key).read_bytes() for key in keys})
+            shown = {key: self._screen(key).read_bytes() for key in _shown(trajectory)}
+            return replace(trajectory, screenshots=shown)
         except FileNotFoundError as error:
             raise ArpoError(f"trajectory {trajectory.id} has lost its screenshot {error.filename}") from error
+
+    def lost_screenshots(self, trajectory: Trajectory) -> list[Path]:
+        """Return the files of screenshots that a trajectory names and that are not there; reads none of them."""
+        return [path for path in map(self._screen, _shown(trajectory)) if not path.exists()]
 
     def finished(self, first_iteration: int) -> dict[str, Trajectory]:
         """Return, by id and without screenshot bytes, the training episodes of an iteration and of all later ones."""
@@ -163,6 +165,18 @@ class TrajectoryStore:
                 file.write(line[written:])
             if self._fsync:
                 os.fsync(file.fileno())
+
+
+def store_of(source: str | Path) -> Path:
+    """Return the directory of a run's trajectories, from the run's folder or from that directory itself."""
+    inside = Path(source) / "trajectories"
+    return inside if inside.is_dir() else Path(source)
+
+
+def _shown(trajectory: Trajectory) -> list[str]:
+    """Return the keys of a trajectory's screenshots, each once; the screen after the last action is among them."""
+    keys = [step.screenshot for step in trajectory.steps]
+    return list(dict.fromkeys([*keys, trajectory.last_screenshot] if trajectory.last_screenshot else keys))
 
 
 def _locate(trajectory_id: str) -> tuple[str, int]:

@@ -111,6 +111,11 @@ def imitates(cfg: DictConfig) -> bool:
     return "make_model" in cfg.datamodule
 
 
+def rolls_out(cfg: DictConfig) -> bool:
+    """Return whether a run learns from rollouts of its own, and not from data that is there before it begins."""
+    return "sampler" in cfg.datamodule
+
+
 def engines_sleep(cfg: DictConfig) -> bool:
     """Return whether engines share the trainer's GPUs, and sleep while it works."""
     return bool(OmegaConf.select(cfg, "callbacks.weight_sync.colocated", default=False))

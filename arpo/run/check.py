@@ -12,8 +12,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arpo.errors import ConfigError
+from arpo.rollout.storage import store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
-from arpo.run.build import build, check_numbers, imitates, required_model
+from arpo.run.build import build, check_numbers, imitates, required_model, rolls_out
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import preflight, smallest_gpu_gib
@@ -40,11 +41,13 @@ def check_training(cfg: DictConfig) -> None:
     preflight(_plain(cfg.requires), required_model(cfg))
     check_values(cfg)
     check_pool(cfg)
+    check_source(cfg)
     if cfg.warmstart is not None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
     check_callbacks(cfg)
-    _check_memory(cfg)
+    if rolls_out(cfg):
+        _check_memory(cfg)
 
 
 def check_evaluation(cfg: DictConfig) -> None:
@@ -182,6 +185,27 @@ def check_pool(cfg: DictConfig) -> None:
         )
 
 
+def check_source(cfg: DictConfig) -> None:
+    """Check that the episodes that are learned from offline are there, and that the steps can be shared out.
+
+    Raises:
+        ConfigError: With the folder that is empty, or the two numbers.
+    """
+    if "source" not in cfg.datamodule:
+        return
+    source = str(cfg.datamodule.source)
+    if not source or not any(store_of(source).glob("*/iteration_*.jsonl")):
+        raise ConfigError(
+            f"source={source} holds no episodes to learn from: name the folder of a run, such as "
+            "source=outputs/arpo_miniwob/default, which `python train.py experiment=arpo_miniwob` writes"
+        )
+    if cfg.datamodule.steps % cfg.iterations:
+        raise ConfigError(
+            f"datamodule.steps={cfg.datamodule.steps} must be a multiple of iterations={cfg.iterations}: each has as "
+            "many"
+        )
+
+
 def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
     """Check the arguments of all constructors, light ones first.
 
@@ -224,8 +248,10 @@ def check_callbacks(cfg: DictConfig) -> None:
     """
     from arpo.callbacks.weight_sync import WeightSync
     from arpo.datamodules.rollouts import RolloutDataModule
+    from arpo.datamodules.trajectories import TrajectoryDataModule
 
-    if not _is_a(cfg.datamodule, RolloutDataModule) or any(_is_a(node, WeightSync) for node in cfg.callbacks.values()):
+    asks = any(_is_a(cfg.datamodule, kind) for kind in (RolloutDataModule, TrajectoryDataModule))
+    if not asks or any(_is_a(node, WeightSync) for node in cfg.callbacks.values()):
         return
     raise ConfigError(
         "no callback sends the policy to the engine, which would go on with the weights that it started with: put "

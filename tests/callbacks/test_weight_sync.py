@@ -6,6 +6,7 @@ from functools import partial
 import lightning as L
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from arpo.callbacks.weight_sync import WeightSync
 from arpo.datamodules.rollouts import RolloutDataModule
@@ -15,6 +16,7 @@ from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.probe import picture
 from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.sampler import ShuffledTasks
+from arpo.types import RolloutBatch
 from tests.callbacks.support import IdleModule
 
 
@@ -299,6 +301,37 @@ def test_beside_the_trainer_the_engine_sleeps_from_the_end_of_a_rollout_to_the_n
         ("update", 2),
         ("probe", 2),
     ]
+
+
+class Offline(L.LightningDataModule):
+    """Has three batches an iteration, and a runtime for evaluations."""
+
+    def __init__(self, runtime):
+        super().__init__()
+        self.runtime = runtime
+
+    def setup(self, stage):
+        self.runtime.start()
+
+    def train_dataloader(self):
+        return DataLoader([RolloutBatch(0, 0, []) for _ in range(3)], batch_size=None)
+
+
+def test_offline_the_engine_gets_the_policy_of_an_iteration_s_last_step(chat, make_collector):
+    engine = LoggedEngine(chat)
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        callbacks=[WeightSync(colocated=True)],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(SyncedModule(chat), Offline(make_collector(engine=engine, start=False).runtime))
+    first, second, third = ([("update", version), ("probe", version)] for version in (0, 3, 6))
+    assert engine.story() == [*first, ("sleep", 0), *second, ("sleep", 3), *third]
+    assert [engine.events.count(("sleep", version)) for version in (0, 3)] == [1, 1]  # not before every step
 
 
 @pytest.mark.parametrize(("every", "probed"), [(0, []), (1, [0, 1, 2, 3]), (2, [0, 2])])

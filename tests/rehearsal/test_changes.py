@@ -13,7 +13,9 @@ from arpo.rehearsal.changes import Recast, kept, with_small_numbers, with_stand_
 from arpo.rehearsal.rehearse import recast_of
 from arpo.run.build import CONF, build, compose
 
-EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml") if not path.stem.startswith("warmstart"))
+OTHER_DATA = ("warmstart", "offline")
+"""Beginnings of experiments that learn from data which is there before they begin."""
+EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml") if not path.stem.startswith(OTHER_DATA))
 PAPER = ("arpo_full", "arpo_subset32")
 
 
@@ -154,6 +156,7 @@ REFUSED = [
         ("experiment=warmstart_fake",),
         "a rehearsal is of a run that learns from rollouts, got experiment=warmstart_fake",
     ),
+    (("experiment=offline_dpo",), "a rehearsal is of a run that learns from rollouts, got experiment=offline_dpo"),
 ]
 
 

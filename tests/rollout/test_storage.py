@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from arpo.errors import ArpoError
-from arpo.rollout.storage import TrajectoryStore
+from arpo.rollout.storage import TrajectoryStore, store_of
 from tests.rollout.trajectories import make_trajectory
 
 
@@ -93,6 +93,21 @@ def test_a_lost_screenshot_is_named(store: TrajectoryStore):
     lost.unlink()
     with pytest.raises(ArpoError, match=lost.stem):
         store.load_screenshots(bare(trajectory))
+
+
+def test_lost_screenshots_are_found_without_reading_any(store: TrajectoryStore):
+    trajectory = make_trajectory(steps=2)
+    store.write(trajectory)
+    assert store.lost_screenshots(bare(trajectory)) == []
+    (lost,) = store.root.glob(f"screens/*/{trajectory.last_screenshot}.png")
+    lost.unlink()
+    assert store.lost_screenshots(bare(trajectory)) == [lost]
+
+
+def test_a_run_s_folder_and_its_store_name_the_same_directory(tmp_path: Path):
+    assert store_of(tmp_path) == tmp_path  # nothing is inside: whoever reads it finds no episode
+    (tmp_path / "trajectories").mkdir()
+    assert store_of(tmp_path) == store_of(tmp_path / "trajectories") == tmp_path / "trajectories"
 
 
 def test_the_episodes_of_an_iteration_and_of_later_ones_are_found(store: TrajectoryStore):

@@ -2,6 +2,8 @@
 
 import hashlib
 import io
+from dataclasses import replace
+from typing import Any
 
 from PIL import Image
 
@@ -56,3 +58,10 @@ def make_trajectory(
         last_screenshot=keys[-1],
         duration_s=1.5,
     )
+
+
+def scripted(id: str, task_id: str = "open", **facts: Any) -> Trajectory:
+    """A trajectory as a script leaves it: what was said, and no ids."""
+    made = replace(make_trajectory(id, task_id=task_id, **facts), instruction="Click on the Save button.")
+    steps = [replace(step, prompt_ids=(), response_ids=(), sampler_logprobs=()) for step in made.steps]
+    return replace(made, steps=tuple(steps))

@@ -213,9 +213,10 @@ def test_without_a_gpu_nothing_is_simulated(monkeypatch: pytest.MonkeyPatch) -> 
     check._check_memory(compose(["experiment=arpo_subset32"]))
 
 
-def test_a_warm_start_has_no_plan() -> None:
+@pytest.mark.parametrize("experiment", ["warmstart_fake", "offline_rs", "offline_dpo", "offline_kto"])
+def test_a_run_that_learns_from_other_data_has_no_plan(experiment: str) -> None:
     with pytest.raises(ConfigError, match="a plan is of a run that learns from rollouts"):
-        estimate(compose(["experiment=warmstart_fake", "module.steps=3"]))
+        estimate(compose([f"experiment={experiment}", "module.steps=3"]))
 
 
 def test_a_wrong_word_is_one_message_and_exit_status_2(

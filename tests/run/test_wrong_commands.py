@@ -72,7 +72,8 @@ EARLY = [
         "train.py experiment=smoke env=null",
         "env=null: this must be the name of a choice; choose one of desktop, fake,",
     ),
-    ("train.py module=null", "module=null: this must be the name of a choice; choose one of grpo, sft"),
+    ("train.py module=null", "module=null: this must be the name of a choice; choose one of dpo, grpo, kto, sft"),
+    ("train.py experiment=offline_dpo source=nowhere", "source=nowhere holds no episodes to learn from: name the"),
     # keys
     ("train.py experiment=smoke +env.make_env.speed=2", "env.make_env.speed: arpo.envs.fake.FakeDesktop has"),
     # files

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from arpo.agent.prompt import Prompt
 from arpo.errors import ConfigError
-from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.curation.told import as_told, longest_context
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Group, Step, Task, Trajectory
+from arpo.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -75,39 +74,13 @@ class ExperiencePool:
                 told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
                 if len(told.steps) > most_steps[told.task_id]:  # this run's policy could never do the same
                     too_long["max_steps"] += 1
-                elif _longest_context(told, runtime.chat) > runtime.settings.max_context:
+                elif longest_context(told, runtime.chat) > runtime.settings.max_context:
                     too_long["max_context"] += 1
                 else:
                     found[told.task_id].append((told, store))
         for limit, count in too_long.items():
             log.warning("%d successes are longer than %s and stay outside the pool", count, limit)
         return found
-
-
-def as_told(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, image_window: int | None) -> Trajectory:
-    """Return a trajectory with the ids that this run's engine would have read and sampled.
-
-    Ids that are already those stay, with their log-probabilities. Otherwise the responses are encoded anew from
-    their text: those of a script, or of a policy with another tokenizer, system prompt, template or image window.
-    Nobody sampled those ids after what this run's engine reads, and their log-probabilities are 0.
-    """
-    prompt_ids = chat.first_prompt(prompt.messages(trajectory.instruction))
-    if trajectory.image_window == image_window and _is_told_so(trajectory, chat, prompt_ids):
-        return trajectory
-    steps: list[Step] = []
-    for step in trajectory.steps:
-        ids = chat.encode_response(step.response)
-        steps.append(replace(step, prompt_ids=prompt_ids, response_ids=ids, sampler_logprobs=(0.0,) * len(ids)))
-        prompt_ids = chat.next_prompt(ids)
-    return replace(trajectory, steps=tuple(steps), image_window=image_window)
-
-
-def _is_told_so(trajectory: Trajectory, chat: ChatTokenizer, prompt_ids: tuple[int, ...]) -> bool:
-    for step in trajectory.steps:
-        if step.prompt_ids != prompt_ids or chat.decode(step.response_ids) != step.response:
-            return False
-        prompt_ids = chat.next_prompt(step.response_ids)
-    return True
 
 
 def _stored(store: TrajectoryStore) -> Iterator[Trajectory]:
@@ -120,22 +93,6 @@ def _stored(store: TrajectoryStore) -> Iterator[Trajectory]:
         )
     for split, iteration in iterations:
         yield from store.read(split, iteration)
-
-
-def _longest_context(trajectory: Trajectory, chat: ChatTokenizer) -> int:
-    """Return the tokens of the longest context of a trajectory: with a window, not always that of the last step."""
-    steps, window = trajectory.steps, trajectory.image_window
-    if window is None:
-        return _context_length(steps, chat, None)
-    return max(_context_length(steps[:end], chat, window) for end in range(1, len(steps) + 1))
-
-
-def _context_length(steps: Sequence[Step], chat: ChatTokenizer, window: int | None) -> int:
-    """Return the tokens of the context that ends with the response of the last of some steps."""
-    prompts = chat.windowed([step.prompt_ids for step in steps], window)
-    ids = [id for prompt, step in zip(prompts, steps, strict=True) for id in (*prompt, *step.response_ids)]
-    shown = steps if window is None else steps[-window:]
-    return chat.context_length(ids, [(step.width, step.height) for step in shown])
 
 
 def _admitted(trajectory: Trajectory, origin: TrajectoryStore, runtime: RolloutRuntime, *, id: str) -> Trajectory:

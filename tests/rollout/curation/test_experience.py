@@ -9,19 +9,13 @@ import pytest
 from arpo.agent.prompt import Prompt
 from arpo.errors import ConfigError
 from arpo.models.tokenization import tokenize
-from arpo.rollout.curation.experience import ExperiencePool, as_told
+from arpo.rollout.curation.experience import ExperiencePool
+from arpo.rollout.curation.told import as_told
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task
-from tests.rollout.trajectories import make_trajectory
+from tests.rollout.trajectories import scripted
 
 TASKS = [Task("open", ""), Task("close", ""), Task("never", "")]
-
-
-def scripted(id, task_id="open", **facts):
-    """A trajectory as a script leaves it: what was said, and no ids."""
-    made = replace(make_trajectory(id, task_id=task_id, **facts), instruction="Click on the Save button.")
-    steps = [replace(step, prompt_ids=(), response_ids=(), sampler_logprobs=()) for step in made.steps]
-    return replace(made, steps=tuple(steps))
 
 
 def is_success(trajectory):
@@ -98,29 +92,6 @@ def test_a_scripted_success_is_told_as_the_policy_would_have_told_it(runtime, st
     assert first.sampler_logprobs == (0.0,) * len(first.response_ids)
 
 
-def test_ids_that_an_engine_sampled_stay_as_they_are(chat):
-    prompt = Prompt.compact()
-    told = as_told(scripted("0/0/0"), chat, prompt, None)
-    cut = chat.encode_response("Action: wait()\n")[:-1]  # without the end of the turn, as when a limit cut it
-    first = replace(told.steps[0], response_ids=cut, sampler_logprobs=(-0.5,) * len(cut))
-    second = replace(told.steps[1], prompt_ids=chat.next_prompt(cut))
-    sampled = replace(told, steps=(first, second))
-    assert as_told(sampled, chat, prompt, None) is sampled
-
-
-@pytest.mark.parametrize("foreign", ["prompt", "response", "glue"])
-def test_ids_of_another_prompt_or_tokenizer_are_not_trusted(chat, foreign):
-    prompt = Prompt.compact()
-    told = as_told(scripted("0/0/0"), chat, prompt, None)
-    first, second = told.steps
-    steps = {
-        "prompt": (replace(first, prompt_ids=(1, *first.prompt_ids)), second),
-        "response": (replace(first, response_ids=first.response_ids[1:]), second),
-        "glue": (first, replace(second, prompt_ids=(*second.prompt_ids, 1))),
-    }[foreign]
-    assert as_told(replace(told, steps=steps), chat, prompt, None) == told
-
-
 def test_a_success_longer_than_the_context_is_left_out(make_collector, store, chat, caplog):
     short, long = scripted("0/0/0", steps=1), scripted("0/0/1", steps=3)
     told = as_told(short, chat, Prompt.compact(), None).steps[0]
@@ -159,17 +130,6 @@ def test_a_success_is_told_with_the_image_window_of_the_run(make_collector, stor
     runtime = make_collector(start=False, image_window=1).runtime
     (taken,) = moved(runtime, store(scripted("demonstration-0/0/0")))["open"]
     assert [len(tokens.screenshots) for tokens in tokenize(taken, chat)] == [1, 1]  # a sequence a step
-
-
-def test_ids_that_were_sampled_after_another_image_window_are_not_trusted(chat):
-    prompt = Prompt.compact()
-    told = as_told(scripted("0/0/0"), chat, prompt, None)
-    steps = [replace(step, sampler_logprobs=(-0.5,) * len(step.response_ids)) for step in told.steps]
-    sampled = replace(told, steps=tuple(steps))
-    again = as_told(sampled, chat, prompt, 1)
-    assert again == replace(told, image_window=1)
-    assert again.steps[0].sampler_logprobs == told.steps[0].sampler_logprobs  # 0: nobody sampled them so
-    assert as_told(again, chat, prompt, 1) is again
 
 
 def test_the_length_of_a_windowed_success_is_that_of_its_longest_context(make_collector, store, chat, caplog):

@@ -1,0 +1,233 @@
+"""Offline data: the stored episodes of a run, as batches of examples."""
+
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.utilities.types import TRAIN_DATALOADERS
+from torch.utils.data import DataLoader, IterableDataset
+from typing_extensions import override
+
+from arpo.algorithms.rewards import is_worth_replaying
+from arpo.datamodules.examples import Example, Judge
+from arpo.errors import ConfigError, check_at_least
+from arpo.modules.base import PolicyModule
+from arpo.rollout.curation.told import as_told, longest_context
+from arpo.rollout.runtime import RolloutRuntime
+from arpo.rollout.seeds import derive_seed
+from arpo.rollout.storage import TrajectoryStore, store_of
+from arpo.types import Outcome, Trajectory
+
+log = logging.getLogger(__name__)
+
+PLAYED = ("train", "demonstration")
+"""The parts of a store that are learned from. Evaluations are not: they play held-out tasks."""
+
+
+class TrajectoryDataModule(L.LightningDataModule):
+    """Episodes that another run has stored, in the order in which it asked for them, as shuffled batches.
+
+    Their records stay in memory, their screenshots on disk until a batch needs them. The batches are a function of the
+    episodes and the seed, so a run that goes on sees those that it would have seen.
+
+    Args:
+        runtime: Its tokenizer, prompt, image window and context are those of the policy that learns; its engine and
+            environments are for evaluations, started with the fit and closed after it.
+        source: The folder of a run, or a trajectory store.
+        examples: Makes examples of trajectories: a function of `arpo.datamodules.examples`.
+        first: Learn from this many episodes, the earliest, whatever came of them; None takes all. Methods are compared
+            at the same number.
+        outcomes: Leave out episodes that ended in another way; None keeps all.
+        steps: Optimizer steps of the run, shared out evenly among its iterations.
+        batch_size: Examples a step.
+        seed: Of the pairs and of the order.
+
+    Raises:
+        ConfigError: When a number is out of its range, or an outcome is unknown.
+    """
+
+    def __init__(
+        self,
+        runtime: RolloutRuntime,
+        source: str | Path,
+        examples: Callable[[Sequence[Trajectory], Judge, int], list[Example]],
+        *,
+        first: int | None = None,
+        outcomes: Sequence[str] | None = None,
+        steps: int,
+        batch_size: int,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_at_least(1, steps=steps, batch_size=batch_size)
+        if first is not None:
+            check_at_least(1, first=first)
+        known = [outcome.value for outcome in Outcome]
+        if unknown := [outcome for outcome in outcomes or () if outcome not in known]:
+            raise ConfigError(f"outcomes must be among {', '.join(known)}, got {', '.join(unknown)}")
+        self.runtime = runtime
+        self.store = TrajectoryStore(store_of(source))
+        self.make_examples = examples
+        self.first = first
+        self.outcomes = outcomes
+        self.steps = steps
+        self.batch_size = batch_size
+        self.seed = seed
+        self._examples: list[Example] = []
+        self._begun = False
+
+    @override
+    def setup(self, stage: str) -> None:
+        """Read the episodes, then start what evaluates.
+
+        Raises:
+            ConfigError: If there are too few episodes, a screenshot of theirs is lost, they make no example, or the
+                steps cannot be shared out.
+        """
+        self._steps_per_iteration()
+        self._examples = self._read()
+        if self._rank == 0:
+            self.runtime.start()
+
+    @override
+    def train_dataloader(self) -> TRAIN_DATALOADERS:
+        return DataLoader(_Iteration(self), batch_size=None)
+
+    @override
+    def teardown(self, stage: str) -> None:
+        self._begun = False
+        self.runtime.close()
+
+    @property
+    def _rank(self) -> int:
+        return self.trainer.global_rank if self.trainer is not None else 0
+
+    def batches(self) -> Iterator[list[Trajectory]]:
+        """Yield the batches of the trainer's current iteration, with screenshots."""
+        assert self.trainer is not None
+        iteration, steps = self.trainer.current_epoch, self._steps_per_iteration()
+        if self._rank == 0 and not self._begun:  # forget what a crash undid
+            version = PolicyModule.of(self.trainer.lightning_module).policy_version
+            self.runtime.store.truncate(iteration, version)
+        self._begun = True
+        for number in range(iteration * steps, (iteration + 1) * steps):
+            yield [self.store.load_screenshots(each) for example in self._batch(number) for each in example]
+
+    def _steps_per_iteration(self) -> int:
+        assert self.trainer is not None
+        iterations = self.trainer.max_epochs
+        if not iterations or iterations < 0 or self.steps % iterations:
+            raise ConfigError(
+                f"steps={self.steps} must be a multiple of iterations={iterations}, so that each has as many: set "
+                "datamodule.steps or iterations"
+            )
+        return self.steps // iterations
+
+    def _batch(self, number: int) -> list[Example]:
+        """Return the examples of an optimizer step of the run: they are passed through again and again, shuffled."""
+        count = len(self._examples)
+        size = min(self.batch_size, count)
+        places = range(number * size, (number + 1) * size)
+        return [self._examples[_order(self.seed, place // count, count)[place % count]] for place in places]
+
+    def _read(self) -> list[Example]:
+        """Return the examples that the episodes make."""
+        episodes = list(islice(self._stored(), self.first))
+        if len(episodes) < max(1, self.first or 0):
+            raise ConfigError(
+                f"source: {self.store.root} holds {len(episodes)} episodes, and {self.first or 1} are wanted: name "
+                "another run, or lower datamodule.first"
+            )
+        allowed = [each for each in episodes if self.outcomes is None or each.outcome.value in self.outcomes]
+        told = [self._told(each) for each in allowed]
+        kept = [each for each in told if longest_context(each, self.runtime.chat) <= self._longest]
+        if len(kept) < len(told):
+            log.warning("%d episodes are longer than max_context=%d: left out", len(told) - len(kept), self._longest)
+        good = sum(map(self._succeeds, kept))
+        log.info("%d of %d episodes of %s are taken, %d succeed", len(kept), len(episodes), self.store.root, good)
+        examples = self.make_examples(kept, self._succeeds, self.seed)
+        if not examples:
+            raise ConfigError(
+                f"source: nothing can be learned from {len(kept)} episodes of {self.store.root}, of which {good} "
+                "succeed: name another run, or raise datamodule.first"
+            )
+        self._check_screenshots(list(chain.from_iterable(examples)))
+        return examples
+
+    def _stored(self) -> Iterator[Trajectory]:
+        for split, iteration in self.store.iterations():
+            if split in PLAYED:
+                yield from self.store.read(split, iteration)
+
+    def _told(self, trajectory: Trajectory) -> Trajectory:
+        return as_told(trajectory, self.runtime.chat, self.runtime.prompt, self.runtime.settings.image_window)
+
+    @property
+    def _longest(self) -> int:
+        return self.runtime.settings.max_context
+
+    def _succeeds(self, trajectory: Trajectory) -> bool:
+        """Return whether a trajectory is one to imitate: solved, and every response of it an action."""
+        threshold = self.runtime.settings.success_threshold
+        return is_worth_replaying(trajectory, threshold=threshold, format_weight=1.0)
+
+    def _check_screenshots(self, trajectories: Sequence[Trajectory]) -> None:
+        lost = [path for trajectory in trajectories for path in self.store.lost_screenshots(trajectory)]
+        if lost:
+            raise ConfigError(
+                f"source: {len(lost)} screenshots that episodes of {self.store.root} show are not there, the first is "
+                f"{lost[0]}: copy the folder whole, or name another run"
+            )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the batches depend on."""
+        iterations = None if self.trainer is None else self.trainer.max_epochs
+        names = [trajectory.id for trajectory in chain.from_iterable(self._examples)]
+        return {
+            "examples": hashlib.sha256(repr(names).encode()).hexdigest(),
+            "steps": self.steps,
+            "iterations": iterations,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+        }
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Check that the run goes on with the batches that it would have seen.
+
+        Raises:
+            ConfigError: If it would see others.
+        """
+        now = self.state_dict()
+        changed = [name for name, value in state_dict.items() if now[name] != value]
+        if changed:
+            raise ConfigError(
+                f"the checkpoint was written by a run whose {' and '.join(changed)} differ, so that batches and rate "
+                "would be others: resume with the same, or start a new run elsewhere with paths.output=DIR"
+            )
+
+
+class _Iteration(IterableDataset[list[Trajectory]]):
+    """The batches of whatever iteration the trainer is in."""
+
+    def __init__(self, datamodule: TrajectoryDataModule) -> None:
+        self._datamodule = datamodule
+
+    def __iter__(self) -> Iterator[list[Trajectory]]:
+        return self._datamodule.batches()
+
+    def __len__(self) -> int:
+        return self._datamodule._steps_per_iteration()
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, number: int, count: int) -> list[int]:
+    """Return the order of the examples in a pass over them."""
+    return random.Random(derive_seed(seed, "pass", number)).sample(range(count), count)

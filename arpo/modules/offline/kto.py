@@ -1,0 +1,111 @@
+"""Optimisation by single judgements (KTO, arXiv 2402.01306)."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from arpo.algorithms.preferences import kto_baseline, kto_losses
+from arpo.algorithms.rewards import is_worth_replaying
+from arpo.errors import ConfigError, check_positive
+from arpo.models.policy import Policy
+from arpo.models.tokenization import ChatTokenizer
+from arpo.modules.offline.base import Sequences
+from arpo.modules.offline.preference import PreferenceModule
+from arpo.types import Step, Trajectory
+
+
+class KTOModule(PreferenceModule):
+    """A policy that learns from successes and failures that need no partner: the mean of `kto_losses` over a batch.
+
+    The reference point is estimated as TRL does it: on trajectories that see what one of the batch has seen, and say
+    what the one before it has said (`mismatched`).
+
+    Args:
+        policy: Builds the policy; called once, when Lightning asks for the model.
+        optimizer: Builds the optimizer from the trainable parameters.
+        reference: Builds the policy that the run starts from; see `PreferenceModule`.
+        desirable_weight: Weight of successes, λ_D. The paper keeps λ_D times their number within 1 to 4/3 of λ_U times
+            the number of failures.
+        undesirable_weight: Weight of failures, λ_U.
+        success_threshold: A trajectory whose reward, task and format together, lies above it is desirable.
+        beta: See `PreferenceModule`, as for all that follow.
+        steps: Optimizer steps of the run.
+        warmup_fraction: Part of the steps in which the learning rate rises.
+        micro_batch_tokens: Padded tokens of one forward.
+        max_grad_norm: Gradient norm above which the gradient is scaled down.
+
+    Raises:
+        ConfigError: When a number is out of its range.
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument a YAML key
+        self,
+        policy: Callable[..., Policy],
+        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        reference: Callable[..., Policy],
+        *,
+        desirable_weight: float = 1.0,
+        undesirable_weight: float = 1.0,
+        success_threshold: float = 0.5,
+        beta: float,
+        steps: int,
+        warmup_fraction: float = 0.1,
+        micro_batch_tokens: int,
+        max_grad_norm: float = 1.0,
+    ) -> None:
+        super().__init__(
+            policy,
+            optimizer,
+            reference,
+            beta=beta,
+            steps=steps,
+            warmup_fraction=warmup_fraction,
+            micro_batch_tokens=micro_batch_tokens,
+            max_grad_norm=max_grad_norm,
+        )
+        check_positive(desirable_weight=desirable_weight, undesirable_weight=undesirable_weight)
+        self.desirable_weight = desirable_weight
+        self.undesirable_weight = undesirable_weight
+        self.success_threshold = success_threshold
+
+    @override
+    def judge(self, log_ratios: Tensor, batch: Sequence[Trajectory]) -> tuple[Tensor, Mapping[str, float]]:
+        if len(batch) < 2:
+            raise ConfigError(
+                "module=kto needs batches of at least 2 trajectories, because each is compared with what another one "
+                "said: raise datamodule.batch_size"
+            )
+        threshold = self.success_threshold
+        worth = [is_worth_replaying(trajectory, threshold=threshold, format_weight=1.0) for trajectory in batch]
+        desirable = torch.tensor(worth, device=log_ratios.device)
+        crossed = [mismatched(here, batch[place - 1], self.policy.chat) for place, here in enumerate(batch)]
+        baseline = kto_baseline(self.log_ratios(Sequences.of(crossed, self.policy.chat)))
+        losses = kto_losses(
+            log_ratios,
+            desirable,
+            baseline=baseline,
+            beta=self.beta,
+            desirable_weight=self.desirable_weight,
+            undesirable_weight=self.undesirable_weight,
+        )
+        metrics = {"train/kl_baseline": baseline.item(), "train/desirable": desirable.float().mean().item()}
+        return losses.mean(), metrics | self.rewards(log_ratios, desirable)
+
+
+def mismatched(shown: Trajectory, said: Trajectory, chat: ChatTokenizer) -> Trajectory:
+    """Return a trajectory that sees what one has seen and says what another has said, for as long as both go on."""
+    steps: list[Step] = []
+    for here, there in zip(shown.steps, said.steps, strict=False):
+        steps.append(
+            replace(
+                here,
+                prompt_ids=chat.next_prompt(steps[-1].response_ids) if steps else here.prompt_ids,
+                response_ids=there.response_ids,
+                sampler_logprobs=there.sampler_logprobs,
+                response=there.response,
+            )
+        )
+    return replace(shown, steps=tuple(steps))

@@ -1,0 +1,50 @@
+"""Trajectories of another origin, told as this run's engine would have read and sampled them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from arpo.agent.prompt import Prompt
+from arpo.models.tokenization import ChatTokenizer
+from arpo.types import Step, Trajectory
+
+
+def as_told(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, image_window: int | None) -> Trajectory:
+    """Return a trajectory with the ids that this run's engine would have read and sampled.
+
+    Ids that are already those stay, with their log-probabilities. Otherwise the responses are encoded anew from
+    their text: those of a script, or of a policy with another tokenizer, system prompt, template or image window.
+    Nobody sampled those ids after what this run's engine reads, and their log-probabilities are 0.
+    """
+    prompt_ids = chat.first_prompt(prompt.messages(trajectory.instruction))
+    if trajectory.image_window == image_window and _is_told_so(trajectory, chat, prompt_ids):
+        return trajectory
+    steps: list[Step] = []
+    for step in trajectory.steps:
+        ids = chat.encode_response(step.response)
+        steps.append(replace(step, prompt_ids=prompt_ids, response_ids=ids, sampler_logprobs=(0.0,) * len(ids)))
+        prompt_ids = chat.next_prompt(ids)
+    return replace(trajectory, steps=tuple(steps), image_window=image_window)
+
+
+def _is_told_so(trajectory: Trajectory, chat: ChatTokenizer, prompt_ids: tuple[int, ...]) -> bool:
+    for step in trajectory.steps:
+        if step.prompt_ids != prompt_ids or chat.decode(step.response_ids) != step.response:
+            return False
+        prompt_ids = chat.next_prompt(step.response_ids)
+    return True
+
+
+def longest_context(trajectory: Trajectory, chat: ChatTokenizer) -> int:
+    """Return the tokens of the longest context of a trajectory: with a window, not always that of the last step."""
+    steps, window = trajectory.steps, trajectory.image_window
+    if window is None:
+        return _context_length(steps, chat, None)
+    return max(_context_length(steps[:end], chat, window) for end in range(1, len(steps) + 1))
+
+
+def _context_length(steps: Sequence[Step], chat: ChatTokenizer, window: int | None) -> int:
+    """Return the tokens of the context that ends with the response of the last of some steps."""
+    prompts = chat.windowed([step.prompt_ids for step in steps], window)
+    ids = [id for prompt, step in zip(prompts, steps, strict=True) for id in (*prompt, *step.response_ids)]
+    shown = steps if window is None else steps[-window:]
+    return chat.context_length(ids, [(step.width, step.height) for step in shown])

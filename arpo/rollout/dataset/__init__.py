@@ -1,0 +1,1 @@
+"""Stored episodes as a dataset for other programs: columns, Parquet files, a data card."""

@@ -1,0 +1,68 @@
+"""The columns of the dataset: one row a trajectory, its steps in a list, with pictures inside."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from arpo.types import Step, Trajectory
+
+TEXT, WHOLE, REAL = ({"dtype": name, "_type": "Value"} for name in ("string", "int64", "float64"))
+PICTURE = {"_type": "Image"}
+"""A PNG, which `datasets` decodes when it is asked for."""
+
+STEP: dict[str, tuple[Any, str]] = {
+    "screenshot": (PICTURE, "the screen that was answered"),
+    "width": (WHOLE, "of the screen, in pixels"),
+    "height": (WHOLE, "of the screen, in pixels"),
+    "response": (TEXT, "what the policy said"),
+    "action": (TEXT, "what was done, in pixels of the screen; empty where the response was no action"),
+    "parse_error": (TEXT, "why the response was no action; empty where it was one"),
+    "prompt_ids": ([WHOLE], "token ids appended to the context before the response, one id for the screenshot"),
+    "response_ids": ([WHOLE], "token ids that were sampled"),
+    "sampler_logprobs": ([REAL], "log-probability of each of them, of the engine that sampled it"),
+    "policy_version": (WHOLE, "updates that the weights had seen which sampled it"),
+}
+"""Feature and meaning of each column of a step."""
+TRAJECTORY: dict[str, tuple[Any, str]] = {
+    "id": (TEXT, "`<iteration>/<group>/<member>`; an evaluation's begins with `eval-<iteration>`"),
+    "task_id": (TEXT, "the task, with the seed of its page where it has one"),
+    "domain": (TEXT, "the web page or application"),
+    "instruction": (TEXT, "the goal in words"),
+    "outcome": (TEXT, "how the episode ended"),
+    "task_reward": (REAL, "the checker's verdict, from 0 to 1"),
+    "format_reward": (REAL, "0, or -1 where a response was no action"),
+    "steps": ([{name: feature for name, (feature, _) in STEP.items()}], "what was seen and said, in order"),
+    "last_screenshot": (PICTURE, "the screen after the last action; null where it was not taken"),
+    "seed": (WHOLE, "of the episode"),
+    "image_window": (WHOLE, "screenshots that a response saw; null where it saw all"),
+    "sampling": (TEXT, "fingerprint of the settings that it was sampled with"),
+    "duration_s": (REAL, "seconds that the episode took"),
+}
+"""Feature, as `datasets` writes it in JSON, and meaning of each column."""
+FEATURES = {name: feature for name, (feature, _) in TRAJECTORY.items()}
+
+
+def row(trajectory: Trajectory) -> dict[str, Any]:
+    """Return a trajectory, with its screenshots, as a row.
+
+    Text that UTF-8 has no bytes for, such as half of a surrogate pair, becomes question marks.
+    """
+    shown = trajectory.screenshots
+    special = {
+        "steps": [_fields(step, STEP, {"screenshot": _picture(step.screenshot, shown)}) for step in trajectory.steps],
+        "last_screenshot": _picture(trajectory.last_screenshot, shown),
+    }
+    return _fields(trajectory, TRAJECTORY, special)
+
+
+def _fields(record: Trajectory | Step, columns: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: special[name] if name in special else _plain(getattr(record, name)) for name in columns}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _picture(key: str, screenshots: Mapping[str, bytes]) -> dict[str, Any] | None:
+    return {"bytes": screenshots[key], "path": f"{key}.png"} if key else None

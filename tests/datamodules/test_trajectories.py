@@ -1,0 +1,277 @@
+"""The stored episodes of a run as batches: which are taken, how they are told, and in what order they come."""
+
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+
+import lightning as L
+import pytest
+
+from arpo.datamodules.examples import every_episode, pairs, successes
+from arpo.datamodules.trajectories import TrajectoryDataModule
+from arpo.errors import ConfigError
+from arpo.rollout.curation.told import as_told
+from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Outcome
+from tests.callbacks.support import IdleModule
+from tests.models import samples
+from tests.rollout.trajectories import scripted
+
+
+class Recorder(IdleModule):
+    """Learns nothing, and keeps the batches that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        return batch
+
+    def training_step(self, batch, batch_idx):
+        self.seen.append((self.trainer.current_epoch, batch))
+        self.optimizers().step()
+
+
+@pytest.fixture
+def runtime(make_collector):
+    return make_collector(start=False).runtime
+
+
+@pytest.fixture
+def source(tmp_path):
+    """The folder of a run with some episodes: iteration, group and member, and whether it was solved."""
+
+    def make(*trajectories, name="run"):
+        store = TrajectoryStore(tmp_path / name / "trajectories")
+        for trajectory in trajectories:
+            store.write(trajectory)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def make_data(runtime):
+    def make(source, examples=every_episode, *, iterations=1, **options):
+        data = TrajectoryDataModule(runtime, source, examples, **{"steps": 2, "batch_size": 2} | options)
+        data.trainer = SimpleNamespace(max_epochs=iterations, global_rank=1)  # rank 1 starts no engine
+        return data
+
+    return make
+
+
+def episode(number, reward=1.0, **facts):
+    return scripted(f"{number // 4}/0/{number % 4}", task_reward=reward, shade=number, **facts)
+
+
+def read(data):
+    return [trajectory.id for example in data._read() for trajectory in example]
+
+
+def fit(data, iterations, checkpoint=None, extra=()):
+    """The batches that a module is given, by iteration."""
+    module = Recorder()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=iterations,
+        logger=False,
+        callbacks=list(extra),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(module, data, ckpt_path=checkpoint)
+    return trainer, [(epoch, [trajectory.id for trajectory in batch]) for epoch, batch in module.seen]
+
+
+# --- what is taken --------------------------------------------------------------------------------------------------
+
+
+def test_episodes_come_in_the_order_in_which_the_run_asked_for_them(make_data, source):
+    folder = source(*(scripted(id) for id in ("10/0/0", "2/1/0", "2/0/10", "2/0/9")))
+    assert read(make_data(folder)) == ["2/0/9", "2/0/10", "2/1/0", "10/0/0"]
+
+
+def test_a_run_s_folder_and_its_store_are_the_same_source(make_data, source):
+    folder = source(episode(0))
+    assert read(make_data(folder)) == read(make_data(folder / "trajectories")) == ["0/0/0"]
+
+
+def test_evaluations_are_not_learned_from_and_demonstrations_are(make_data, source):
+    folder = source(scripted("eval-0/held_out/0/0"), scripted("demonstration-0/0/0"), scripted("0/0/0"))
+    assert sorted(read(make_data(folder))) == ["0/0/0", "demonstration-0/0/0"]
+
+
+def test_the_first_episodes_are_counted_before_anything_is_left_out(make_data, source):
+    folder = source(*(episode(number, reward) for number, reward in enumerate([0.0, 1.0, 0.0, 1.0, 1.0])))
+    assert read(make_data(folder, successes, first=4)) == ["0/0/1", "0/0/3"]
+
+
+def test_an_episode_that_ended_otherwise_than_allowed_is_left_out(make_data, source):
+    folder = source(episode(0), episode(1, outcome=Outcome.MAX_STEPS), episode(2, outcome=Outcome.TERMINATED))
+    assert read(make_data(folder, outcomes=["finished", "terminated"])) == ["0/0/0", "0/0/2"]
+
+
+def test_a_solved_episode_that_ended_in_a_parse_error_is_not_one_to_imitate(make_data, source):
+    folder = source(episode(0), replace(episode(1), format_reward=-1.0))
+    assert read(make_data(folder, successes)) == ["0/0/0"]
+
+
+def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, chat, caplog):
+    short, long = (replace(samples.trajectory(chat, seeds), id=f"0/0/{len(seeds)}") for seeds in ((0,), (0, 1)))
+    told = make_collector(start=False).runtime
+    room = len(told.chat.first_prompt(told.prompt.messages(""))) + 60
+    data = TrajectoryDataModule(
+        make_collector(start=False, max_tokens=8, max_context=room).runtime,
+        source(short, long),
+        every_episode,
+        steps=1,
+        batch_size=1,
+    )
+    with caplog.at_level(logging.WARNING):
+        assert read(data) == ["0/0/1"]
+    assert f"1 episodes are longer than max_context={room}: left out" in caplog.text
+
+
+def test_episodes_of_another_tokenizer_are_told_anew(make_data, source, runtime):
+    (example,) = make_data(source(scripted("0/0/0")))._read()
+    (told,) = example
+    assert told == as_told(scripted("0/0/0"), runtime.chat, runtime.prompt, None)
+    assert told.steps[0].response_ids == runtime.chat.encode_response("Action: wait()\n")
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_without_episodes_is_refused(make_data, tmp_path):
+    with pytest.raises(ConfigError, match=r"source: .*nowhere holds 0 episodes, and 1 are wanted: name another run"):
+        make_data(tmp_path / "nowhere")._read()
+
+
+def test_fewer_episodes_than_asked_for_are_refused(make_data, source):
+    with pytest.raises(ConfigError, match=r"holds 2 episodes, and 3 are wanted: .* lower datamodule\.first"):
+        make_data(source(episode(0), episode(1)), first=3)._read()
+
+
+def test_episodes_of_which_nothing_can_be_learned_are_refused(make_data, source):
+    with pytest.raises(ConfigError, match=r"nothing can be learned from 2 episodes of .*, of which 0 succeed"):
+        make_data(source(episode(0, 0.0), episode(1, 0.0)), pairs)._read()
+
+
+def test_a_lost_screenshot_is_named_before_anything_starts(make_data, source):
+    folder = source(episode(0), episode(9))
+    lost = next((folder / "trajectories" / "screens").glob("*/*.png"))
+    lost.unlink()
+    with pytest.raises(ConfigError, match=rf"1 screenshots that episodes of .* show are not there, .*{lost.name}"):
+        make_data(folder)._read()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"first": 0}, "first must be at least 1, got 0"),
+        ({"outcomes": ["solved"]}, "outcomes must be among finished, gave_up, .*, got solved"),
+    ],
+    ids=str,
+)
+def test_an_impossible_option_is_refused_with_its_name(make_data, source, options, words):
+    with pytest.raises(ConfigError, match=words):
+        make_data(source(episode(0)), **options)
+
+
+def test_steps_that_iterations_cannot_share_are_refused(make_data, source):
+    with pytest.raises(ConfigError, match="steps=5 must be a multiple of iterations=2"):
+        make_data(source(episode(0)), iterations=2, steps=5).setup("fit")
+
+
+# --- batches --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(make_collector, source):
+    """A data module that a trainer may set up."""
+
+    def make(examples=every_episode, **options):
+        runtime = make_collector(start=False).runtime
+        folder = source(*(episode(number, number % 2) for number in range(5)))
+        return TrajectoryDataModule(runtime, folder, examples, **{"steps": 4, "batch_size": 2} | options)
+
+    return make
+
+
+def test_every_iteration_has_its_share_of_the_batches(started):
+    _, seen = fit(started(), 2)
+    assert [epoch for epoch, _ in seen] == [0, 0, 1, 1]
+    assert all(len(batch) == 2 for _, batch in seen)
+
+
+def test_every_example_is_seen_once_before_one_is_seen_again(started):
+    _, seen = fit(started(steps=5), 1)
+    order = [name for _, batch in seen for name in batch]  # 5 batches of 2: twice through 5 episodes
+    assert len(set(order[:5])) == len(set(order[5:])) == 5
+    assert order[:5] != order[5:]
+
+
+def test_a_batch_is_never_larger_than_what_there_is(started):
+    _, seen = fit(started(batch_size=100), 1)
+    assert {len(batch) for _, batch in seen} == {5}
+
+
+def test_the_seed_gives_the_order(started):
+    orders = [fit(started(seed=seed), 1)[1] for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_pair_stays_together_in_a_batch_the_better_one_first(started):
+    _, seen = fit(started(pairs, batch_size=1), 1)
+    for _, (good, bad) in seen:
+        assert int(good[-1]) % 2 == 1
+        assert int(bad[-1]) % 2 == 0
+
+
+def test_screenshots_are_read_for_the_batch_that_shows_them(started):
+    data = started()
+    module = Recorder()
+    L.Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_progress_bar=False, enable_checkpointing=False
+    ).fit(module, data)
+    assert all(not trajectory.screenshots for example in data._examples for trajectory in example)
+    for _, batch in module.seen:
+        for trajectory in batch:
+            assert {step.screenshot for step in trajectory.steps} <= set(trajectory.screenshots)
+
+
+class Save(L.Callback):
+    """Writes a checkpoint after the first iteration."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        if trainer.current_epoch == 0:
+            trainer.save_checkpoint(self.path)
+
+
+def test_a_run_that_goes_on_sees_the_batches_that_it_would_have_seen(started, tmp_path):
+    _, whole = fit(started(), 2, extra=[Save(tmp_path / "one.ckpt")])
+    _, rest = fit(started(), 2, checkpoint=tmp_path / "one.ckpt")
+    assert rest == whole[2:]
+
+
+@pytest.mark.parametrize(
+    ("options", "iterations", "what"),
+    [
+        ({"steps": 6}, 2, "steps"),
+        ({}, 4, "iterations"),
+        ({"seed": 1}, 2, "seed"),
+        ({"batch_size": 1}, 2, "batch_size"),
+        ({"first": 3}, 2, "examples"),
+    ],
+)
+def test_a_run_that_would_go_on_with_other_batches_is_refused(started, tmp_path, options, iterations, what):
+    fit(started(), 2, extra=[Save(tmp_path / "one.ckpt")])
+    with pytest.raises(ConfigError, match=f"a run whose {what} differ"):
+        fit(started(**options), iterations, checkpoint=tmp_path / "one.ckpt")

@@ -1,0 +1,88 @@
+"""Learning offline from what the smoke run stored: `train.py experiment=offline_…`, left alone, and killed once."""
+
+import json
+import signal
+from statistics import fmean
+
+import pytest
+
+from tests.integration.journey import DYING
+from tests.integration.runs import Run, Smoke, assert_same_checkpoint
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+
+ITERATIONS, STEPS = 3, 12
+LIKE_SMOKE = (
+    *("env=fake", "tasks=fake", "tasks.train.count=4", "tasks.held_out.count=4"),
+    *("deterministic=true", "evaluation.rollouts_per_task=2", "rollout.settings.max_steps=4"),
+    *("datamodule.batch_size=8", f"datamodule.steps={STEPS}"),
+    "callbacks.checkpoint.keep=9",
+)
+"""What makes an experiment of MiniWoB++ pages one of the desktop in memory."""
+
+
+@pytest.fixture(scope="module")
+def offline(smoke: Smoke, tmp_path_factory: pytest.TempPathFactory):
+    """A run that learns from the smoke run's episodes, in a folder of its own."""
+    runs: list[Run] = []
+
+    def make(experiment: str, name: str, *overrides: str) -> Run:
+        where = (f"source={smoke.run.directory}", f"model.path={smoke.policy}", f"iterations={ITERATIONS}")
+        directory = tmp_path_factory.mktemp(name) / "run"
+        runs.append(Run(directory, smoke.sessions, f"experiment={experiment}", *where, *LIKE_SMOKE, *overrides))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.end()
+
+
+@pytest.fixture(scope="module")
+def alone(offline) -> Run:
+    """DPO that was left alone."""
+    run = offline("offline_dpo", "alone")
+    assert run.go() == 0, run.said
+    return run
+
+
+def success(run: Run, iteration: int) -> float:
+    path = run.directory / "eval" / f"iteration_{iteration:06d}.json"
+    return json.loads(path.read_text())["in_domain"]["overall"]["success_rate"]
+
+
+def test_a_run_has_a_line_an_iteration_and_is_evaluated_before_and_after(alone: Run):
+    assert [line["step"] for line in alone.metrics] == list(range(ITERATIONS + 1))
+    assert all({"train/loss", "train/accuracy", "train/grad_norm"} <= line.keys() for line in alone.metrics[1:])
+    assert alone.metrics[1]["engine/probe_gap"] <= 1e-4
+    assert sorted(path.name for path in (alone.directory / "eval").iterdir()) == [
+        f"iteration_{iteration:06d}.json" for iteration in (0, ITERATIONS)
+    ]
+    assert "pairs of 4 tasks" in alone.said
+    alone.assert_nothing_left()
+
+
+def test_the_loss_of_dpo_starts_below_that_of_a_coin_and_falls(alone: Run):
+    losses = [line["train/loss"] for line in alone.metrics[1:]]
+    assert losses[-1] < losses[0] < 0.7
+
+
+def test_a_run_that_was_killed_ends_bit_for_bit_as_one_that_was_left_alone(alone: Run, offline):
+    killed = offline("offline_dpo", "killed")
+    each = STEPS // ITERATIONS
+    killed.start(f"module.optimizer._target_={DYING}.OptimizerThatDies", f"+module.optimizer.steps={each + 2}")
+    assert killed.wait() == -signal.SIGKILL
+    assert [path.name for path in killed.checkpoints] == ["iteration_000001.ckpt"]
+    assert killed.go("resume=auto") == 0, killed.said
+    assert [path.name for path in killed.checkpoints] == [path.name for path in alone.checkpoints]
+    for one, other in zip(killed.checkpoints, alone.checkpoints, strict=True):
+        assert_same_checkpoint(one, other)
+    assert killed.learned == alone.learned
+    assert success(killed, ITERATIONS) == success(alone, ITERATIONS)
+
+
+@pytest.mark.parametrize("experiment", ["offline_rs", "offline_kto"])
+def test_the_other_two_learn_from_the_same_episodes(offline, experiment):
+    run = offline(experiment, experiment)
+    assert run.go() == 0, run.said
+    losses = [line["train/loss"] for line in run.metrics[1:]]
+    assert fmean(losses[1:]) < losses[0]

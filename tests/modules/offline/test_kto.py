@@ -1,0 +1,91 @@
+from functools import partial
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from arpo.errors import ConfigError
+from arpo.models.tokenization import tokenize
+from arpo.modules.offline.kto import KTOModule, mismatched
+from tests.modules.conftest import fit, weights
+from tests.modules.offline.conftest import gradient, likelihoods, moved
+
+
+@pytest.fixture
+def make_kto(make_policy):
+    """A module that takes a step of plain gradient descent: the change of its weights is the gradient."""
+
+    def make(**options):
+        optimizer = options.pop("optimizer", partial(torch.optim.SGD, lr=25.0))  # one cycle begins at 1/25 of the peak
+        numbers = {"beta": 0.5, "steps": 3, "micro_batch_tokens": 65536, "max_grad_norm": 1e9}
+        module = KTOModule(make_policy, optimizer, make_policy, **numbers | options)
+        module.configure_model()
+        return module
+
+    return make
+
+
+def logged(trainer):
+    return {name: value.item() for name, value in trainer.callback_metrics.items()}
+
+
+def test_at_the_start_every_trajectory_is_worth_the_same(make_kto, judged):
+    metrics = logged(fit(make_kto(undesirable_weight=2.0), judged(1.0, 0.0, 0.0, 1.0)))
+    assert metrics["train/loss"] == pytest.approx(0.75, abs=1e-5)  # (1 · 0.5 + 2 · 0.5 + 2 · 0.5 + 1 · 0.5) / 4
+    assert metrics["train/kl_baseline"] == pytest.approx(0.0, abs=1e-5)
+    assert metrics["train/desirable"] == 0.5
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [1, 65536])
+def test_the_gradient_is_that_of_the_loss_computed_whole_whatever_the_micro_batches(
+    make_kto, make_policy, judged, micro_batch_tokens
+):
+    batch = judged(1.0, 0.0, 0.0)
+    policy, reference = moved(make_policy()), make_policy()
+    crossed = [mismatched(batch[0], batch[2], policy.chat)]
+    crossed += [mismatched(here, there, policy.chat) for here, there in zip(batch[1:], batch, strict=False)]
+    with torch.no_grad():
+        baseline = (likelihoods(policy, crossed) - likelihoods(reference, crossed)).mean().clamp(min=0)
+        start = likelihoods(reference, batch)
+    gains = 0.5 * (likelihoods(policy, batch) - start - baseline)
+    loss = (1 - gains[0].sigmoid() + 1.5 * (1 - (-gains[1:]).sigmoid()).sum()) / 3
+    expected = gradient(policy, loss)
+
+    module = make_kto(undesirable_weight=1.5, micro_batch_tokens=micro_batch_tokens)
+    moved(module.policy)
+    before = weights(module.policy)
+    metrics = logged(fit(module, batch))
+    assert metrics["train/loss"] == pytest.approx(loss.item(), rel=1e-4)
+    assert metrics["train/kl_baseline"] == pytest.approx(baseline.item(), rel=1e-3, abs=1e-6)
+    assert_close(before - weights(module.policy), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_successes_become_likelier_and_failures_less(make_kto, judged):
+    module = make_kto(steps=8, optimizer=partial(torch.optim.AdamW, lr=1e-3))
+    metrics = logged(fit(module, *[judged(1.0, 0.0, 1.0, 0.0)] * 8))
+    assert metrics["train/loss"] < 0.45
+    assert metrics["train/reward_good"] > metrics["train/reward_bad"]
+
+
+def test_a_mismatched_trajectory_sees_what_one_saw_and_says_what_another_said(loaded_policy, judged):
+    chat = loaded_policy.chat
+    _, one, other = judged(1.0, 1.0, 1.0)  # two steps and three
+    crossed = mismatched(one, other, chat)
+    assert [step.screenshot for step in crossed.steps] == [step.screenshot for step in one.steps]
+    assert [step.response_ids for step in crossed.steps] == [step.response_ids for step in other.steps[:2]]
+    assert crossed.steps[0].prompt_ids == one.steps[0].prompt_ids
+    assert crossed.steps[1].prompt_ids == chat.next_prompt(other.steps[0].response_ids)
+    (tokens,) = tokenize(crossed, chat)
+    assert int(tokens.action_mask.sum()) == sum(len(step.response_ids) for step in other.steps[:2])
+    assert len(mismatched(other, one, chat).steps) == 2
+
+
+def test_a_lonely_trajectory_is_refused(make_kto, judged):
+    with pytest.raises(ConfigError, match=r"at least 2 trajectories.*raise datamodule\.batch_size"):
+        fit(make_kto(), judged(1.0))
+
+
+@pytest.mark.parametrize("name", ["desirable_weight", "undesirable_weight", "beta"])
+def test_a_number_that_is_not_positive_is_refused(make_kto, name):
+    with pytest.raises(ConfigError, match=f"{name} must be above 0, got 0.0"):
+        make_kto(**{name: 0.0})
