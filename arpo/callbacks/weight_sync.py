@@ -16,7 +16,7 @@ from arpo.errors import ArpoError, check_at_least, check_positive
 from arpo.inference.exam import Exam
 from arpo.inference.probe import Freshness, Watch, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
-from arpo.rollout.hooks import raise_everywhere, runtime_of
+from arpo.rollout.hooks import attempt, raise_everywhere, runtime_of
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import Trajectory
 
@@ -194,11 +194,7 @@ class _Update:
             Exception: The error, at once, if the gathering itself stands still. No word reaches the others then; they
                 are ended with this process, by whatever started them.
         """
-        found, error = None, None
-        try:
-            found = self.runtime.watch(future, lambda: what)
-        except Exception as raised:  # noqa: BLE001 - the caller raises it
-            error = raised
+        found, error = attempt(lambda: self.runtime.watch(future, lambda: what))
         try:
             for _ in self.tensors:  # which an engine has not read that failed: the others wait in the middle of them
                 pass

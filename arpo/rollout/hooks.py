@@ -1,7 +1,7 @@
 """Additions to Lightning's callbacks: one hook, and the way from a trainer to its rollouts and to other ranks."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
 from lightning import Callback, LightningModule, Trainer
 
@@ -75,11 +75,17 @@ def on_rank_zero(trainer: Trainer, work: Callable[[], _T], elsewhere: _T) -> _T:
     Raises:
         ArpoError: On every rank, if the work fails (`raise_everywhere`).
     """
-    found, error = elsewhere, None
-    if trainer.is_global_zero:
-        try:
-            found = work()
-        except Exception as raised:  # noqa: BLE001 - raised below, on every rank
-            error = raised
+    if not trainer.is_global_zero:
+        raise_everywhere(trainer, None)
+        return elsewhere
+    found, error = attempt(work)
     raise_everywhere(trainer, error)
-    return found
+    return cast(_T, found)  # without an error there is one
+
+
+def attempt(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
+    """Return what some work gives, or the error that it ends in: other ranks hear of it before it is raised."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 - the caller raises it
+        return None, error
