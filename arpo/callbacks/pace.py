@@ -33,7 +33,8 @@ class Pace(RolloutCallback):
     It stands behind weight sync in the list of callbacks, so that an update ends with its sync. What a fleet could
     answer at most is not known to a run, so the engine is not among its bounds. That trainer, engine and environments
     share the driver's cores is: whatever is busy there counts. That they share a GPU, or another node's cores, is not,
-    and a prediction from times that were measured while they took turns is too good then.
+    and a prediction from times that were measured while they took turns is too good then; as is that of a run with a
+    lag whose bound are the cores, because its episodes were measured while they shared them.
     """
 
     def __init__(self) -> None:
