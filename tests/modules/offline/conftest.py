@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+import lightning as L
 import pytest
 import torch
 
@@ -11,6 +13,10 @@ from arpo.models.policy import Policy
 from arpo.models.tokenization import tokenize
 from arpo.types import Trajectory
 from tests.models import samples
+
+PLAIN_DESCENT = partial(torch.optim.SGD, lr=25.0)
+"""Gradient descent whose first step is the gradient: one cycle begins at 1/25 of the peak."""
+NUMBERS = {"beta": 0.5, "steps": 3, "micro_batch_tokens": 65536, "max_grad_norm": 1e9}
 
 
 @pytest.fixture
@@ -37,6 +43,11 @@ def likelihoods(policy: Policy, batch: Sequence[Trajectory]) -> torch.Tensor:
         tokens = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
         rows.append(policy.action_logprobs(tokens).logprobs.sum())
     return torch.stack(rows)
+
+
+def logged(trainer: L.Trainer) -> dict[str, float]:
+    """What a fit has logged last, by name."""
+    return {name: value.item() for name, value in trainer.callback_metrics.items()}
 
 
 def moved(policy: Policy) -> Policy:

@@ -10,7 +10,7 @@ from arpo.errors import ConfigError
 from arpo.models.policy import LoraSettings, Policy
 from arpo.modules.offline.dpo import DPOModule
 from tests.modules.conftest import fit, weights
-from tests.modules.offline.conftest import gradient, likelihoods, moved
+from tests.modules.offline.conftest import NUMBERS, PLAIN_DESCENT, gradient, likelihoods, logged, moved
 
 
 @pytest.fixture
@@ -18,17 +18,12 @@ def make_dpo(make_policy):
     """A module that takes a step of plain gradient descent: the change of its weights is the gradient."""
 
     def make(*, start=make_policy, **options):
-        optimizer = options.pop("optimizer", partial(torch.optim.SGD, lr=25.0))  # one cycle begins at 1/25 of the peak
-        numbers = {"beta": 0.5, "steps": 3, "micro_batch_tokens": 65536, "max_grad_norm": 1e9}
-        module = DPOModule(start, optimizer, start, **numbers | options)
+        optimizer = options.pop("optimizer", PLAIN_DESCENT)
+        module = DPOModule(start, optimizer, start, **NUMBERS | options)
         module.configure_model()
         return module
 
     return make
-
-
-def logged(trainer):
-    return {name: value.item() for name, value in trainer.callback_metrics.items()}
 
 
 def test_at_the_start_no_trajectory_is_preferred(make_dpo, judged):

@@ -8,7 +8,7 @@ from arpo.errors import ConfigError
 from arpo.models.tokenization import tokenize
 from arpo.modules.offline.kto import KTOModule, mismatched
 from tests.modules.conftest import fit, weights
-from tests.modules.offline.conftest import gradient, likelihoods, moved
+from tests.modules.offline.conftest import NUMBERS, PLAIN_DESCENT, gradient, likelihoods, logged, moved
 
 
 @pytest.fixture
@@ -16,17 +16,12 @@ def make_kto(make_policy):
     """A module that takes a step of plain gradient descent: the change of its weights is the gradient."""
 
     def make(**options):
-        optimizer = options.pop("optimizer", partial(torch.optim.SGD, lr=25.0))  # one cycle begins at 1/25 of the peak
-        numbers = {"beta": 0.5, "steps": 3, "micro_batch_tokens": 65536, "max_grad_norm": 1e9}
-        module = KTOModule(make_policy, optimizer, make_policy, **numbers | options)
+        optimizer = options.pop("optimizer", PLAIN_DESCENT)
+        module = KTOModule(make_policy, optimizer, make_policy, **NUMBERS | options)
         module.configure_model()
         return module
 
     return make
-
-
-def logged(trainer):
-    return {name: value.item() for name, value in trainer.callback_metrics.items()}
 
 
 def test_at_the_start_every_trajectory_is_worth_the_same(make_kto, judged):
