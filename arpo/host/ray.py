@@ -48,6 +48,17 @@ class RayRuntime:
         """Undo one `acquire`."""
         return self._submit(self._release)
 
+    def wait_for_start(self) -> None:
+        """Return once no start of Ray is under way; blocks.
+
+        Ray and vLLM set environment variables while they start, and both read them in native code. Before glibc 2.41
+        a reader crashes when another thread adds a variable meanwhile, so that the two must not start side by side.
+        """
+        with self._lock:
+            under_way = None if self._thread is None else self._thread.submit(lambda: None)
+        if under_way is not None:
+            under_way.result()
+
     def _submit(self, function: Callable[[], None]) -> "Future[object]":
         # An engine and a pool of actors start side by side: two threads of Ray would both call `ray.init`.
         with self._lock:

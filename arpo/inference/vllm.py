@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError, WeightSyncError, check_at_least
+from arpo.host.ray import RAY
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GenerateRequest, Response, check_length
@@ -148,6 +149,7 @@ class VllmEngine(PumpedEngine):
             from vllm import EngineArgs
             from vllm.v1.engine.llm_engine import LLMEngine
 
+            RAY.wait_for_start()  # the import, which takes longest, may go on beside it
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._arguments))
         self._stamp(0)
         torch.set_num_threads = set_num_threads

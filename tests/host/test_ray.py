@@ -41,6 +41,38 @@ def test_users_who_come_at_the_same_moment_share_one_thread_of_ray(monkeypatch: 
     assert len(threads) == 1
 
 
+def test_whoever_must_not_start_beside_ray_waits_for_it_where_it_starts():
+    runtime = RayRuntime()
+    runtime.wait_for_start()  # nobody has asked for Ray: nothing to wait for
+    begun, go = threading.Event(), threading.Event()
+
+    def start() -> None:
+        begun.set()
+        go.wait()
+
+    runtime._submit(start)
+    begun.wait()
+    waiting = threading.Thread(target=runtime.wait_for_start, daemon=True)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    go.set()
+    waiting.join(5)
+    assert not waiting.is_alive()
+
+
+def test_a_start_that_failed_holds_nobody_up():
+    runtime = RayRuntime()
+
+    def fail() -> None:
+        raise ConfigError("no Ray here")
+
+    failed = runtime._submit(fail)
+    runtime.wait_for_start()
+    with pytest.raises(ConfigError, match="no Ray here"):
+        failed.result()
+
+
 class CountingRay:
     """Ray, which says whether it runs."""
 

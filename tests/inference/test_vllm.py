@@ -1,6 +1,7 @@
 """What only vLLM has: caches that can go stale, a deterministic mode, and a process full of global state."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from PIL.PngImagePlugin import PngImageFile
 
 from arpo.errors import ArpoError, ConfigError, EngineError, WeightSyncError
+from arpo.host.ray import RayRuntime
 from arpo.inference.probe import Answer, Freshness, freshness
 from tests.inference.conftest import Questions, Trainer, together
 
@@ -73,6 +75,41 @@ def test_sampling_from_another_distribution_than_the_trainers_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"engine_args must not hold {next(iter(argument))}"):
         start(engine_args=argument)
+
+
+def test_vllm_starts_when_a_ray_that_is_starting_has_started(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both add environment variables and read them in native code, which crashes where they do so side by side."""
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    arrived = threading.Event()
+    started: list[str] = []
+
+    class Starting(RayRuntime):
+        """Is still starting when vLLM arrives, and for as long as nobody waits."""
+
+        def _start(self) -> None:
+            arrived.wait()
+            started.append("Ray")
+
+        def wait_for_start(self) -> None:
+            arrived.set()
+            super().wait_for_start()
+
+    def start_vllm(_: object) -> None:
+        started.append("vLLM")
+        arrived.set()
+        raise ConfigError("no vLLM here")
+
+    ray = Starting()
+    under_way = ray._submit(ray._start)
+    monkeypatch.setattr("arpo.inference.vllm.RAY", ray)
+    monkeypatch.setattr(LLMEngine, "from_engine_args", start_vllm)
+    with pytest.raises(ConfigError, match="no vLLM here"):
+        start()
+    under_way.result()
+    assert started == ["Ray", "vLLM"]
 
 
 def test_a_second_engine_waits_its_turn(start: Callable[..., Any], questions: Questions) -> None:
