@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import tenacity
@@ -14,8 +14,9 @@ from arpo.agent.render import render_response
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
-from arpo.errors import ConfigError, EnvError
+from arpo.errors import EnvError
 from arpo.host.heartbeat import Heartbeat
+from arpo.host.threads import BackgroundLoop
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
@@ -57,36 +58,63 @@ class DemonstrationCollector:
     seed: int = 0
     _done: int = field(default=0, init=False)
 
-    def collect(self, tasks: Sequence[Task], per_task: int) -> list[Trajectory]:
-        """Return `per_task` demonstrations of each task, task by task; blocks.
+    def collect(self, tasks: Sequence[Task], per_task: int, *, first: int = 0) -> Generator[list[Trajectory]]:
+        """Yield `per_task` demonstrations of each task, task by task, as soon as those before them are there too.
 
         They are text without token ids: a tokenizer can be made from them before there is one. The task reward is 1
-        for a success, and 0 for a failure.
+        for a success, and 0 for a failure. A task whose scripted solution takes more than `max_steps` steps yields an
+        empty list. Closing the generator ends what still runs.
+
+        Args:
+            tasks: What to demonstrate.
+            per_task: Demonstrations a task.
+            first: The first task that is played; those before it were played by an earlier call.
 
         Raises:
-            ConfigError: If the solution of a task takes more than `max_steps` steps.
             EnvError: If environments failed every attempt at an episode.
         """
-        total = len(tasks) * per_task
-        log.info("collecting %d demonstrations of %d tasks", total, len(tasks))
-        with Heartbeat(lambda: f"{self._done} of {total} demonstrations are collected"):
-            return asyncio.run(self._collect(tasks, per_task))
-
-    async def _collect(self, tasks: Sequence[Task], per_task: int) -> list[Trajectory]:
-        await self.pool.start()
+        total = (len(tasks) - first) * per_task
+        log.info("collecting %d demonstrations of %d tasks", total, len(tasks) - first)
+        loop = BackgroundLoop("demonstrations")
+        loop.start()
+        played: list[asyncio.Task[list[Trajectory]]] = []
         try:
-            lengths = await asyncio.gather(*(self._solution_length(task) for task in tasks))
-            episodes = (
-                self._demonstrate(f"demonstration-0/{place}/{number}", task, number, length)
-                for place, (task, length) in enumerate(zip(tasks, lengths, strict=True))
-                for number in range(per_task)
-            )
-            return await asyncio.gather(*episodes)
+            with Heartbeat(lambda: f"{self._done} of {total} demonstrations are collected"):
+                played = loop.run(self._begin(tasks, per_task, first))
+                for task in played:
+                    yield loop.run(_result(task))
         finally:
-            await self.pool.close()
+            loop.run(self._end(played))
+            loop.close()
+
+    async def _begin(self, tasks: Sequence[Task], per_task: int, first: int) -> list[asyncio.Task[list[Trajectory]]]:
+        await self.pool.start()
+        return [
+            asyncio.create_task(self._of_task(place, tasks[place], per_task)) for place in range(first, len(tasks))
+        ]
+
+    async def _end(self, played: Sequence[asyncio.Task[list[Trajectory]]]) -> None:
+        for task in played:
+            task.cancel()
+        await asyncio.gather(*played, return_exceptions=True)  # nobody tries again while environments are closed
+        await self.pool.close()
+
+    async def _of_task(self, place: int, task: Task, per_task: int) -> list[Trajectory]:
+        # Who never errs finds out how long the solution is by demonstrating it.
+        length = await self._solution_length(task) if self.demonstrator.errs else 0
+        if length > self.max_steps:
+            return []
+        episodes = (
+            self._demonstrate(f"demonstration-0/{place}/{number}", task, number, length) for number in range(per_task)
+        )
+        made = await asyncio.gather(*episodes)
+        self._done += per_task
+        whole = self.demonstrator.errs or all(each.outcome is Outcome.TERMINATED for each in made)
+        return made if whole else []
 
     @_elsewhere
     async def _solution_length(self, task: Task) -> int:
+        """Return how many steps the scripted solution takes, `max_steps` + 1 where it takes more than `max_steps`."""
         async with self.pool.lease(task) as env:
             await env.reset(task)
             for length in range(self.max_steps):
@@ -95,30 +123,27 @@ class DemonstrationCollector:
                     return length
                 if (await env.step(action)).terminated or isinstance(action, Terminal):
                     return length + 1
-        raise ConfigError(
-            f"the scripted solution of task {task.id} takes more than max_steps={self.max_steps} steps; "
-            "raise max_steps or choose another seed of the page"
-        )
+        return self.max_steps + 1
 
     @_elsewhere
     async def _demonstrate(self, identity: str, task: Task, number: int, length: int) -> Trajectory:
         rng = random.Random(derive_seed(self.seed, "demonstration", task.id, number))
         steps: list[Step] = []
         screenshots: dict[str, bytes] = {}
+        outcome = Outcome.MAX_STEPS
         async with self.pool.lease(task) as env:
             observation = await env.reset(task)
             instruction = observation.instruction or task.instruction
-            for _ in range(self.max_steps):
+            while len(steps) < self.max_steps and outcome is Outcome.MAX_STEPS:
                 action = await self._next_action(env, task, length, rng)
                 frame = self._frame(observation)
                 steps.append(_step(observation, frame.to_model(action)))
                 screenshots[steps[-1].screenshot] = observation.screenshot
                 result = await env.step(frame.to_screen(frame.to_model(action)))
                 if result.terminated or isinstance(action, Terminal):
-                    break
+                    outcome = Outcome.TERMINATED
                 observation = result.observation
             success = await env.evaluate() > self.success_threshold
-        self._done += 1
         return Trajectory(
             id=identity,
             task_id=task.id,
@@ -126,7 +151,7 @@ class DemonstrationCollector:
             instruction=instruction,
             seed=0,
             steps=tuple(steps),
-            outcome=Outcome.TERMINATED,
+            outcome=outcome,
             task_reward=float(success),
             format_reward=0.0,
             screenshots=screenshots,
@@ -136,6 +161,8 @@ class DemonstrationCollector:
         right = await env.next_solution()
         if right is None:
             return Finished()
+        if not self.demonstrator.errs:
+            return right
         habit = random.Random(derive_seed(self.seed, "habit", task.id, repr(right)))
         return self.demonstrator.act(right, await env.distractors(), length, rng, habit)
 
@@ -143,6 +170,10 @@ class DemonstrationCollector:
         least, most = self.image_limits
         height, width = smart_resize(observation.height, observation.width, min_pixels=least, max_pixels=most)
         return CoordinateFrame(observation.width, observation.height, width, height)
+
+
+async def _result(task: asyncio.Task[list[Trajectory]]) -> list[Trajectory]:
+    return await task
 
 
 def _step(observation: Observation, action: Action) -> Step:

@@ -1,22 +1,29 @@
 """Offline data for the warm start: scripted solutions, with as many mistakes as one asks for."""
 
 import hashlib
+import json
 import logging
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import lightning as L
 from lightning.pytorch.utilities.types import TRAIN_DATALOADERS
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
 from arpo.agent.actions import Click, Finished
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
+from arpo.datamodules.arrivals import Arrivals
 from arpo.datamodules.collecting import DemonstrationCollector
+from arpo.errors import ConfigError
+from arpo.host.files import atomically
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.curation.told import as_told
 from arpo.rollout.seeds import derive_seed
@@ -26,23 +33,37 @@ from arpo.types import Task, Trajectory
 log = logging.getLogger(__name__)
 
 
+LEFT_OUT = "left_out.json"
+"""The file of a collection that names the tasks without demonstrations."""
+MOST_NAMED = 5
+"""Tasks without demonstrations that a log names."""
+HEAD = 0.1
+"""The share of the demonstrations that are there before training begins; a tokenizer is made from them."""
+
+
 class DemonstrationDataModule(L.LightningDataModule):
     """Demonstrations that are collected once, kept on disk, and served shuffled, by optimizer steps.
+
+    They may be collected while the first of them are learned from. What a batch is drawn from depends on the number of
+    its step alone, and not on how fast they come: a step waits for them.
 
     Args:
         collector: Plays what is not there yet.
         tasks: What to demonstrate.
         directory: Where demonstrations are kept; collected again only when tasks or collector changed.
         prompt: The prompt that the policy will be trained and used with.
-        make_model: Called with all texts of the demonstrations when `model` does not exist yet: writes it.
+        make_model: Called with texts of the demonstrations when `model` does not exist yet: writes it.
         model: Directory of the checkpoint that is trained.
         per_task: Demonstrations a task.
         steps: Optimizer steps of the run.
         batch_size: Demonstrations a step.
+        arrival: The share of the steps during which more and more of the demonstrations are used, task by task in
+            random order, while they are collected; 0 waits for all of them.
         image_window: Screenshots that the policy will see at once; None: all. With a window, each step is a sequence.
 
     Raises:
-        ConfigError: By `setup`, if the model that is there sees images of another size.
+        ConfigError: If a number is out of its range; by `setup`, if the model that is there sees images of another
+            size, or no task can be demonstrated.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a YAML key
@@ -57,11 +78,16 @@ class DemonstrationDataModule(L.LightningDataModule):
         per_task: int,
         steps: int,
         batch_size: int,
+        arrival: float = 0.0,
         image_window: int | None = None,
     ) -> None:
         super().__init__()
+        if not 0 <= arrival <= 1:
+            raise ConfigError(f"arrival must lie in [0, 1], got {arrival}")
         self.collector = collector
         self.tasks = list(tasks)
+        if arrival > 0:  # else the first ones would be of one page
+            random.Random(derive_seed(collector.seed, "tasks")).shuffle(self.tasks)
         self.store = TrajectoryStore(directory)
         self.prompt = prompt
         self.make_model = make_model
@@ -69,27 +95,105 @@ class DemonstrationDataModule(L.LightningDataModule):
         self.per_task = per_task
         self.steps = steps
         self.batch_size = batch_size
+        self.arrival = arrival
         self.image_window = image_window
-        self._trajectories: list[Trajectory] = []
+        self._arrivals: Arrivals[Trajectory] | None = None
+        self._told: list[Trajectory] = []
 
     @override
     def setup(self, stage: str) -> None:
-        demonstrations = self._load() or self._collect()
+        self._arrivals = Arrivals(self._demonstrations(), "demonstrations")
+        known = self._arrivals.first(self._known(0))
+        if not known:
+            raise ConfigError(
+                f"no task can be demonstrated in max_steps={self.collector.max_steps} steps; raise max_steps"
+            )
         least, most = self.collector.image_limits
         if not (self.model / "config.json").exists():
-            self.make_model(self.model, corpus=corpus(demonstrations, self.prompt, most, self.collector.seed))
-        chat = ChatTokenizer(self.model)
-        chat.check_image_limits(least, most)
-        self._trajectories = [as_told(each, chat, self.prompt, self.image_window) for each in demonstrations]
-        rate = fmean(demonstration.task_reward for demonstration in demonstrations)
-        log.info("%d demonstrations, %.0f %% of them succeed", len(demonstrations), 100 * rate)
+            self.make_model(self.model, corpus=corpus(known, self.prompt, most, self.collector.seed))
+        self._chat = ChatTokenizer(self.model)
+        self._chat.check_image_limits(least, most)
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:
+        return DataLoader(_Batches(self._batches, self.steps), batch_size=None)
+
+    @override
+    def teardown(self, stage: str) -> None:
+        if self._arrivals is not None:
+            self._arrivals.close()
+
+    @override
+    def on_exception(self, exception: BaseException) -> None:
+        self.teardown("fit")  # Lightning leaves that out where a run fails
+
+    def _batches(self) -> Iterator[list[Trajectory]]:
+        assert self._arrivals is not None, "setup comes first"
         rng = random.Random(derive_seed(self.collector.seed, "batches"))
-        size = min(self.batch_size, len(self._trajectories))
-        batches = [rng.sample(self._trajectories, size) for _ in range(self.steps)]
-        return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+        for step in range(self.steps):
+            known = self._arrivals.first(self._known(step))
+            for each in known[len(self._told) :]:
+                self._told.append(as_told(each, self._chat, self.prompt, self.image_window))
+            yield rng.sample(self._told[: len(known)], min(self.batch_size, len(known)))
+
+    def _known(self, step: int) -> int | None:
+        """Return how many demonstrations the batch of a step is drawn from at most; None for all."""
+        share = max(HEAD, step / (self.arrival * self.steps)) if self.arrival else 1.0
+        return math.ceil(share * len(self.tasks) * self.per_task) if share < 1 else None
+
+    def _demonstrations(self) -> Generator[Trajectory]:
+        """Yield what is kept, and then what is collected and kept from now on, in the order of the tasks."""
+        kept = self._kept()
+        yield from map(self.store.load_screenshots, kept)
+        rewards = [demonstration.task_reward for demonstration in kept]
+        left_out = self._left_out()
+        played = len(self.tasks) if left_out is not None else _place(kept[-1]) + 1 if kept else 0
+        if played < len(self.tasks):
+            for made in self._collected(played):
+                yield from made
+                rewards += [demonstration.task_reward for demonstration in made]
+        if rewards:
+            log.info("%d demonstrations, %.0f %% of them succeed", len(rewards), 100 * fmean(rewards))
+
+    def _collected(self, played: int) -> Generator[list[Trajectory]]:
+        """Yield the demonstrations of each task from one on, kept on disk; name the tasks that have none."""
+        if played == 0:
+            self.store.truncate(-1, -1)
+        fingerprint = self._fingerprint()
+        with closing(self.collector.collect(self.tasks, self.per_task, first=played)) as collected:
+            for each in collected:
+                made = [replace(demonstration, sampling=fingerprint) for demonstration in each]
+                for demonstration in made:
+                    self.store.write(demonstration)
+                yield made
+        places = {_place(demonstration) for demonstration in self.store.read("demonstration", 0)}
+        left_out = [task.id for place, task in enumerate(self.tasks) if place not in places]
+        if left_out:
+            log.warning(
+                "%d of %d tasks have no demonstration, because their scripted solution takes more than max_steps=%d "
+                "steps: %s",
+                len(left_out),
+                len(self.tasks),
+                self.collector.max_steps,
+                ", ".join(left_out[:MOST_NAMED]) + (", …" if len(left_out) > MOST_NAMED else ""),
+            )
+            with atomically(self.store.root / LEFT_OUT) as partial:
+                partial.write_text(json.dumps({"sampling": fingerprint, "tasks": left_out}))
+
+    def _kept(self) -> list[Trajectory]:
+        """Return the demonstrations of all tasks that an earlier run has played, without screenshots."""
+        kept, fingerprint = self.store.read("demonstration", 0), self._fingerprint()
+        if any(demonstration.sampling != fingerprint for demonstration in kept):
+            log.info("%s holds demonstrations of other tasks or settings: collecting new ones", self.store.root)
+            return []
+        count = Counter(map(_place, kept))
+        return [demonstration for demonstration in kept if count[_place(demonstration)] == self.per_task]
+
+    def _left_out(self) -> list[str] | None:
+        """Return the tasks that an earlier run, which played all of them, could not demonstrate."""
+        path = self.store.root / LEFT_OUT
+        found = json.loads(path.read_text()) if path.exists() else {}
+        return found["tasks"] if found.get("sampling") == self._fingerprint() else None
 
     def _fingerprint(self) -> str:
         """Return a digest of what the demonstrations depend on."""
@@ -98,22 +202,25 @@ class DemonstrationDataModule(L.LightningDataModule):
         limits = (self.per_task, how.max_steps, *how.image_limits, how.success_threshold, how.seed)
         return hashlib.sha256(repr((tasks, how.demonstrator, limits)).encode()).hexdigest()
 
-    def _load(self) -> list[Trajectory]:
-        kept = self.store.read("demonstration", 0)
-        fits = len(kept) == len(self.tasks) * self.per_task
-        if not fits or any(demonstration.sampling != self._fingerprint() for demonstration in kept):
-            if kept:
-                log.info("%s holds demonstrations of other tasks or settings: collecting new ones", self.store.root)
-            return []
-        return [self.store.load_screenshots(demonstration) for demonstration in kept]
 
-    def _collect(self) -> list[Trajectory]:
-        made = self.collector.collect(self.tasks, self.per_task)
-        made = [replace(demonstration, sampling=self._fingerprint()) for demonstration in made]
-        self.store.truncate(-1, -1)
-        for demonstration in made:
-            self.store.write(demonstration)
-        return made
+class _Batches(IterableDataset[list[Trajectory]]):
+    """The batches of a run, made when they are wanted."""
+
+    def __init__(self, make: Callable[[], Iterator[list[Trajectory]]], count: int) -> None:
+        self._make = make
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @override
+    def __iter__(self) -> Iterator[list[Trajectory]]:
+        return self._make()
+
+
+def _place(demonstration: Trajectory) -> int:
+    """Return the place of a demonstration's task among the tasks."""
+    return int(demonstration.id.split("/")[1])
 
 
 def corpus(demonstrations: Sequence[Trajectory], prompt: Prompt, max_pixels: int, seed: int) -> list[str]:

@@ -27,6 +27,11 @@ class Demonstrator:
                 f"success_rate must be in (0, 1] and habit in [0, 1], got {self.success_rate} and {self.habit}"
             )
 
+    @property
+    def errs(self) -> bool:
+        """Whether it makes mistakes."""
+        return self.success_rate < 1
+
     def act(
         self, right: Action, distractors: Sequence[Action], length: int, rng: random.Random, habit: random.Random
     ) -> Action:
