@@ -200,6 +200,14 @@ def test_what_was_asked_for_and_not_yet_learned_is_in_the_state_and_asked_for_ag
     assert [group.task.id for group in batch.groups] == [task_id]
 
 
+def test_groups_that_have_not_ended_are_in_the_state_too(make_data):
+    data = on_its_own(make_data(max_policy_lag=1))
+    data.next_batch()
+    groups = data.collector._stream.waiting  # 2 and 3 are played by version 0; 4 and 5 wait for version 1
+    until(lambda: [group.ended_as is None for group in groups()] == [False, False, True, True])
+    assert [number for number, *_ in reloaded(data.state_dict())["pending"]] == [2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("order", ["submitted", "finished"])
 def test_finished_groups_survive_a_resume_and_the_others_are_started_again(make_data, order):
     data = on_its_own(make_data(max_policy_lag=2, order=order))

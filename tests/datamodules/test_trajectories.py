@@ -208,8 +208,9 @@ def test_every_iteration_has_its_share_of_the_batches(started):
     assert all(len(batch) == 2 for _, batch in seen)
 
 
-def test_every_example_is_seen_once_before_one_is_seen_again(started):
-    _, seen = fit(started(steps=5), 1)
+@pytest.mark.parametrize("iterations", [1, 5])
+def test_every_example_is_seen_once_before_one_is_seen_again(started, iterations):
+    _, seen = fit(started(steps=5), iterations)
     order = [name for _, batch in seen for name in batch]  # 5 batches of 2: twice through 5 episodes
     assert len(set(order[:5])) == len(set(order[5:])) == 5
     assert order[:5] != order[5:]

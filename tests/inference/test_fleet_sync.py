@@ -1,6 +1,7 @@
 """How new weights come to a fleet: one replica after the other, each examined before it serves, nothing lost."""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -77,6 +78,7 @@ def test_another_way_to_sync_is_refused(start: Start) -> None:
 
 
 def test_requests_are_answered_all_through_a_rolling_update_and_none_is_lost(start: Start) -> None:
+    """A sync that ends what runs killed verl's rollouts (7611)."""
     fleet, directory = start()
     closed: list[int] = []
 
@@ -173,11 +175,20 @@ def test_at_most_so_many_replicas_are_out(start: Start) -> None:
 def test_a_global_update_waits_for_every_replica_and_nobody_serves_meanwhile(start: Start) -> None:
     fleet, directory = start(sync="global")
     (directory / "hold_load").touch()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def gathered() -> Iterator[tuple[str, torch.Tensor]]:
+        begun.set()
+        go_on.wait()
+        yield from weights(1.0)
 
     async def scene() -> None:
-        update = asyncio.create_task(fleet.update_weights(weights(1.0), 1))
+        update = asyncio.create_task(fleet.update_weights(gathered(), 1))
+        await asyncio.to_thread(begun.wait)
+        waits = asyncio.create_task(fleet.generate(ask(1)))  # no replica has gone out yet
+        await asyncio.sleep(0)
+        go_on.set()
         await seen(directory, "loads", count=2)  # both at once
-        waits = asyncio.create_task(fleet.generate(ask(1)))
         (directory / "hold_load").unlink()
         await update
         assert (await waits).policy_version == 1
@@ -282,6 +293,7 @@ def test_weights_that_break_off_reach_no_replica_and_a_closed_fleet_answers_noth
 
 
 def test_a_request_that_is_cancelled_while_no_replica_serves_disturbs_nobody(start: Start) -> None:
+    """A cancel around a pause killed every rank of prime-rl's engine (2841)."""
     fleet, directory = start(sync="global")
     (directory / "hold_load").touch()
 
@@ -300,6 +312,25 @@ def test_a_request_that_is_cancelled_while_no_replica_serves_disturbs_nobody(sta
     asyncio.run(scene())
     assert not events(directory, "asked 1")
     assert len(asyncio.run(homes(fleet))) == 2  # both live
+
+
+def test_an_update_that_is_cancelled_while_no_replica_serves_leaves_no_request_waiting(start: Start) -> None:
+    fleet, directory = start(sync="global")
+    (directory / "hold_load").touch()
+
+    async def scene() -> None:
+        update = asyncio.create_task(fleet.update_weights(weights(1.0), 1))
+        await seen(directory, "loads", count=2)
+        waits = asyncio.create_task(fleet.generate(ask(1)))
+        update.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await update
+        (directory / "hold_load").unlink()
+        assert (await asyncio.wait_for(waits, 60)).policy_version == 1  # the replicas were not left in mid-update
+        await fleet.settle()
+        await homes(fleet)
+
+    asyncio.run(scene())
 
 
 def test_a_request_whose_caller_has_gone_is_cancelled_in_its_engine(start: Start) -> None:
