@@ -12,6 +12,7 @@ from torch import Tensor
 from arpo.errors import EngineGoneError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.fleet import FleetEngine
+from arpo.inference.remote import Replica
 
 KILLS = 13
 """The prompt that ends the process."""
@@ -127,4 +128,11 @@ async def whole(fleet: FleetEngine, replicas: int = 2) -> None:
     """Wait until every replica serves."""
     async with asyncio.timeout(120):
         while len(fleet._router.open) < replicas:
+            await asyncio.sleep(0.02)
+
+
+async def missed(fleet: FleetEngine, replica: Replica) -> None:
+    """Wait until the fleet knows that a replica is gone."""
+    async with asyncio.timeout(60):
+        while replica in fleet.replicas:
             await asyncio.sleep(0.02)
