@@ -8,6 +8,8 @@ from experiments.arms import Arm, Arms, evaluated, mean_of, minutes_to, number, 
 from experiments.study import collect_options, percent
 
 ARPO = "ARPO"
+NEARLY = 0.9
+"""The share of ARPO's final success whose time is measured: half of the runs never reach the mean of all of them."""
 AHEAD = ("rollout.settings.max_policy_lag=1", "rollout.settings.order=finished")
 MEASURES = {
     "evaluated": evaluated("in_domain"),
@@ -23,7 +25,7 @@ SHOWN = {
     "evaluated": ("success on the training tasks after the last update", percent),
     "trained": ("success of the last 5 iterations", percent),
     "held_out": ("success on held-out tasks", percent),
-    "minutes_to": ("minutes to ARPO's success of the last 5 iterations", number(1)),
+    "minutes_to": ("minutes to 90 % of ARPO's success of the last 5 iterations", number(1)),
     "minutes": ("minutes of a run, with evaluations", number(1)),
     "iteration": ("seconds an iteration", number(2)),
     "predicted": ("predicted speed-up of decoupling", number(2)),
@@ -58,7 +60,7 @@ def collect(here: Path, description: str | None, arms: Sequence[Arm], arguments:
     found = Arms.read(options.runs, arms)
     if not found.runs[ARPO]:
         raise ValueError(f"no run of experiment={arms[0].experiment} is complete, with which the others are compared")
-    target = fmean(trained(run) for run in found.runs[ARPO].values())
+    target = NEARLY * fmean(trained(run) for run in found.runs[ARPO].values())
     measures = {**MEASURES, "minutes_to": minutes_to(target)}
     summary = summarize(found, measures, reference=ARPO, compared="evaluated")
     write_results(here, rows(found, COLUMNS), summary, SHOWN, readme=options.write)
