@@ -3,7 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from glob import glob
@@ -17,6 +18,8 @@ from arpo.errors import ConfigError
 SUCCESS = "rollout/success_rate"
 FILES = ("config.yaml", "metrics.jsonl", "run.json")
 """What the folder of a run has; one of them is enough to take it for one."""
+START = ("started", "updated", "status", "git", "machine")
+"""What is read of an entry of run.json."""
 CUT = re.compile(r".{80}-[0-9a-f]{8}")
 """The name of a folder whose overrides were too long for one; `arpo.run.folder` makes it."""
 
@@ -35,7 +38,7 @@ class Run:
     """The lines of metrics.jsonl that belong to a rollout; a value that is no finite number is None."""
     starts: tuple[Mapping[str, Any], ...]
     """The entries of run.json: code, machine, times and end of every start."""
-    evaluations: Mapping[int, Mapping[str, float]]
+    evaluations: Mapping[int, Mapping[str, float | None]]
     """Success rate by task list, by iteration."""
     evaluation_s: float
     """Seconds of all evaluations."""
@@ -133,11 +136,9 @@ def read_run(folder: Path) -> Run:
         seed=config["seed"],
         budget=config["iterations"],
         iterations=tuple(line for line in lines if SUCCESS in line),
-        starts=tuple(_json(folder, "run.json")["starts"]) if (folder / "run.json").exists() else (),
+        starts=_starts(folder),
         evaluations={
-            int(path.stem.removeprefix("iteration_")): {
-                name: result["overall"]["success_rate"] for name, result in _json(folder, f"eval/{path.name}").items()
-            }
+            int(path.stem.removeprefix("iteration_")): _rates(folder, f"eval/{path.name}")
             for path in sorted(folder.glob("eval/iteration_*.json"))
         },
         evaluation_s=sum(line.get("time/evaluation") or 0.0 for line in lines),
@@ -172,14 +173,26 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _json(folder: Path, name: str) -> dict[str, Any]:
+def _starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
+    if not (folder / "run.json").exists():
+        return ()
+    with _whole(folder, "run.json"):
+        starts = json.loads((folder / "run.json").read_text())["starts"]
+        return tuple({key: start[key] for key in START} for start in starts)
+
+
+def _rates(folder: Path, name: str) -> dict[str, float | None]:
+    with _whole(folder, name):
+        results = json.loads((folder / name).read_text())
+        return {listed: _finite(result["overall"]["success_rate"]) for listed, result in results.items()}
+
+
+@contextmanager
+def _whole(folder: Path, name: str) -> Iterator[None]:
     try:
-        content = json.loads((folder / name).read_text())
-    except ValueError as error:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{folder.name}: {name} is broken") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{folder.name}: {name} is broken")
-    return content
 
 
 def _finite(value: Any) -> Any:

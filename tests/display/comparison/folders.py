@@ -4,6 +4,7 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def write_evaluation(folder: Path, iteration: int, rates: dict[str, float]) -> N
     (folder / "eval" / f"iteration_{iteration:06d}.json").write_text(json.dumps(results))
 
 
+@cache
 def compose(*words: str) -> DictConfig:
     register_resolvers()
     with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
