@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         description="Compare finished runs: grouped by what differs in their configuration, over seeds.",
     )
     line.add_argument("runs", nargs="+", help="folders of runs, or patterns such as 'outputs/replay_ablation/*'")
-    line.add_argument("--against", metavar="ARM", help="the arm that others are compared with; by default the first")
+    line.add_argument("--against", metavar="ARM", help="the one that others are compared with; by default the first")
     line.add_argument("--metric", action="append", default=[], help="another one to compare, as policy/entropy")
     line.add_argument("--out", type=Path, help="the folder to write; `comparison` beside the runs by default")
     return line

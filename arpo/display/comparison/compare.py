@@ -65,7 +65,7 @@ def compare(
     Args:
         arms: In the order of the tables.
         measures: What is measured; one that no run has is left out.
-        against: The name of the reference; by default the first arm.
+        against: The name of the reference; by default the first arm that is comparable with most of the others.
         left_out: Runs that do not count, each with the reason.
 
     Raises:
@@ -76,7 +76,7 @@ def compare(
     names = [arm.name for arm in arms]
     if against is not None and against not in names:
         raise ConfigError(f"there is no arm {against!r} to compare with, there are {', '.join(map(repr, names))}")
-    reference = arms[0] if against is None else arms[names.index(against)]
+    reference = _most_comparable(arms) if against is None else arms[names.index(against)]
     measures = tuple(measures)
     values = {
         arm.name: {seed: {measure.key: measure.of(run) for measure in measures} for seed, run in arm.runs.items()}
@@ -94,6 +94,10 @@ def compare(
         obstacles={name: reason for name, reason in reasons.items() if reason},
         left_out=tuple(left_out),
     )
+
+
+def _most_comparable(arms: Sequence[Arm]) -> Arm:
+    return max(arms, key=lambda reference: sum(not obstacle(reference, arm) for arm in arms))
 
 
 def rows(arms: Sequence[Arm], columns: Mapping[str, str | Column]) -> list[dict[str, Any]]:

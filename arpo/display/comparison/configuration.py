@@ -24,10 +24,12 @@ def settings(runs: Sequence[Run]) -> list[Tree]:
     """
     trees = [_plain(run) for run in runs]
     follows = _following([dict(_leaves(tree)) for tree in trees], runs)
-    return [
-        _mapped(tree, lambda key, value, seed=run.seed: "its own" if key in follows and value == seed else value)
-        for tree, run in zip(trees, runs, strict=True)
-    ]
+    return [_without_seed(tree, run.seed, follows) for tree, run in zip(trees, runs, strict=True)]
+
+
+def _without_seed(tree: Tree, seed: int, follows: set[str]) -> Tree:
+    changed: Tree = _mapped(tree, lambda key, value: "its own" if key in follows and value == seed else value)
+    return changed
 
 
 def _plain(run: Run) -> Tree:
@@ -43,7 +45,8 @@ def _plain(run: Run) -> Tree:
                 return word + value[len(place) :]
         return value
 
-    return _mapped(tree, moved)
+    changed: Tree = _mapped(tree, moved)
+    return changed
 
 
 def _following(leaves: Sequence[Tree], runs: Sequence[Run]) -> set[str]:
