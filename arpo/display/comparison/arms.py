@@ -24,7 +24,7 @@ COMPARABLE = {
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Runs of one configuration, a seed each."""
+    """All runs of one configuration, a seed each."""
 
     name: str
     runs: Mapping[int, Run]
@@ -37,7 +37,7 @@ class Arm:
 
 
 def group(runs: Sequence[Run]) -> tuple[list[Arm], list[str]]:
-    """Group runs by what differs in their configuration, and name each group by it.
+    """Return runs grouped by what differs in their configuration; each group is named by it.
 
     Returns:
         The arms, the one with the fewest overrides first; and the runs that were left out, each with the reason.

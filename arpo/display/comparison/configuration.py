@@ -1,4 +1,4 @@
-"""What differs in the configurations of runs, apart from seeds and from where a run writes."""
+"""The differences between configurations of runs, apart from seeds and from where a run writes."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -36,7 +36,7 @@ class Curve:
 
     @property
     def seeds(self) -> int:
-        """How many seeds there are, at most."""
+        """The number of seeds, at most."""
         return max(map(len, self.values.values()))
 
     def points(self, factor: float = 1.0) -> list[tuple[int, float, float]]:

@@ -28,7 +28,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How the values of two arms differ."""
+    """The difference between the values of two arms."""
 
     seeds: tuple[int, ...]
     """That both have and that are paired; none where the arms share no seed."""

@@ -1,4 +1,4 @@
-"""What is measured of a run: a number each, or None where the run does not have it."""
+"""The measures of a run: a number each, or None where the run does not have it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Runs read back from their folders: configuration, metrics, evaluations and origin."""
+"""A run read back from its folder: configuration, metrics, evaluations and origin."""
 
 import json
 import math
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def unfinished(self) -> str:
-        """Why nothing can be said about its end yet; empty where it has one."""
+        """The reason why nothing can be said about its end yet; empty where it has one."""
         status = str(self.starts[-1]["status"]) if self.starts else "finished"
         if self.iterations and len(self.iterations) != self.budget:
             return f"{len(self.iterations)} of {self.budget} iterations"
