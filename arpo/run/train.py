@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -76,8 +77,9 @@ def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
     resumed = 0 if checkpoint is None else iteration_of(checkpoint)
     callbacks = [build(node) for node in cfg.callbacks.values() if node and node.get("_target_")]
     loggers = [build_logger(node, resumed) for node in (cfg.get("logger") or {}).values() if node]
+    settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]  # a mapping it is
     for logger in loggers:
-        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+        logger.log_hyperparams(settings)
     trainer: L.Trainer = build(
         cfg.trainer,
         callbacks=callbacks,
@@ -91,7 +93,7 @@ def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
 def build_logger(node: DictConfig, resumed: int) -> Logger:
     """Build a logger; ours hide what an interrupted run wrote beyond the iteration that it goes on from."""
     ours = str(node.get("_target_")).startswith("arpo.run.loggers.")
-    logger: Logger = build(node, **({"resume_step": resumed} if ours else {}))
+    logger: Logger = build(node, resume_step=resumed) if ours else build(node)
     return logger
 
 
