@@ -9,7 +9,7 @@ from rich.text import Text
 
 from arpo.display.comparison.compare import Comparison
 from arpo.display.comparison.curves import Curve
-from arpo.display.comparison.words import differences, means
+from arpo.display.comparison.words import differences, spread_words
 
 COLORS = ("blue", "red", "green", "magenta", "default")
 MARKS = "●▲■◆○△"
@@ -21,13 +21,14 @@ AXIS = 6
 
 
 def show(console: Console, comparison: Comparison, curves: Mapping[str, Curve], title: str) -> None:
-    """Print the tables of a comparison, what differs, and some curves."""
-    header, *body = means(comparison)
-    table = Table()
-    for name in header:
-        table.add_column(_plain(name))
-    for row in body:
-        table.add_row(*map(_plain, row))
+    """Print the arms of a comparison by what they are compared in, how they differ, and some curves."""
+    measures = [measure for measure in comparison.measures if measure.is_compared]
+    table = Table(caption="mean ± deviation over seeds [95 % interval]")
+    for name in ("arm", "seeds", *(measure.words for measure in measures)):
+        table.add_column(_plain(name), overflow="fold")  # a name that is cut could be that of two arms
+    for arm in comparison.arms:
+        cells = [spread_words(measure, comparison.spread(arm, measure.key)) for measure in measures]
+        table.add_row(*map(_plain, (arm.name, ", ".join(map(str, arm.runs)), *cells)))
     console.print(table)
     for line in differences(comparison):
         console.print(_plain(line.replace("*", "")))

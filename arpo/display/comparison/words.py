@@ -71,12 +71,13 @@ def means(comparison: Comparison) -> list[list[str]]:
     """Return a row a measure and a column an arm, the header first: mean ± deviation and the 95 % interval."""
     rows = [["mean ± deviation over seeds [95 % interval]", *(arm.name for arm in comparison.arms)]]
     for measure in comparison.measures:
-        cells = [_spread(measure, comparison.spread(arm, measure.key)) for arm in comparison.arms]
+        cells = [spread_words(measure, comparison.spread(arm, measure.key)) for arm in comparison.arms]
         rows.append([measure.words, *cells])
     return [*rows, ["seeds", *(", ".join(map(str, arm.runs)) or DASH for arm in comparison.arms)]]
 
 
-def _spread(measure: Measure, found: Spread | None) -> str:
+def spread_words(measure: Measure, found: Spread | None) -> str:
+    """Return mean ± deviation and interval as a measure is written; the mean alone of one seed, a dash of none."""
     if found is None:
         return DASH
     factor, digits = (100, 1) if measure.digits is None else (1, measure.digits)

@@ -101,6 +101,7 @@ def test_tables_differences_and_curves_are_printed(tmp_path, capsys, caplog):
         in text
     )
     assert "● replay=off ▲ replay=on" in text
+    assert re.search(r"│ replay=on │ 0, 1 │ 30\.0 % ± 0\.0 ", text)
     assert f"tables and curves are in {tmp_path / 'comparison'}" in text
 
 
