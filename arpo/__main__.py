@@ -1,4 +1,4 @@
-"""List of what a person can do here: `python -m arpo`; `doctor` examines this machine, `plan` and `rehearse` a run."""
+"""List of what a person can do here: `python -m arpo`, and the commands that are words of it."""
 
 import sys
 from collections.abc import Sequence
@@ -25,6 +25,10 @@ COMMANDS = {
     "rehearse": (
         "python -m arpo rehearse experiment=…",
         "Play a run small on this machine, stand-ins for GPUs and desktops, with a crash on the way.",
+    ),
+    "compare": (
+        "python -m arpo compare 'outputs/arpo_miniwob/*'",
+        "Compare finished runs over seeds: intervals, curves, and what differs between them.",
     ),
     "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
     "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
@@ -54,6 +58,10 @@ def main(words: Sequence[str]) -> int:
             from arpo.rollout.dataset.export import main as export
 
             return export([word, *words])
+        case ["compare", word, *words]:
+            from arpo.display.comparison.command import main as compare
+
+            return compare([word, *words])
         case ["plan" | "rehearse" as word, *overrides]:
             return compute(word, overrides)
         case [word] if word in COMMANDS:

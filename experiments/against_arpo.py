@@ -4,41 +4,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from experiments.arms import Arm, Arms, evaluated, mean_of, minutes_to, number, rows, summarize, trained, write_results
-from experiments.study import collect_options, percent
+from arpo.display.comparison.curves import Panel
+from arpo.display.comparison.measures import Measure, evaluated, final, mean_of, minutes, minutes_to, seconds
+from arpo.display.comparison.runs import SUCCESS
+from experiments import study
+from experiments.study import Arm, read_arms
 
 ARPO = "ARPO"
 NEARLY = 0.9
 """The share of ARPO's final success whose time is measured: half of the runs never reach the mean of all of them."""
 AHEAD = ("rollout.settings.max_policy_lag=1", "rollout.settings.order=finished")
-MEASURES = {
-    "evaluated": evaluated("in_domain"),
-    "trained": trained,
-    "held_out": evaluated("held_out"),
-    "leased": mean_of("env/leased"),
-    "acting": mean_of("env/acting"),
-    "iteration": mean_of("time/iteration"),
-    "predicted": mean_of("rollout/predicted_speedup"),
-    "minutes": lambda run: run.wall_s / 60,
-}
-SHOWN = {
-    "evaluated": ("success on the training tasks after the last update", percent),
-    "trained": ("success of the last 5 iterations", percent),
-    "held_out": ("success on held-out tasks", percent),
-    "minutes_to": ("minutes to 90 % of ARPO's success of the last 5 iterations", number(1)),
-    "minutes": ("minutes of a run, with evaluations", number(1)),
-    "iteration": ("seconds an iteration", number(2)),
-    "predicted": ("predicted speed-up of decoupling", number(2)),
-    "leased": ("environment time that belongs to an episode", percent),
-    "acting": ("environment time in which one works", percent),
-}
-COLUMNS = {"success": "rollout/success_rate", "leased": "env/leased", "acting": "env/acting"}
-PANELS = {
-    "success": ("training success (%)", 100),
-    "leased": ("environments leased (%)", 100),
-    "seconds": ("seconds an iteration", 1),
-}
-"""Of the plot: by column, the label of the axis and the factor to its unit."""
+COLUMNS = {"seconds": seconds, "success": SUCCESS, "leased": "env/leased", "acting": "env/acting"}
+PANELS = (
+    Panel("success", "training success (%)", 100),
+    Panel("leased", "environments leased (%)", 100),
+    Panel("seconds", "seconds an iteration"),
+)
 
 
 def arms_of(tasks: str) -> tuple[Arm, ...]:
@@ -50,17 +31,32 @@ def arms_of(tasks: str) -> tuple[Arm, ...]:
     )
 
 
+def measures(target: float) -> tuple[Measure, ...]:
+    """Return what is measured of a run, the minutes to a success among them."""
+    return (
+        Measure(
+            "evaluated", "success on the training tasks after the last update", evaluated("in_domain"), None, True
+        ),
+        Measure("trained", "success of the last 5 iterations", final(SUCCESS)),
+        Measure("held_out", "success on held-out tasks", evaluated("held_out")),
+        Measure("minutes_to", "minutes to 90 % of ARPO's success at the end", minutes_to(target), digits=1),
+        Measure("minutes", "minutes of a run, with evaluations", minutes, digits=1),
+        Measure("iteration", "seconds an iteration", mean_of("time/iteration"), digits=2),
+        Measure("predicted", "predicted speed-up of decoupling", mean_of("rollout/predicted_speedup"), digits=2),
+        Measure("leased", "environment time that belongs to an episode", mean_of("env/leased")),
+        Measure("acting", "environment time in which one works", mean_of("env/acting")),
+    )
+
+
 def collect(here: Path, description: str | None, arms: Sequence[Arm], arguments: Sequence[str] | None) -> None:
     """Write what came out into the folder of a study, and on demand into its README.
 
     Raises:
         ValueError: If no run of ARPO came to its end.
     """
-    options = collect_options(description, "", arguments)
-    found = Arms.read(options.runs, arms)
-    if not found.runs[ARPO]:
+    options = study.collect_options(description, "", arguments)
+    runs = read_arms(options.runs, arms[:1])[0][0].runs.values()
+    successes = [success for run in runs if (success := final(SUCCESS)(run)) is not None]
+    if not successes:
         raise ValueError(f"no run of experiment={arms[0].experiment} is complete, with which the others are compared")
-    target = NEARLY * fmean(trained(run) for run in found.runs[ARPO].values())
-    measures = {**MEASURES, "minutes_to": minutes_to(target)}
-    summary = summarize(found, measures, reference=ARPO, compared="evaluated")
-    write_results(here, rows(found, COLUMNS), summary, SHOWN, readme=options.write)
+    study.collect(here, description, arms, measures(NEARLY * fmean(successes)), COLUMNS, arguments)

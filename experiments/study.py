@@ -1,116 +1,138 @@
-"""What the studies share: reading runs, intervals of a mean, and writing measured blocks into Markdown."""
+"""What the studies share: the runs of an arm, a bootstrap interval, and writing results and measured blocks."""
 
 import argparse
-import csv
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 from scipy import stats
 
+from arpo.display.comparison import arms as compared_arms
+from arpo.display.comparison.command import write_rows
+from arpo.display.comparison.compare import Column, Comparison, compare, rows
+from arpo.display.comparison.intervals import Interval
+from arpo.display.comparison.measures import Measure
+from arpo.display.comparison.runs import read_runs
+from arpo.display.comparison.words import provenance, report
+from arpo.run.folder import run_name
+
 ROOT = Path(__file__).resolve().parent.parent
+MOST_SEEDS = 20
+
+
+# --- arms -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One finished or unfinished training run."""
+class Arm:
+    """One of the things that are compared: a command of `train.py` without its seed."""
 
-    directory: Path
-    overrides: Mapping[str, str]
-    """What its folder is named by, without the seed."""
-    seed: int
-    budget: int
-    """Iterations that its configuration asks for."""
-    iterations: tuple[Mapping[str, Any], ...]
-    """The lines of metrics.jsonl that belong to a rollout, by iteration."""
-    starts: tuple[Mapping[str, Any], ...]
-    """The entries of run.json: code, machine and times of every start."""
-    evaluations: Mapping[int, Mapping[str, float]]
-    """Success rate by task list, by iteration."""
-    evaluation_s: float
-    """Seconds of all evaluations."""
+    name: str
+    experiment: str
+    overrides: tuple[str, ...] = ()
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every iteration of the budget is there."""
-        return len(self.iterations) == self.budget
+    def folder(self, outputs: Path, seed: int) -> Path:
+        """Return the folder that `train.py` gives to a run of the arm."""
+        return outputs / self.experiment / run_name([*self.overrides, f"seed={seed}"])
 
-    @property
-    def wall_s(self) -> float:
-        """Seconds from start to end, summed over the starts of a run that was resumed."""
-        times = [[datetime.fromisoformat(start[key]) for key in ("started", "updated")] for start in self.starts]
-        return sum((end - begin).total_seconds() for begin, end in times)
-
-    def total(self, metric: str) -> float:
-        """The sum of a metric over the iterations."""
-        return sum(line.get(metric) or 0.0 for line in self.iterations)
-
-    def mean(self, metric: str, *, last: int | None = None) -> float:
-        """The mean of a metric over the last iterations, or all; an iteration that lacks it counts as 0."""
-        lines = self.iterations[-last:] if last else self.iterations
-        return fmean(line.get(metric) or 0.0 for line in lines)
+    def command(self, seeds: Sequence[int]) -> str:
+        """Return what to type; a second time it goes on where the first one was stopped."""
+        words = [f"experiment={self.experiment}", *self.overrides, f"seed={','.join(map(str, seeds))}"]
+        return " ".join(["python train.py -m resume=auto", *words])
 
 
-def read_runs(root: Path) -> list[Run]:
-    """Read every run below a folder of runs.
+def read_arms(outputs: Path, arms: Sequence[Arm]) -> tuple[list[compared_arms.Arm], list[str]]:
+    """Return the runs of some arms that came to their end, and what was left out, each with the reason."""
+    found, left_out = [], []
+    for arm in arms:
+        folders = (arm.folder(outputs, seed) for seed in range(MOST_SEEDS))
+        runs, unfinished = read_runs([folder for folder in folders if folder.is_dir()])
+        found.append(compared_arms.Arm(arm.name, {run.seed: run for run in runs}))
+        left_out += [f"{arm.experiment}/{reason}" for reason in unfinished]
+    return found, left_out
+
+
+def compare_arms(outputs: Path, arms: Sequence[Arm], measures: Sequence[Measure], *, against: str) -> Comparison:
+    """Compare the runs of some arms.
 
     Raises:
-        FileNotFoundError: If there is none.
+        ConfigError: If none came to its end.
+        ValueError: If two arms that have runs are not comparable.
     """
-    folders = sorted(path.parent for path in root.glob("*/metrics.jsonl"))
-    if not folders:
-        raise FileNotFoundError(f"no run in {root}: there is no */metrics.jsonl; run the command of the study first")
-    return [read_run(folder) for folder in folders]
+    found, left_out = read_arms(outputs, arms)
+    comparison = compare(found, measures, against=against, left_out=left_out)
+    for arm in found:
+        if arm.runs and comparison.reference.runs and arm.name in comparison.obstacles:
+            raise ValueError(f"{against} and {arm.name} are not comparable: {comparison.obstacles[arm.name]}")
+    return comparison
 
 
-def read_run(folder: Path) -> Run:
-    """Read one run: its overrides from its name, everything else from its files."""
-    config = OmegaConf.load(folder / "config.yaml")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    record = folder / "run.json"
-    parts = [part.partition("=") for part in folder.name.split(",")]
-    return Run(
-        directory=folder,
-        overrides={name: value for name, equals, value in parts if equals and name != "seed"},
-        seed=int(config.seed),
-        budget=int(config.iterations),
-        iterations=tuple(line for line in lines if line.get("rollout/success_rate") is not None),
-        starts=tuple(json.loads(record.read_text())["starts"]) if record.exists() else (),
-        evaluations={
-            int(path.stem.removeprefix("iteration_")): {
-                name: result["overall"]["success_rate"] for name, result in json.loads(path.read_text()).items()
-            }
-            for path in sorted(folder.glob("eval/iteration_*.json"))
+def summarize(comparison: Comparison) -> dict[str, Any]:
+    """Return what a study keeps of a comparison beside its runs' curves, in full digits."""
+    keys = [measure.key for measure in comparison.measures]
+    compared = [measure.key for measure in comparison.measures if measure.is_compared]
+    return {
+        "reference": comparison.reference.name,
+        "arms": {arm.name: {key: comparison.mean(arm, key) for key in keys} for arm in comparison.arms},
+        "difference": {
+            arm.name: {key: paired(comparison, arm.name, key) for key in compared} for arm in comparison.others
         },
-        evaluation_s=sum(line.get("time/evaluation") or 0.0 for line in lines),
-    )
+        "runs": runs_of(comparison),
+        "left_out": list(comparison.left_out),
+        "provenance": origin_of(comparison),
+    }
+
+
+def runs_of(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return what was measured of every run."""
+    keys = [measure.key for measure in comparison.measures]
+    return [
+        {"arm": arm.name, "seed": seed} | {key: found[key] for key in keys}
+        for arm in comparison.arms
+        for seed, found in comparison.values[arm.name].items()
+    ]
+
+
+def origin_of(comparison: Comparison) -> dict[str, list[str]]:
+    """Return the commits, machines and days of all runs."""
+    return provenance([run for arm in comparison.arms for run in arm.runs.values()])
+
+
+def paired(comparison: Comparison, name: str, key: str) -> dict[str, Any] | None:
+    """Return how an arm differs from the reference in a measure, paired by seed; None where no seed has both."""
+    (arm,) = (arm for arm in comparison.arms if arm.name == name)
+    found = comparison.difference(arm, key)
+    if found is None or not found.seeds:
+        return None
+    return {"seeds": list(found.seeds), "values": list(found.values), "student": asdict(found.interval)}
+
+
+def collect(
+    here: Path,
+    description: str | None,
+    arms: Sequence[Arm],
+    measures: Sequence[Measure],
+    columns: Mapping[str, str | Column],
+    arguments: Sequence[str] | None,
+) -> None:
+    """Write what came out into the folder of a study, and on demand into its README: the whole of a `collect.py`.
+
+    The first arm is what the others are compared with.
+    """
+    options = collect_options(description, "", arguments)
+    comparison = compare_arms(options.runs, arms, measures, against=arms[0].name)
+    write_study(here, rows(comparison.arms, columns), summarize(comparison))
+    print(report(comparison))
+    if options.write:
+        write_block(here / "README.md", report(comparison))
 
 
 # --- statistics -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean with the bounds of a 95 % interval; one value has no interval."""
-
-    mean: float
-    low: float | None
-    high: float | None
-
-
-def t_interval(values: Sequence[float]) -> Interval:
-    """Return Student's interval: mean ± t_{0.975, n-1} · s / sqrt(n), with s the sample standard deviation."""
-    if len(values) == 1:
-        return Interval(values[0], None, None)
-    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-    return Interval(fmean(values), fmean(values) - half, fmean(values) + half)
 
 
 def bootstrap_interval(values: Sequence[float], *, draws: int = 10_000, seed: int = 0) -> Interval:
@@ -123,50 +145,7 @@ def bootstrap_interval(values: Sequence[float], *, draws: int = 10_000, seed: in
     return Interval(fmean(values), float(drawn.low), float(drawn.high))
 
 
-# --- words ----------------------------------------------------------------------------------------------------------
-
-
-def percent(share: float | None) -> str:
-    """A share in percent, or a dash."""
-    return "–" if share is None else f"{100 * share:.1f} %"
-
-
-def points(interval: Interval) -> str:
-    """A difference of shares in points, with its interval."""
-    mean = f"{100 * interval.mean:+.1f} points"
-    if interval.low is None or interval.high is None:
-        return mean
-    return f"{mean} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table whose columns after the first are right-aligned."""
-    rule = ["---", *("--:" for _ in header[1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *rows))
-
-
-def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """The commits and machines that runs came from."""
-    starts = [start for run in runs for start in run.starts]
-    gits = [start["git"] for start in starts if start["git"]]
-    commits = {git["commit"][:10] + (" with local changes" if git["dirty"] else "") for git in gits}
-    return {
-        "commits": sorted(commits) or ["not recorded"],
-        "machines": sorted({_machine(start["machine"]) for start in starts}) or ["not recorded"],
-        "days": sorted({start["started"][:10] for start in starts}) or ["not recorded"],
-    }
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    gpus = ", ".join(machine["gpus"]) or "no GPU"
-    return f"{machine['cores']} cores, {machine['memory_gb']} GB, {gpus}"
-
-
-def origin(where: Mapping[str, Sequence[str]]) -> str:
-    """One line that says where numbers come from."""
-    return (
-        f"Commit {', '.join(where['commits'])}; machine: {'; '.join(where['machines'])}; {', '.join(where['days'])}."
-    )
+# --- files ----------------------------------------------------------------------------------------------------------
 
 
 def write_block(path: Path, content: str, *, name: str = "measured") -> None:
@@ -182,9 +161,6 @@ def write_block(path: Path, content: str, *, name: str = "measured") -> None:
     path.write_text(pattern.sub(lambda match: f"{match[1]}{content.strip()}\n{match[2]}", text))
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
 def collect_options(description: str | None, runs: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line of a `collect.py` whose runs lie in `outputs/<runs>` by default."""
     parser = argparse.ArgumentParser(description=description)
@@ -193,10 +169,7 @@ def collect_options(description: str | None, runs: str, arguments: Sequence[str]
     return parser.parse_args(arguments)
 
 
-def write_study(folder: Path, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+def write_study(folder: Path, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Write the results of a study: `results.csv`, a row a run and iteration, and `summary.json`."""
-    with (folder / "results.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(folder / "results.csv", lines)
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")

@@ -7,66 +7,40 @@ from pathlib import Path
 
 import pytest
 
+from arpo.display.comparison.compare import Comparison
+from arpo.display.comparison.curves import Panel
+from arpo.display.comparison.intervals import Interval
+from arpo.display.comparison.measures import Measure, evaluated, mean_of, minutes_to
+from arpo.display.comparison.runs import find_runs, read_run, read_runs
+from arpo.display.comparison.words import report
+from arpo.errors import ConfigError
 from experiments import curves, study
-from experiments.arms import Arm, Arms, evaluated, mean_of, minutes_to, report, summarize
 from experiments.miniwob import collect as miniwob
 from experiments.replay_ablation import collect as ablation
-from experiments.replay_ablation import plot
 from experiments.scheduling import collect as scheduling
-
-START = {
-    "started": "2026-01-01T00:00:00.000+00:00",
-    "updated": "2026-01-01T00:01:40.000+00:00",  # 100 s
-    "git": {"commit": "0123456789abcdef", "dirty": False},
-    "machine": {"system": "Linux", "cores": 2, "memory_gb": 8.0, "gpus": []},
-    "status": "finished",
-}
+from experiments.study import Arm, compare_arms, summarize
+from tests.display.comparison.folders import START, STUDY, rebuild_replay_ablation, write_run
 
 
-def write_run(root: Path, name: str, successes: list[float], *, seed: int = 0, **options) -> Path:
-    """A run as train.py leaves it: one line for the evaluation before training, then one an iteration."""
-    folder = root / name
-    folder.mkdir(parents=True)
-    budget = options.get("budget", len(successes))
-    (folder / "config.yaml").write_text(f"seed: {seed}\niterations: {budget}\n")
-    (folder / "run.json").write_text(json.dumps({"starts": options.get("starts", [START])}))
-    lines = [{"step": 0, "val/in_domain/success_rate": 0.25, "time/evaluation": 4.0}]
-    lines += [
-        {"step": step, "rollout/success_rate": success, "group/all_failed": 0.5, **options.get("metrics", {})}
-        for step, success in enumerate(successes, start=1)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for iteration, rates in options.get("evaluations", {}).items():
-        (folder / "eval").mkdir(exist_ok=True)
-        results = {list_name: {"overall": {"success_rate": rate}} for list_name, rate in rates.items()}
-        (folder / "eval" / f"iteration_{iteration:06d}.json").write_text(json.dumps(results))
-    return folder
-
-
-def write_pair(root: Path, seed: int, grpo: list[float], arpo: list[float]) -> None:
+def write_pair(outputs: Path, seed: int, grpo: list[float], arpo: list[float]) -> None:
+    root = outputs / "replay_ablation"
     write_run(root, f"replay=off,seed={seed}", grpo, seed=seed)
     write_run(root, f"replay=on,seed={seed}", arpo, seed=seed, metrics={"replay/injected": 3.0})
 
 
-def summary_of(root: Path) -> dict:
-    return ablation.summarize(*ablation.choose(study.read_runs(root)))
+def summary_of(outputs: Path) -> dict:
+    return ablation.summarize(ablation.measured(outputs))
+
+
+def chosen(root: Path) -> tuple[list, list[str]]:
+    return miniwob.choose(*read_runs(find_runs([str(root)])))
 
 
 # --- intervals ------------------------------------------------------------------------------------------------------
 
 
-def test_the_t_interval_of_five_values_is_the_one_computed_by_hand():
-    # mean 0.10; deviations 0, 0.1, -0.1, 0, 0: s = sqrt(0.02 / 4) = 0.0707107; s / sqrt(5) = 0.0316228
-    # t(0.975, 4) = 2.7764451: half = 0.0877990
-    interval = study.t_interval([0.10, 0.20, 0.00, 0.10, 0.10])
-    assert interval.mean == pytest.approx(0.10)
-    assert interval.low == pytest.approx(0.0122010, abs=1e-6)
-    assert interval.high == pytest.approx(0.1877990, abs=1e-6)
-
-
-def test_one_value_has_a_mean_and_no_interval():
-    assert study.t_interval([0.3]) == study.Interval(0.3, None, None)
-    assert study.bootstrap_interval([0.3], draws=10) == study.Interval(0.3, None, None)
+def test_the_bootstrap_interval_of_one_value_is_none():
+    assert study.bootstrap_interval([0.3], draws=10) == Interval(0.3, None, None)
 
 
 def test_the_bootstrap_interval_is_the_same_every_time_and_lies_within_the_values():
@@ -102,7 +76,7 @@ def test_the_difference_is_paired_by_seed(tmp_path):
 
 def test_a_seed_that_only_one_arm_has_is_in_no_pair(tmp_path):
     write_pair(tmp_path, 0, [0.2] * 5, [0.3] * 5)
-    write_run(tmp_path, "replay=on,seed=1", [0.9] * 5, seed=1)
+    write_run(tmp_path / "replay_ablation", "replay=on,seed=1", [0.9] * 5, seed=1)
     assert summary_of(tmp_path)["difference"]["seeds"] == [0]
 
 
@@ -115,47 +89,47 @@ def test_grpo_injects_nothing_and_arpo_what_was_logged(tmp_path):
 
 def test_the_table_of_rows_has_one_row_a_run_and_iteration(tmp_path):
     write_pair(tmp_path, 7, [0.2, 0.4], [0.3, 0.5])
-    rows = ablation.rows(ablation.choose(study.read_runs(tmp_path))[0])
+    rows = ablation.lines(ablation.measured(tmp_path))
     assert rows[0] == {
         "arm": "ARPO", "seed": 7, "iteration": 1, "success": 0.3, "all_failed": 0.5, "injected": 3.0
     }  # fmt: skip
     assert [(row["arm"], row["iteration"], row["success"]) for row in rows[2:]] == [("GRPO", 1, 0.2), ("GRPO", 2, 0.4)]
 
 
-def test_a_run_that_was_cut_off_or_names_no_arm_is_left_out_and_named(tmp_path):
+def test_a_run_that_was_cut_off_is_left_out_and_named(tmp_path):
     write_pair(tmp_path, 0, [0.2] * 5, [0.3] * 5)
-    write_run(tmp_path, "replay=on,seed=1", [0.9] * 3, seed=1, budget=5)
-    write_run(tmp_path, "default", [0.9] * 5)
-    left_out = summary_of(tmp_path)["left_out"]
-    assert len(left_out) == 2
-    assert any("replay=on,seed=1: 3 of 5 iterations" in words for words in left_out)
-    assert any(words.startswith("default: says no arm") for words in left_out)
-
-
-def test_runs_that_differ_in_something_else_are_not_compared(tmp_path):
-    write_run(tmp_path, "module.objective.std=sample,replay=off,seed=0", [0.2] * 5)
-    write_run(tmp_path, "replay=on,seed=0", [0.3] * 5)
-    with pytest.raises(ValueError, match="differ in more than arm and seed"):
-        summary_of(tmp_path)
+    write_run(tmp_path / "replay_ablation", "replay=on,seed=1", [0.9] * 3, seed=1, budget=5)
+    assert summary_of(tmp_path)["left_out"] == ["replay_ablation/replay=on,seed=1: 3 of 5 iterations"]
 
 
 def test_runs_of_different_budgets_are_not_compared(tmp_path):
-    write_run(tmp_path, "replay=off,seed=0", [0.2] * 5)
-    write_run(tmp_path, "replay=on,seed=0", [0.3] * 6)
-    with pytest.raises(ValueError, match="differ in more than arm and seed"):
+    root = tmp_path / "replay_ablation"
+    write_run(root, "replay=off,seed=0", [0.2] * 5)
+    write_run(root, "replay=on,seed=0", [0.3] * 6)
+    with pytest.raises(ValueError, match=r"different numbers of iterations \(iterations: 5 and 6\)"):
         summary_of(tmp_path)
 
 
 def test_a_folder_without_runs_says_what_to_do(tmp_path):
-    with pytest.raises(FileNotFoundError, match="run the command of the study first"):
-        study.read_runs(tmp_path)
+    with pytest.raises(ConfigError, match="run the commands first"):
+        summary_of(tmp_path)
+
+
+def test_the_study_of_replay_is_made_again_byte_by_byte_from_what_it_measured(tmp_path, monkeypatch, capsys):
+    rebuild_replay_ablation(tmp_path)
+    monkeypatch.setattr(ablation, "HERE", tmp_path)
+    ablation.main([str(tmp_path)])
+    for name in ("results.csv", "summary.json"):
+        assert (tmp_path / name).read_bytes() == (STUDY / name).read_bytes()
+    printed = capsys.readouterr().out.strip()
+    assert f"<!-- measured -->\n{printed}\n<!-- /measured -->" in (STUDY / "README.md").read_text()
 
 
 @pytest.mark.parametrize(("gains", "shown"), [([0.1, 0.11, 0.12], False), ([0.3, -0.2, 0.1], True)])
 def test_the_report_admits_an_interval_that_contains_zero(tmp_path, gains, shown):
     for seed, gain in enumerate(gains):
         write_pair(tmp_path, seed, [0.4] * 5, [0.4 + gain] * 5)
-    words = ablation.report(summary_of(tmp_path))
+    words = ablation.report(ablation.measured(tmp_path))
     assert ("does not show that replay helps" in words) == shown
     assert "0123456789" in words
     assert "2 cores, 8.0 GB, no GPU" in words
@@ -164,25 +138,28 @@ def test_the_report_admits_an_interval_that_contains_zero(tmp_path, gains, shown
 def test_a_gain_below_the_expected_five_points_is_called_smaller(tmp_path):
     for seed, gain in enumerate([0.02, 0.021, 0.022]):
         write_pair(tmp_path, seed, [0.4] * 5, [0.4 + gain] * 5)
-    assert "smaller than the 5 points" in ablation.report(summary_of(tmp_path))
+    assert "smaller than the 5 points" in ablation.report(ablation.measured(tmp_path))
 
 
 def test_the_evaluation_after_the_last_update_is_reported_where_both_arms_have_it(tmp_path):
+    root = tmp_path / "replay_ablation"
     for seed in range(2):
         for arm, rate in (("off", 0.5), ("on", 0.75)):
             evaluations = {5: {"in_domain": rate + 0.01 * seed}}
-            write_run(tmp_path, f"replay={arm},seed={seed}", [0.4] * 5, seed=seed, evaluations=evaluations)
+            write_run(root, f"replay={arm},seed={seed}", [0.4] * 5, seed=seed, evaluations=evaluations)
     summary = summary_of(tmp_path)
     assert summary["arms"]["ARPO"]["evaluated_success"] == pytest.approx(0.755)  # (0.75 + 0.76) / 2
     assert summary["evaluated_difference"]["student"]["mean"] == pytest.approx(0.25)
-    assert "after the last update the difference is +25.0 points" in ablation.report(summary)
+    assert "after the last update the difference is +25.0 points" in ablation.report(ablation.measured(tmp_path))
 
 
 # --- arms -----------------------------------------------------------------------------------------------------------
 
 PLAIN, CURATED = Arm("plain", "study"), Arm("curated", "study", ("replay=pool", "module.objective.clip_high=0.28"))
-MEASURES = {"evaluated": evaluated("in_domain"), "leased": mean_of("env/leased")}
-SHOWN = {"evaluated": ("success", study.percent), "leased": ("leased", study.percent)}
+MEASURES = (
+    Measure("evaluated", "success", evaluated("in_domain"), is_compared=True),
+    Measure("leased", "leased", mean_of("env/leased")),
+)
 
 
 def write_arm(outputs: Path, arm: Arm, seed: int, final: float, **options) -> None:
@@ -191,8 +168,8 @@ def write_arm(outputs: Path, arm: Arm, seed: int, final: float, **options) -> No
     write_run(folder.parent, folder.name, [0.5] * 4, seed=seed, evaluations=evaluations, **options)
 
 
-def compared(outputs: Path) -> dict:
-    return summarize(Arms.read(outputs, [PLAIN, CURATED]), MEASURES, reference="plain", compared="evaluated")
+def compared(outputs: Path) -> Comparison:
+    return compare_arms(outputs, [PLAIN, CURATED], MEASURES, against="plain")
 
 
 def test_the_runs_of_an_arm_lie_where_its_command_puts_them(tmp_path):
@@ -209,37 +186,37 @@ def test_arms_are_compared_with_the_reference_by_seed(tmp_path):
     for seed, (low, gain) in enumerate([(0.1, 0.10), (0.7, 0.20), (0.3, 0.00), (0.5, 0.10), (0.2, 0.10)]):
         write_arm(tmp_path, PLAIN, seed, low)
         write_arm(tmp_path, CURATED, seed, low + gain)
-    difference = compared(tmp_path)["difference"]["curated"]["student"]
+    difference = summarize(compared(tmp_path))["difference"]["curated"]["evaluated"]["student"]
     assert difference["low"] == pytest.approx(0.0122010, abs=1e-6)
-    words = report(compared(tmp_path), SHOWN)
-    assert "- *curated*: **+10.0 points [+1.2, +18.8]**, 5 seeds; better." in words
+    words = report(compared(tmp_path))
+    assert "- *curated*, success: **+10.0 points [+1.2, +18.8]**, 5 paired seeds (0, 1, 2, 3, 4); higher." in words
     assert "| 1 | 70.0 % | 90.0 % |" in words
 
 
 def test_a_measure_that_a_run_does_not_have_is_a_dash(tmp_path):
     write_arm(tmp_path, PLAIN, 0, 0.5, metrics={"env/leased": 0.25})
     write_arm(tmp_path, CURATED, 0, 0.5)
-    summary = compared(tmp_path)
-    assert (summary["arms"]["plain"]["leased"], summary["arms"]["curated"]["leased"]) == (0.25, None)
-    assert "| leased | 25.0 % | – |" in report(summary, SHOWN)
+    arms = summarize(compared(tmp_path))["arms"]
+    assert (arms["plain"]["leased"], arms["curated"]["leased"]) == (0.25, None)
+    assert "| leased | 25.0 % | – |" in report(compared(tmp_path))
 
 
 def test_an_arm_that_was_not_run_yet_is_compared_with_nothing(tmp_path):
     write_arm(tmp_path, PLAIN, 0, 0.5)
     write_arm(tmp_path, CURATED, 0, 0.5, budget=9)
-    summary = compared(tmp_path)
-    assert summary["difference"] == {"curated": None}
-    assert summary["left_out"] == ["curated, seed 0: 4 of 9 iterations"]
-    assert "- *curated*: no seed has both." in report(summary, SHOWN)
+    summary = summarize(compared(tmp_path))
+    assert summary["difference"] == {"curated": {"evaluated": None}}
+    assert summary["left_out"] == [f"study/{CURATED.folder(tmp_path, 0).name}: 4 of 9 iterations"]
+    assert "*curated* is not compared with *plain*: one of them has no run" in report(compared(tmp_path))
 
 
 def test_runs_of_arms_with_different_budgets_are_refused(tmp_path):
     write_arm(tmp_path, PLAIN, 0, 0.5)
     folder = CURATED.folder(tmp_path, 0)
     write_run(folder.parent, folder.name, [0.5] * 5, evaluations={5: {"in_domain": 0.5}})
-    with pytest.raises(ValueError, match=r"different numbers of iterations: \[4, 5\]"):
+    with pytest.raises(ValueError, match=r"different numbers of iterations \(iterations: 4 and 5\)"):
         compared(tmp_path)
-    with pytest.raises(ValueError, match=r"no complete run in .*: run the commands first"):
+    with pytest.raises(ValueError, match="no run has come to its end: run the commands first"):
         compared(tmp_path / "nowhere")
 
 
@@ -249,7 +226,7 @@ def test_the_time_to_a_success_is_counted_until_five_iterations_reach_it_togethe
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     del lines[1]["time/iteration"]  # the first one has no beginning: its parts are counted
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run = study.read_run(folder)
+    run = read_run(folder)
     # The mean of the first five is 0.4, that of the second to the sixth 0.5: after 6 + 5 x 30 = 156 s.
     assert minutes_to(0.5)(run) == pytest.approx(156 / 60)
     assert minutes_to(0.4)(run) == pytest.approx(126 / 60)
@@ -265,12 +242,11 @@ def test_the_page_of_a_study_has_the_command_of_every_arm(name):
     assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1
 
 
-def test_the_curves_of_arms_leave_out_what_was_not_measured(tmp_path):
+def test_the_plot_of_a_study_is_drawn_from_its_results(tmp_path):
     rows = [["arm", "iteration", "success"], ["a", 1, 0.2], ["a", 1, 0.4], ["b", 1, ""], ["b", 2, 0.1]]
     with (tmp_path / "results.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
-    assert curves.read_curves(tmp_path / "results.csv", "success") == {"a": {1: [0.2, 0.4]}, "b": {2: [0.1]}}
-    curves.save(tmp_path, {"success": ("success (%)", 100)}, "A study")
+    curves.save(tmp_path, [Panel("success", "success (%)", 100)], "A study")
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
@@ -299,7 +275,7 @@ def main_run(root: Path, name: str, *, seed: int, base: float, final: float, **o
 def test_the_main_job_is_summed_up_over_seeds(tmp_path):
     main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
     main_run(tmp_path, "seed=1", seed=1, base=0.25, final=0.85)
-    summary = miniwob.summarize(*miniwob.choose(study.read_runs(tmp_path)), warmstart_s=None)
+    summary = miniwob.summarize(*chosen(tmp_path), warmstart_s=None)
     trained = summary["success"]["in_domain"]
     assert (trained["base"], trained["final"]) == (pytest.approx(0.25), pytest.approx(0.8))
     # rises 0.5 and 0.6: s = 0.0707107, s / sqrt(2) = 0.05, t(0.975, 1) = 12.7062: half = 0.6353102
@@ -310,7 +286,7 @@ def test_the_main_job_is_summed_up_over_seeds(tmp_path):
 
 def test_the_time_of_a_run_is_split_into_what_it_was_spent_on(tmp_path):
     main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
-    split = miniwob.summarize(*miniwob.choose(study.read_runs(tmp_path)), warmstart_s=None)["time"]
+    split = miniwob.summarize(*chosen(tmp_path), warmstart_s=None)["time"]
     assert (split["rollout"], split["update"], split["sync"], split["evaluation"]) == (48.0, 12.0, 4.0, 4.0)
     assert split["wall"] == 100.0
     assert split["rest"] == 32.0  # 100 - 48 - 12 - 4 - 4
@@ -320,15 +296,15 @@ def test_the_time_of_a_run_is_split_into_what_it_was_spent_on(tmp_path):
 
 def test_a_resumed_run_has_taken_the_time_of_all_its_starts(tmp_path):
     main_run(tmp_path, "default", seed=0, base=0.25, final=0.75, starts=[START, START])
-    assert study.read_runs(tmp_path)[0].wall_s == 200.0
+    assert read_runs(find_runs([str(tmp_path)]))[0][0].wall_s == 200.0
 
 
 def test_a_run_of_the_main_job_with_other_overrides_is_left_out(tmp_path):
     main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
     main_run(tmp_path, "seed=0", seed=0, base=0.3, final=0.7)
     main_run(tmp_path, "replay=off,seed=1", seed=1, base=0.25, final=0.4)
-    chosen, left_out = miniwob.choose(study.read_runs(tmp_path))
-    assert [run.directory.name for run in chosen] == ["seed=0"]
+    kept, left_out = chosen(tmp_path)
+    assert [run.directory.name for run in kept] == ["seed=0"]
     assert len(left_out) == 2
 
 
@@ -349,13 +325,3 @@ def test_a_page_without_exactly_one_pair_of_marks_is_refused(tmp_path, text):
     with pytest.raises(ValueError, match="exactly once"):
         study.write_block(page, "new")
     assert page.read_text() == text
-
-
-def test_the_curves_of_a_plot_hold_the_values_of_every_seed(tmp_path):
-    rows = [["arm", "seed", "iteration", "success"], ["ARPO", 0, 1, 0.2], ["ARPO", 1, 1, 0.4], ["GRPO", 0, 1, 0.1]]
-    with (tmp_path / "results.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    assert plot.read_curves(tmp_path / "results.csv", "success") == {"ARPO": {1: [0.2, 0.4]}, "GRPO": {1: [0.1]}}
-    # s of 0.2 and 0.4 is 0.1414214, over sqrt(2) it is 0.1
-    assert plot.standard_error([0.2, 0.4]) == pytest.approx(0.1)
-    assert plot.standard_error([0.2]) == 0.0

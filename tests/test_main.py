@@ -45,6 +45,13 @@ def test_an_export_gets_the_words_after_it(monkeypatch):
     assert main(["export", "run", "--to", "parquet"]) == 3
 
 
+def test_a_comparison_gets_the_words_after_it(monkeypatch):
+    from arpo.display.comparison import command
+
+    monkeypatch.setattr(command, "main", lambda words: 3 if words == ["outputs/a/*", "--against", "default"] else 4)
+    assert main(["compare", "outputs/a/*", "--against", "default"]) == 3
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -11,6 +11,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from arpo.display.comparison import command
 from arpo.run.arguments import check_arguments
 from arpo.run.build import register_resolvers
 
@@ -71,6 +72,8 @@ def check_tool(arguments: list[str]) -> None:
     scripts = {"plan": "plan", "rehearse": "train.py"}
     if arguments and arguments[0] in scripts:
         check_composes(scripts[arguments[0]], arguments[1:])
+    elif arguments[:1] == ["compare"]:
+        assert command.parser().parse_args(arguments[1:]).runs, f"python -m arpo compare knows no {arguments[1:]}"
     elif arguments[:1] == ["export"]:
         assert arguments[2:] == ["--to", "parquet"], f"python -m arpo export knows no {arguments[2:]}"
     else:
@@ -126,6 +129,8 @@ def test_the_study_of_replay_is_ten_runs():
         "make trian",
         "python trane.py",
         "python -m arpo docter",
+        "python -m arpo compare",
+        "python -m arpo compare 'outputs/arpo_miniwob/*' --with default",
         "python train.py experiment=arpo_miniwop",
         "python train.py modul.clip_low=0.1",
         "python train.py +module.clip_lo=0.1",
@@ -134,7 +139,8 @@ def test_the_study_of_replay_is_ten_runs():
     ],
 )
 def test_a_command_that_could_not_be_typed_would_be_found(line):
-    with pytest.raises(Exception):  # noqa: B017, PT011 - Hydra's, ours or an assertion: whatever, but not silence
+    # Hydra's error, ours, argparse's exit or an assertion: whatever, but not silence
+    with pytest.raises((Exception, SystemExit)):
         check_command(shlex.split(line))
 
 

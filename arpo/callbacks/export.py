@@ -24,10 +24,16 @@ class ExportPolicy(L.Callback):
         export_policy(PolicyModule.of(pl_module).policy, self.directory, writes=trainer.is_global_zero)
 
 
-def export_policy(policy: Policy, directory: Path, *, writes: bool = True) -> None:
+def export_policy(policy: Policy, directory: Path, *, card: str = "", writes: bool = True) -> None:
     """Write `policy` to `directory` through a folder beside it, so that nobody ever sees half of it.
 
     Every rank calls it; one writes, and the others help to gather the weights, one tensor at a time.
+
+    Args:
+        policy: What is written.
+        directory: Where; what was there before is replaced.
+        card: Its `README.md`; none where it is empty.
+        writes: Whether this rank writes.
     """
     if not writes:
         for _ in policy.saved_tensors():
@@ -35,4 +41,6 @@ def export_policy(policy: Policy, directory: Path, *, writes: bool = True) -> No
         return
     with atomically(directory) as partial:
         policy.save(partial)
+        if card:
+            (partial / "README.md").write_text(card)
     log.info("the policy is in %s", directory)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import fmean
 
 import lightning as L
@@ -15,7 +16,7 @@ from arpo.algorithms.rewards import is_success
 from arpo.callbacks.evaluation import Evaluation
 from arpo.display.live import LiveLine, live_line
 from arpo.display.progress_line import Line, State, clock, iteration_line, step_line, training_line
-from arpo.display.summary import RunSummary
+from arpo.display.summary import RunSummary, places
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import RolloutBatch
 
@@ -184,3 +185,5 @@ class StepProgress(LineCallback):
             self._stop()
             loss = "" if self._loss is None else f", loss {self._loss:.3f}"
             log.info("learned %d steps in %s%s", self._step, clock(time.monotonic() - self._started), loss)
+            for name, place in places(Path(trainer.default_root_dir)):
+                log.info("%s: %s", name, place)

@@ -1,5 +1,6 @@
 """The card at the end of a run: its results, the share of each part in its time, and the places to look at."""
 
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -10,6 +11,14 @@ from arpo.display.progress_line import clock
 MEASURED = ("wait", "update", "sync", "env", "generate")
 """Read from the metrics `time/<name>`, which every iteration logs. Rollouts may go on during an update; the trainer's
 wait for them does not."""
+
+
+def places(run: Path) -> list[tuple[str, str]]:
+    """Return where to look at a run: pairs of what there is to see, and its folder or the command that shows it."""
+    shown = [("results", str(run)), ("curves", shlex.join(["tensorboard", "--logdir", str(run)]))]
+    if len(list(run.parent.glob("*/metrics.jsonl"))) > 1:
+        shown.append(("beside other runs", f"python -m arpo compare {shlex.quote(f'{run.parent}/*')}"))
+    return shown
 
 
 class RunSummary:
@@ -52,9 +61,7 @@ class RunSummary:
             last = curve[max(curve)]
             rows.append((name, f"{100 * last:.1f} % at the end, best {100 * curve[best]:.1f} % (iteration {best})"))
         rows.append(("wall time", f"{clock(wall)}, of which {self._split(wall)}"))
-        rows.append(("results", str(self.directory)))
-        rows.append(("curves", f"tensorboard --logdir {self.directory}"))
-        return rows
+        return [*rows, *places(self.directory)]
 
     def _split(self, wall: float) -> str:
         """Return the share of each part in the trainer's time.

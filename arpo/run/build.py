@@ -28,10 +28,19 @@ def compose(name: str, overrides: Sequence[str]) -> DictConfig:
 def register_resolvers() -> None:
     """Teach OmegaConf the functions that our YAML calls; idempotent."""
     OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
-    functions: list[Callable[..., Any]] = [policy_of, demonstrations_of, images_at_once]
+    functions: list[Callable[..., Any]] = [policy_of, demonstrations_of, images_at_once, run_title]
     of_numbers: list[Callable[..., Any]] = [gpu_range, node_gpus, node_engines, screenshots]
     for function in [*functions, *map(_of_numbers, of_numbers)]:
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)
+
+
+def run_title(run_dir: str) -> str:
+    """Return the experiment and the name of a run, by its folder.
+
+    >>> run_title("outputs/arpo_miniwob/replay=off,seed=2")
+    'arpo_miniwob/replay=off,seed=2'
+    """
+    return "/".join(Path(run_dir).parts[-2:])
 
 
 def gpu_range(first: int, end: int) -> list[int]:

@@ -6,6 +6,7 @@ Cheap checks come first: whatever can be said without importing torch is said wi
 import os
 import pydoc
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -22,6 +23,8 @@ from arpo.run.warmstart import check_warmstart, demonstrations_of
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
 """Tasks for each environment of ours, to recommend."""
+OPTIONAL = {"lightning.pytorch.loggers.WandbLogger": "wandb"}
+"""Packages that requirements.txt leaves out, by who needs them."""
 WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection", "evaluation")
 """The parts of a configuration that an evaluation builds."""
 
@@ -38,6 +41,7 @@ def check_training(cfg: DictConfig) -> None:
     check_tasks(cfg)
     check_resume(cfg.resume, cfg.paths.checkpoints)
     refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
+    check_loggers(cfg)
     preflight(_plain(cfg.requires), required_model(cfg))
     check_values(cfg)
     check_pool(cfg)
@@ -125,6 +129,21 @@ def check_values(cfg: DictConfig) -> None:
         raise ConfigError(
             "a trainer of several processes cannot have vLLM in one of them: choose engine=fleet, or trainer=default"
         )
+
+
+def check_loggers(cfg: DictConfig) -> None:
+    """Check that the packages of loggers are installed that no run needs.
+
+    Raises:
+        ConfigError: With the one that is missing.
+    """
+    for name, node in (cfg.get("logger") or {}).items():
+        package = OPTIONAL.get(node.get("_target_")) if isinstance(node, DictConfig) else None
+        if package is not None and find_spec(package) is None:
+            raise ConfigError(
+                f"logger={name} needs the package {package}, which is not installed: `uv pip install {package}`, then "
+                "try again; or take logger=default"
+            )
 
 
 def check_tasks(cfg: DictConfig) -> None:

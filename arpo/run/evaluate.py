@@ -8,12 +8,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from arpo.callbacks.checkpoint import load_policy
+from arpo.callbacks.checkpoint import iteration_of, load_policy
 from arpo.callbacks.export import export_policy
 from arpo.callbacks.graceful_stop import end_on_sigterm
 from arpo.display.live import showing
 from arpo.display.progress_line import evaluation_line
 from arpo.display.tables import print_result, print_table
+from arpo.errors import CheckpointError
+from arpo.evaluation.card import model_card
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.selection import chosen_config, select_tasks
 from arpo.evaluation.settings import EvaluationSettings
@@ -35,9 +37,11 @@ def evaluate(cfg: DictConfig) -> int:
     """
     end_on_sigterm()
     with logging_to(Path(cfg.paths.run_dir) / "evaluate.log"), Session.start() as session:
-        directory = policy_directory(Path(cfg.checkpoint), Path(cfg.export or session.directory / "policy"))
+        checkpoint = Path(cfg.checkpoint)
         if cfg.export is not None:
+            policy_directory(checkpoint, Path(cfg.export), card=card_of(checkpoint))
             return 0
+        directory = policy_directory(checkpoint, session.directory / "policy")
         cfg.model.path = str(directory)
         tasks = {name: build(cfg.tasks[name]) for name in cfg.lists}
         runtime: RolloutRuntime = build(cfg.rollout)
@@ -86,12 +90,21 @@ def select(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequenc
     log.info("copy %s to conf/tasks/NAME.yaml and train with tasks=NAME", run_dir / "selected.yaml")
 
 
-def policy_directory(checkpoint: Path, export: Path) -> Path:
+def policy_directory(checkpoint: Path, export: Path, card: str = "") -> Path:
     """Return a directory that engines load: the checkpoint itself, or what `export` becomes from a `.ckpt`."""
     if (checkpoint / "config.json").exists():
         return checkpoint
     config = checkpoint.parent.parent / "config.yaml"
     policy: Policy = build(OmegaConf.select(OmegaConf.load(config), "model.policy"))()
     load_policy(policy, checkpoint)
-    export_policy(policy, export)
+    export_policy(policy, export, card=card)
     return export
+
+
+def card_of(checkpoint: Path) -> str:
+    """Return the model card of a checkpoint in the folder of its run; nobody knows the iteration of a renamed one."""
+    try:
+        iteration = iteration_of(checkpoint)
+    except CheckpointError:
+        iteration = None
+    return model_card(checkpoint.parent.parent, iteration)

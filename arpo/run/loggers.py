@@ -1,4 +1,4 @@
-"""The loggers of a run: TensorBoard for eyes, one JSON line an iteration for programs.
+"""The loggers of a run: TensorBoard for eyes, one JSON line an iteration for programs; Lightning has others.
 
 On the x axis stands the iteration: what was measured after n updates stands at n, the untrained policy at 0.
 """
@@ -8,7 +8,8 @@ import logging
 import math
 import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,20 @@ class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
                 self.experiment.file_writer.add_summary(self._row_end)
             self._row_end = None
         super().finalize(status)
+
+
+@contextmanager
+def finishing(loggers: Sequence[lightning_loggers.Logger]) -> Iterator[None]:
+    """End what loggers have begun, however the block ends.
+
+    Weights & Biases would go on with the run of this process, so that all runs of a multirun would be one there.
+    """
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            if isinstance(logger, lightning_loggers.WandbLogger):
+                logger.experiment.finish()
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.callbacks.checkpoint import (
@@ -16,11 +18,13 @@ from arpo.callbacks.checkpoint import (
     remove,
 )
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
+from arpo.display.summary import places
 from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
 from arpo.host.session import Session
 from arpo.run.build import build
 from arpo.run.folder import hold, rank
+from arpo.run.loggers import finishing
 from arpo.run.warmstart import ensure_model
 
 log = logging.getLogger(__name__)
@@ -57,7 +61,10 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
         datamodule = build(cfg.datamodule)
         module = build(cfg.module)
         trainer = build_trainer(cfg, checkpoint)
-        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
+        if trainer.is_global_zero:
+            log.info("%s", "; ".join(f"{name}: {place}" for name, place in places(run_dir)))
+        with finishing(trainer.loggers):
+            trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
         return exit_code(trainer)
     finally:
         if isinstance(datamodule, L.LightningDataModule):
@@ -69,9 +76,10 @@ def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
     """Build callbacks, loggers and the trainer."""
     resumed = 0 if checkpoint is None else iteration_of(checkpoint)
     callbacks = [build(node) for node in cfg.callbacks.values() if node and node.get("_target_")]
-    loggers = [build(node, resume_step=resumed) for node in (cfg.get("logger") or {}).values() if node]
+    loggers = [build_logger(node, resumed) for node in (cfg.get("logger") or {}).values() if node]
+    settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]  # a mapping it is
     for logger in loggers:
-        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+        logger.log_hyperparams(settings)
     trainer: L.Trainer = build(
         cfg.trainer,
         callbacks=callbacks,
@@ -80,6 +88,13 @@ def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
         default_root_dir=cfg.paths.run_dir,
     )
     return trainer
+
+
+def build_logger(node: DictConfig, resumed: int) -> Logger:
+    """Build a logger; ours hide what an interrupted run wrote beyond the iteration that it goes on from."""
+    ours = str(node.get("_target_")).startswith("arpo.run.loggers.")
+    logger: Logger = build(node, resume_step=resumed) if ours else build(node)
+    return logger
 
 
 def exit_code(trainer: L.Trainer) -> int:

@@ -6,13 +6,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
+from arpo.display.comparison.curves import Panel  # noqa: E402
 from experiments.curves import save  # noqa: E402
 
-PANELS = {
-    "success": ("training success (%)", 100),
-    "episodes": ("episodes an iteration", 1),
-    "steps": ("steps an episode", 1),
-}
+PANELS = (
+    Panel("success", "training success (%)", 100),
+    Panel("episodes", "episodes an iteration"),
+    Panel("steps", "steps an episode"),
+)
 
 
 if __name__ == "__main__":

@@ -10,29 +10,17 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from experiments.study import (  # noqa: E402
-    ROOT,
-    Interval,
-    Run,
-    collect_options,
-    origin,
-    percent,
-    points,
-    provenance,
-    read_run,
-    read_runs,
-    t_interval,
-    table,
-    write_block,
-    write_study,
-)
+from arpo.display.comparison.intervals import Interval, t_interval  # noqa: E402
+from arpo.display.comparison.runs import Run, find_runs, read_run, read_runs  # noqa: E402
+from arpo.display.comparison.words import origin, percent, points, provenance, table  # noqa: E402
+from experiments.study import ROOT, collect_options, write_block, write_study  # noqa: E402
 
 LISTS = {"in_domain": "training tasks", "held_out": "held-out seeds"}
 PHASES = ("rollout", "update", "sync")
 
 
-def choose(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Return one complete run a seed, without any other override, and what was left out, with the reason.
+def choose(runs: Sequence[Run], unfinished: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """Return one run a seed, without any other override, and what was left out, with the reason.
 
     `make train` is seed 0 in the folder `default`; where a multirun has made `seed=0` too, that one counts.
 
@@ -40,13 +28,13 @@ def choose(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         ValueError: If none is left, or they have different budgets.
     """
     chosen: dict[int, Run] = {}
-    left_out = []
+    left_out = [*unfinished]
     for run in sorted(runs, key=lambda run: run.directory.name != "default"):
         name = run.directory.name
         if run.overrides or not name.startswith(("default", "seed=")):
             left_out.append(f"{name}: another experiment than arpo_miniwob itself")
-        elif not run.is_complete or len(run.evaluations) < 2:
-            left_out.append(f"{name}: {len(run.iterations)} of {run.budget} iterations")
+        elif len(run.evaluations) < 2:
+            left_out.append(f"{name}: it was not evaluated before and after")
         else:
             if run.seed in chosen:
                 left_out.append(f"{chosen[run.seed].directory.name}: seed {run.seed} stands twice")
@@ -201,7 +189,7 @@ def warmstart_seconds(runs: Path) -> float | None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = collect_options(__doc__, "arpo_miniwob", arguments)
-    runs, left_out = choose(read_runs(options.runs))
+    runs, left_out = choose(*read_runs(find_runs([str(options.runs)])))
     summary = summarize(runs, left_out, warmstart_seconds(options.runs))
     write_study(HERE, rows(runs), summary)
     print(report(summary))

@@ -153,7 +153,9 @@ def test_a_warm_start_shows_its_steps_in_a_log_and_says_how_it_ended(tmp_path, c
     warm_start(tmp_path, StepProgress(plain()), steps_s=0.15)
     lines = said(caplog)
     assert any(re.fullmatch(r"step [1-4]/4 · loss 0\.\d\d0 · 0:0\d to go", line) for line in lines)
-    assert re.fullmatch(r"learned 4 steps in 0:0\d, loss 1\.000", lines[-1])
+    place = lines.index(f"results: {tmp_path}")
+    assert re.fullmatch(r"learned 4 steps in 0:0\d, loss 1\.000", lines[place - 1])
+    assert lines[place + 1] == f"curves: tensorboard --logdir {tmp_path}"
 
 
 def test_a_warm_start_paints_its_steps_on_a_terminal(tmp_path, caplog) -> None:

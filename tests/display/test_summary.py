@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from arpo.display.summary import RunSummary
+from arpo.display.summary import RunSummary, places
 
 
 def test_the_card_tells_last_and_best_success_and_divides_the_rollout(tmp_path: Path) -> None:
@@ -42,6 +42,22 @@ def test_the_shares_of_a_run_whose_rollouts_go_on_meanwhile_are_those_of_the_tra
 
 
 def test_the_card_of_a_run_without_iterations_says_where_to_look(tmp_path: Path) -> None:
-    rows = RunSummary(tmp_path).rows()
-    assert rows[-1] == ("curves", f"tensorboard --logdir {tmp_path}")
+    run = tmp_path / "study" / "seed=0"
+    rows = RunSummary(run).rows()
+    assert rows[-1] == ("curves", f"tensorboard --logdir {run}")
     assert len(rows) == 3
+
+
+def test_a_run_says_where_to_look(tmp_path: Path) -> None:
+    run = tmp_path / "my runs" / "seed=0"
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").touch()
+    assert places(run) == [("results", str(run)), ("curves", f"tensorboard --logdir '{run}'")]
+    assert RunSummary(run).rows()[-2:] == places(run)
+
+
+def test_a_run_with_others_beside_it_says_how_to_compare_them(tmp_path: Path) -> None:
+    for name in ("seed=0", "seed=1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").touch()
+    assert places(tmp_path / "seed=0")[-1] == ("beside other runs", f"python -m arpo compare '{tmp_path}/*'")

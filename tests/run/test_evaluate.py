@@ -13,7 +13,7 @@ from arpo.errors import ConfigError
 from arpo.models.policy import Policy
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_checkpoint, check_evaluation, check_export
-from arpo.run.evaluate import policy_directory
+from arpo.run.evaluate import card_of, policy_directory
 
 CONF = Path(__file__).parent.parent.parent / "conf"
 
@@ -38,6 +38,19 @@ def test_a_checkpoint_becomes_a_directory_with_the_trained_weights(run_folder, t
     loaded = dict(Policy(directory).named_parameters())
     for name, parameter in trained.named_parameters():
         assert_close(loaded[name], parameter)
+
+
+def test_an_export_has_a_card_and_a_policy_that_is_only_evaluated_has_none(run_folder, tmp_path):
+    folder, _ = run_folder
+    checkpoint = folder / "checkpoints" / "iteration_000003.ckpt"
+    directory = policy_directory(checkpoint, tmp_path / "export", card=card_of(checkpoint))
+    assert ", iteration 3\n" in (directory / "README.md").read_text()
+    assert not (policy_directory(checkpoint, tmp_path / "other") / "README.md").exists()
+
+
+def test_a_checkpoint_that_was_renamed_has_a_card_without_an_iteration(run_folder):
+    folder, _ = run_folder
+    assert ", an unknown iteration\n" in card_of(folder / "checkpoints" / "best.ckpt")
 
 
 def test_an_export_destroys_nothing(run_folder, tmp_path):

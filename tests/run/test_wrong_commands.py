@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,13 @@ EARLY = [
         "env=null: this must be the name of a choice; choose one of desktop, fake,",
     ),
     ("train.py module=null", "module=null: this must be the name of a choice; choose one of dpo, grpo, kto, sft"),
+    *(
+        []
+        if find_spec("wandb")
+        else [
+            ("train.py experiment=smoke logger=wandb", "logger=wandb needs the package wandb, which is not installed")
+        ]
+    ),
     ("train.py experiment=offline_dpo source=nowhere", "source=nowhere holds no episodes to learn from: name the"),
     # keys
     ("train.py experiment=smoke +env.make_env.speed=2", "env.make_env.speed: arpo.envs.fake.FakeDesktop has"),

@@ -1,6 +1,7 @@
 """The data card: where the episodes come from, what they are, and what each column means."""
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ def data_card(name: str, censuses: Mapping[str, Census], origin: Path) -> str:
         "Episodes of a GUI agent that were stored while it was trained with ARPO (arXiv 2505.16282): screenshots, "
         "responses with the exact token ids and log-probabilities, actions and rewards. A row is an episode.",
         '```python\nfrom datasets import load_dataset\n\nepisodes = load_dataset("FOLDER")["train"]\n```',
-        _origin(origin),
+        made_by(origin),
         _table(["split", "episodes", "steps", "success", "tasks", "domains", "outcomes"], _rows(censuses)),
         f"Success is the share of episodes with a task reward above {SUCCESS}.",
         "## Columns",
@@ -63,15 +64,16 @@ def data_card(name: str, censuses: Mapping[str, Census], origin: Path) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _origin(folder: Path) -> str:
-    """Return the command and the commit of a run; nothing where the folder does not know them."""
+def made_by(folder: Path) -> str:
+    """Return the command and the commit of a run in a sentence; nothing where its folder does not know them."""
     path = folder / "run.json"
     if not path.exists():
         return ""
     start: dict[str, Any] = json.loads(path.read_text())["starts"][-1]
     git = start.get("git") or {}
-    commit = f" at commit `{git['commit']}`" if git else ""
-    return f"Made by `python {' '.join(start['command'])}`{commit}."
+    changed = " with local changes" if git.get("dirty") else ""
+    commit = f" at commit `{git['commit']}`{changed}" if git else ""
+    return f"Made by `python {shlex.join(start['command'])}`{commit}."
 
 
 def _rows(censuses: Mapping[str, Census]) -> list[tuple[object, ...]]:

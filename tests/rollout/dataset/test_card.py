@@ -34,4 +34,8 @@ def test_a_card_names_the_command_and_the_commit_of_the_run(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"starts": [{"command": ["old"], "git": None}, start]}))
     card = data_card("a run", {"train": census()}, tmp_path)
     assert "Made by `python train.py experiment=smoke` at commit `0123abc`." in card
+    start["git"]["dirty"] = True
+    (tmp_path / "run.json").write_text(json.dumps({"starts": [start | {"command": ["train.py", "lists=[a, b]"]}]}))
+    changed = data_card("a run", {"train": census()}, tmp_path)
+    assert "Made by `python train.py 'lists=[a, b]'` at commit `0123abc` with local changes." in changed
     assert "Made by" not in data_card("a run", {"train": census()}, tmp_path / "elsewhere")

@@ -1,0 +1,98 @@
+"""Curves of arms over iterations: a panel a metric, the mean over seeds in a band of one standard error."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
+"""Okabe and Ito's colours, which colour-blind readers tell apart; the strokes differ too."""
+STROKES = ("--", "-", "-.", ":")
+
+Rows = Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One of the pictures beside each other."""
+
+    column: str
+    """Of the rows."""
+    label: str
+    """Of the vertical axis."""
+    factor: float = 1.0
+    """From the values to the unit of the axis; 100 makes percent, and an axis from 0 to 100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The values of an arm, by iteration."""
+
+    values: Mapping[int, list[float]]
+    """Of every seed that has one."""
+
+    @property
+    def seeds(self) -> int:
+        """The number of seeds, at most."""
+        return max(map(len, self.values.values()))
+
+    def points(self, factor: float = 1.0) -> list[tuple[int, float, float]]:
+        """Return iteration, mean and standard error, s / sqrt(n); 0 for one value, which says nothing about it."""
+        return [
+            (iteration, factor * fmean(found), factor * _standard_error(found))
+            for iteration, found in sorted(self.values.items())
+        ]
+
+
+def _standard_error(values: list[float]) -> float:
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def curves(rows: Rows, column: str) -> dict[str, Curve]:
+    """Return the curves of a column by arm; what was not measured, None, empty or no number, is left out."""
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        value = row.get(column)
+        if value not in (None, "") and math.isfinite(float(value)):
+            found[row["arm"]][int(row["iteration"])].append(float(value))
+    return {arm: Curve(dict(values)) for arm, values in found.items()}
+
+
+def draw(rows: Rows, panels: Iterable[Panel], title: str, path: Path) -> None:
+    """Draw a picture.
+
+    Args:
+        rows: One a run and iteration, with `arm`, `iteration` and the columns.
+        panels: From left to right.
+        title: Above them.
+        path: The PNG to write.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # a file needs no display
+    import matplotlib.pyplot as plt
+
+    rows, panels = list(rows), list(panels)
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.8), layout="constrained", squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        for arm, curve in curves(rows, panel.column).items():
+            number = arms.index(arm)
+            color, stroke = COLORS[number % len(COLORS)], STROKES[number % len(STROKES)]
+            iterations, means, errors = zip(*curve.points(panel.factor), strict=True)
+            label = f"{arm} ({curve.seeds} seed{'s' * (curve.seeds != 1)})"
+            axis.plot(iterations, means, stroke, color=color, linewidth=1.8, label=label)
+            low, high = ([mean + sign * error for mean, error in zip(means, errors, strict=True)] for sign in (-1, 1))
+            axis.fill_between(iterations, low, high, color=color, alpha=0.2, linewidth=0)
+        axis.set(xlabel="iteration", ylabel=panel.label)
+        axis.set_ylim(0, 100 if panel.factor == 100 else None)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    if axes[0][0].lines:
+        axes[0][0].legend(frameon=False, fontsize=8)
+    figure.suptitle(f"{title}: mean ± standard error over seeds", fontsize=11)
+    figure.savefig(path, dpi=150, format="png")
+    plt.close(figure)

@@ -1,0 +1,75 @@
+"""Means over seeds, their spread, and 95 % intervals: Student's, paired or Welch's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from scipy import stats
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with the bounds of a 95 % interval; one value has no interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Values of several seeds, summed up."""
+
+    count: int
+    deviation: float | None
+    """Sample standard deviation; None of one value."""
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The difference between the values of two arms."""
+
+    seeds: tuple[int, ...]
+    """That both have and that are paired; none where the arms share no seed."""
+    values: tuple[float, ...]
+    """The other one minus the reference, by seed."""
+    interval: Interval
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the mean of values with its interval and their sample standard deviation."""
+    return Spread(len(values), stdev(values) if len(values) > 1 else None, t_interval(values))
+
+
+def t_interval(values: Sequence[float]) -> Interval:
+    """Return Student's interval: mean ± t_{0.975, n-1} · s / sqrt(n), with s the sample standard deviation."""
+    if len(values) == 1:
+        return Interval(values[0], None, None)
+    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+    return Interval(fmean(values), fmean(values) - half, fmean(values) + half)
+
+
+def welch_interval(reference: Sequence[float], other: Sequence[float]) -> Interval:
+    """Return the interval of a difference of means of unpaired values, whose variances may differ."""
+    mean = fmean(other) - fmean(reference)
+    if min(len(reference), len(other)) < 2:
+        return Interval(mean, None, None)
+    if stdev(reference) == stdev(other) == 0:  # scipy divides by both
+        return Interval(mean, mean, mean)
+    found = stats.ttest_ind(other, reference, equal_var=False).confidence_interval(0.95)
+    return Interval(mean, float(found.low), float(found.high))
+
+
+def difference(reference: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
+    """Return the other values minus those of the reference, by seed: paired where they share seeds.
+
+    None where one has no values.
+    """
+    if not reference or not other:
+        return None
+    seeds = tuple(sorted(reference.keys() & other.keys()))
+    if not seeds:
+        return Difference((), (), welch_interval([*reference.values()], [*other.values()]))
+    gains = tuple(other[seed] - reference[seed] for seed in seeds)
+    return Difference(seeds, gains, t_interval(gains))

@@ -1,0 +1,123 @@
+"""The model card of an exported policy: its base, its tasks, its success with intervals, and how it was made."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from arpo.errors import ConfigError
+from arpo.rollout.dataset.card import made_by
+
+HEADER = """\
+---
+library_name: transformers
+pipeline_tag: image-text-to-text
+tags:
+- gui-agent
+- reinforcement-learning
+---"""
+USE = """\
+```python
+from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+model = Qwen2_5_VLForConditionalGeneration.from_pretrained("FOLDER")
+processor = AutoProcessor.from_pretrained("FOLDER")
+```"""
+
+
+def model_card(run: Path, iteration: int | None) -> str:
+    """Return the text of the card.
+
+    Args:
+        run: The folder of the run, with `config.yaml` and, where they were written, `run.json` and `eval/`.
+        iteration: The iteration of the policy; None where nobody knows it, and then no evaluation is of it.
+
+    Raises:
+        ConfigError: If the evaluation of the policy is broken.
+    """
+    config: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text())
+    of_iterations = "an unknown iteration" if iteration is None else f"iteration {iteration}"
+    parts = [
+        HEADER,
+        f"# {' '.join(run.resolve().parts[-2:])}, {of_iterations}",
+        "A policy that uses a computer: it sees screenshots, and answers each with a thought and an action. It was "
+        "trained by reinforcement learning with ARPO (arXiv 2505.16282).",
+        _base(config),
+        made_by(run),
+        "## Success",
+        _success(run, config, iteration),
+        "## Training tasks",
+        _tasks(config),
+        "## Use",
+        USE,
+        "vLLM serves the folder as it is.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _base(config: Mapping[str, Any]) -> str:
+    model = config.get("model") or {}
+    path = model.get("path") or (model.get("policy") or {}).get("path") or "not recorded"
+    warmstart = config.get("warmstart")
+    said = f"Base: `{path}`" + (f", which the warm start `{warmstart}` wrote." if warmstart else ".")
+    seed, budget = config.get("seed"), config.get("iterations")
+    return said if seed is None else f"{said} Seed {seed}; the run was to have {budget} iterations."
+
+
+def _tasks(config: Mapping[str, Any]) -> str:
+    tasks = (config.get("tasks") or {}).get("train")
+    return f"```yaml\n{yaml.safe_dump(tasks, sort_keys=False)}```" if tasks else "Not recorded."
+
+
+def _success(run: Path, config: Mapping[str, Any], iteration: int | None) -> str:
+    """Return a table a task list of the evaluation of this very policy, beside that before training."""
+    results = _results(run, iteration)
+    if not results:
+        return "This policy was not evaluated. `python evaluate.py` of ARPO does it."
+    before = _results(run, 0) if iteration else {}
+    tables = [_table(name, result, before.get(name)) for name, result in results.items()]
+    return "\n\n".join([_protocol(config), *tables])
+
+
+def _results(run: Path, iteration: int | None) -> dict[str, Any]:
+    path = run / "eval" / f"iteration_{iteration or 0:06d}.json"
+    if iteration is None or not path.exists():
+        return {}
+    try:
+        results: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path} is broken: delete it, or the card would say what nobody measured") from error
+    return results
+
+
+def _protocol(config: Mapping[str, Any]) -> str:
+    settings = config.get("evaluation") or {}
+    names = ("rollouts_per_task", "temperature", "protocol", "seed")
+    said = ", ".join(f"`{name}={settings[name]}`" for name in names if name in settings)
+    return f"Evaluated with {said or 'settings that were not recorded'}. Intervals are Wilson's, 95 %, over episodes."
+
+
+def _table(name: str, result: Mapping[str, Any], before: Mapping[str, Any] | None) -> str:
+    earlier = {score["name"]: score for score in _scores(before)} if before else {}
+    head = [f"{name}: domain", "episodes", "success", "95 % interval", *(["before training"] if before else [])]
+    rows = [head, ["---", *("--:" for _ in head[1:])]]
+    for score in _scores(result):
+        low, high = score["interval_low"], score["interval_high"]
+        cells = [
+            score["name"] or "-",
+            str(score["episodes"]),
+            _percent(score),
+            f"{100 * low:.1f} – {100 * high:.1f} %",
+        ]
+        rows.append(cells + ([_percent(earlier.get(score["name"]))] if before else []))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _scores(result: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return [result["overall"], *result["domains"]]
+
+
+def _percent(score: Mapping[str, Any] | None) -> str:
+    return f"{100 * score['success_rate']:.1f} %" if score else "–"

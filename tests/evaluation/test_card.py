@@ -1,0 +1,95 @@
+"""The model card of an exported policy."""
+
+import json
+
+import pytest
+import yaml
+
+from arpo.errors import ConfigError
+from arpo.evaluation.card import model_card
+from arpo.evaluation.scores import Score
+
+CONFIG = {
+    "seed": 2,
+    "iterations": 50,
+    "warmstart": "warmstart_fake",
+    "model": {"path": "outputs/warmstart_fake/default/policy"},
+    "tasks": {"train": {"_target_": "arpo.envs.fake.fake_tasks", "count": 4}},
+    "evaluation": {"rollouts_per_task": 4, "temperature": 0.6, "protocol": "hard"},
+}
+
+
+def score(name: str, episodes: int, successes: int) -> dict:
+    return Score(name, episodes, successes, task_reward=0.5, steps=2.0, outcomes={}).to_json()
+
+
+def evaluation(run, iteration: int, successes: int) -> None:
+    result = {"overall": score("all", 8, successes), "domains": [score("click-test", 8, successes)]}
+    (run / "eval").mkdir(exist_ok=True)
+    (run / "eval" / f"iteration_{iteration:06d}.json").write_text(json.dumps({"held_out": result}))
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "arpo_fake" / "seed=2"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    start = {"command": ["train.py", "experiment=smoke", "lists=[a, b]"], "git": {"commit": "0123abc", "dirty": False}}
+    (folder / "run.json").write_text(json.dumps({"starts": [start]}))
+    return folder
+
+
+def test_a_card_names_base_tasks_command_and_commit(run):
+    card = model_card(run, 50)
+    assert "# arpo_fake seed=2, iteration 50\n" in card
+    assert "Base: `outputs/warmstart_fake/default/policy`, which the warm start `warmstart_fake` wrote." in card
+    assert "Made by `python train.py experiment=smoke 'lists=[a, b]'` at commit `0123abc`." in card
+    assert "```yaml\n_target_: arpo.envs.fake.fake_tasks\ncount: 4\n```" in card
+
+
+def test_the_header_is_yaml_that_a_hub_reads(run):
+    _, header, _ = model_card(run, 50).split("---\n", 2)
+    assert yaml.safe_load(header)["pipeline_tag"] == "image-text-to-text"
+
+
+def test_the_success_stands_with_its_interval_beside_that_before_training(run):
+    evaluation(run, 0, 2)
+    evaluation(run, 50, 6)
+    card = model_card(run, 50)
+    # Wilson, n = 8, p = 0.75, z = 1.96: (0.75 + 0.240 ± 1.96 * sqrt(0.0234375 + 0.0150)) / 1.480 = 0.669 ± 0.260
+    assert "| held_out: domain | episodes | success | 95 % interval | before training |" in card
+    assert "| all | 8 | 75.0 % | 40.9 – 92.9 % | 25.0 % |" in card
+    assert "| click-test | 8 | 75.0 % | 40.9 – 92.9 % | 25.0 % |" in card
+    assert "`rollouts_per_task=4`, `temperature=0.6`, `protocol=hard`" in card
+
+
+def test_an_evaluation_of_another_iteration_is_no_claim_about_this_policy(run):
+    evaluation(run, 0, 2)
+    evaluation(run, 50, 6)
+    for iteration in (45, None):
+        card = model_card(run, iteration)
+        assert "This policy was not evaluated." in card
+        assert "75.0 %" not in card
+
+
+def test_the_policy_before_training_is_not_compared_with_itself(run):
+    evaluation(run, 0, 2)
+    card = model_card(run, 0)
+    assert "| all | 8 | 25.0 % |" in card
+    assert "before training" not in card
+
+
+def test_what_was_not_recorded_is_left_open(run):
+    (run / "config.yaml").write_text(yaml.safe_dump({"model": {"policy": {"path": "DIR"}}}))
+    (run / "run.json").unlink()
+    card = model_card(run, 3)
+    assert "Base: `DIR`." in card
+    assert "Made by" not in card
+    assert "Not recorded." in card
+
+
+def test_a_broken_evaluation_is_named(run):
+    evaluation(run, 50, 6)
+    (run / "eval" / "iteration_000050.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"iteration_000050\.json is broken"):
+        model_card(run, 50)

@@ -1,0 +1,118 @@
+"""Lightning's own loggers beside ours: `logger=csv`, `logger=wandb`."""
+
+import csv
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import hydra
+import lightning as L
+import pytest
+from omegaconf import DictConfig, OmegaConf
+from torch.utils.data import DataLoader
+
+from arpo.errors import ConfigError
+from arpo.run.build import register_resolvers
+from arpo.run.check import check_loggers
+from arpo.run.loggers import JsonLinesLogger, TensorBoardLogger, finishing
+from arpo.run.train import build_trainer
+
+CONF = Path(__file__).parent.parent.parent / "conf"
+
+
+def composed(choice: str, run_dir: Path, *words: str) -> DictConfig:
+    register_resolvers()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("train", [f"logger={choice}", f"paths.run_dir='{run_dir}'", *words])
+
+
+class Counting(L.LightningModule):
+    """Logs how many epochs there were."""
+
+    def training_step(self, batch, index):
+        return None
+
+    def on_train_epoch_end(self):
+        self.log("epochs", float(self.current_epoch + 1))
+
+    def configure_optimizers(self):
+        return None
+
+
+def train(choice: str, run_dir: Path, *words: str, resumed: Path | None = None) -> L.Trainer:
+    """A run of three iterations with the loggers of a choice, as `train.py` builds them."""
+    cfg = composed(choice, run_dir, *words)
+    small = {
+        "callbacks": {},
+        "logger": OmegaConf.to_container(cfg.logger, resolve=True),
+        "paths": {"run_dir": str(run_dir)},
+        "trainer": {
+            "_target_": "lightning.Trainer",
+            "accelerator": "cpu",
+            "max_epochs": 3,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+        },
+    }
+    trainer = build_trainer(OmegaConf.create(small), resumed)
+    with finishing(trainer.loggers):
+        trainer.fit(Counting(), DataLoader([0]))
+    return trainer
+
+
+def epochs(path: Path) -> list[float]:
+    with path.open(newline="") as file:
+        return [float(row["epochs"]) for row in csv.DictReader(file) if row["epochs"]]
+
+
+def test_a_table_is_written_beside_what_every_run_writes(tmp_path):
+    train("csv", tmp_path)
+    assert epochs(tmp_path / "csv" / "version_0" / "metrics.csv") == [1, 2, 3]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epochs"] for line in lines] == [1, 2, 3]
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_a_resumed_run_has_a_second_table_and_keeps_the_first(tmp_path):
+    train("csv", tmp_path)
+    train("csv", tmp_path, resumed=Path("iteration_000002.ckpt"))
+    assert epochs(tmp_path / "csv" / "version_0" / "metrics.csv") == [1, 2, 3]
+    assert epochs(tmp_path / "csv" / "version_1" / "metrics.csv") == [1, 2, 3]
+
+
+def test_ours_are_told_where_a_resumed_run_goes_on(tmp_path):
+    trainer = train("csv", tmp_path, resumed=Path("iteration_000002.ckpt"))
+    (lines,) = (logger for logger in trainer.loggers if isinstance(logger, JsonLinesLogger))
+    assert lines.resume_step == 2
+    assert any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers)
+
+
+def test_what_every_machine_has_needs_no_check(tmp_path):
+    for choice in ("default", "csv"):
+        check_loggers(composed(choice, tmp_path))
+    check_loggers(OmegaConf.create({"logger": None}))
+
+
+def test_a_missing_package_is_a_sentence_that_says_what_to_install(tmp_path):
+    if find_spec("wandb") is not None:
+        pytest.skip("wandb is installed")
+    with pytest.raises(ConfigError, match=r"logger=wandb needs the package wandb, .*`uv pip install wandb`"):
+        check_loggers(composed("wandb", tmp_path))
+
+
+def test_a_run_is_called_there_by_its_experiment_and_overrides(tmp_path):
+    cfg = composed("wandb", tmp_path / "arpo_miniwob" / "replay=off,seed=2")
+    assert cfg.logger.wandb.name == "arpo_miniwob/replay=off,seed=2"
+    assert set(cfg.logger) == {"tensorboard", "json_lines", "wandb"}
+
+
+@pytest.mark.slow
+def test_two_runs_of_one_process_are_two_runs_there(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for name in ("seed=0", "seed=1"):
+        (tmp_path / name).mkdir()
+        train("wandb", tmp_path / name, "logger.wandb.offline=true")
+    for name in ("seed=0", "seed=1"):
+        assert len(list((tmp_path / name / "wandb").glob("offline-run-*/run-*.wandb"))) == 1
