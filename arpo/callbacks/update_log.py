@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from arpo.errors import check_at_least
 from arpo.modules.base import PolicyModule
-from arpo.modules.token_record import NAMES, TokenRecord
+from arpo.modules.token_record import TokenRecord
 from arpo.rollout.hooks import runtime_of
-from arpo.rollout.updates import UpdatedGroup, UpdateRecord, forget_updates, write_update
+from arpo.rollout.updates import NUMBERS, UpdatedGroup, UpdateRecord, forget_updates, write_update
 from arpo.types import RolloutBatch, Trajectory
 
 
@@ -74,7 +74,7 @@ def update_record(batch: RolloutBatch, tokens: TokenRecord) -> UpdateRecord:
         left_out=tuple(trajectory.id for group in batch.leftovers for trajectory in group.trajectories),
         advantages=np.array([tokens.advantages.get(place, np.nan) for place, _ in members], dtype=np.float32),
         offsets=np.cumsum([0, *lengths], dtype=np.int64),
-        numbers={name: _concatenated(members, tokens, name) for name in NAMES if tokens.rows(name)},
+        numbers={name: _concatenated(members, tokens, name) for name in NUMBERS if tokens.rows(name)},
     )
 
 

@@ -9,17 +9,6 @@ from torch import Tensor
 Key = tuple[int, int, int]
 """The place of a sequence in the batch: its group, the member of the group, and its part of that trajectory."""
 
-NAMES = (
-    "old_logprobs",
-    "old_entropy",
-    "logprobs",
-    "entropy",
-    "weights",
-    "after_logprobs",
-    "after_entropy",
-)
-"""What is known of a token: before the update, in the last forward that it was learned from, and after the update."""
-
 
 class Recorded(Protocol):
     """A sequence of a batch, as `arpo.modules.minibatch.Sample`."""

@@ -13,6 +13,10 @@ from safetensors.numpy import save_file
 from arpo.errors import ArpoError
 from arpo.host.files import atomically
 
+NUMBERS = ("old_logprobs", "old_entropy", "logprobs", "entropy", "weights", "after_logprobs", "after_entropy")
+"""What is known of a token: before the update, in the last forward that it was learned from, and after the update;
+`arpo.modules.token_record.TokenRecord` describes each."""
+
 
 @dataclass(frozen=True, slots=True)
 class UpdatedGroup:
@@ -43,7 +47,7 @@ class UpdateRecord:
     advantages: Float32[np.ndarray, " trajectories"]
     offsets: Int64[np.ndarray, " trajectories+1"]
     numbers: Mapping[str, Float32[np.ndarray, " tokens"]]
-    """Of each token by name, NaN where the update did not compute it; the names are those of `TokenRecord`."""
+    """Of each token by name, NaN where the update did not compute it; the names are some of `NUMBERS`."""
 
     def places(self) -> Iterator[tuple[UpdatedGroup, int, int]]:
         """Yield each trajectory as its group, its position in the group, and its number."""
@@ -108,7 +112,7 @@ def read_update(path: Path) -> UpdateRecord:
             left_out=tuple(head["left_out"]),
             advantages=tensors.pop("advantages"),
             offsets=tensors.pop("offsets"),
-            numbers=tensors,
+            numbers={name: tensors[name] for name in NUMBERS if name in tensors},
         )
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ArpoError(f"{path} is not the record of an update ({type(error).__name__}: {error})") from error
