@@ -14,6 +14,10 @@ COMMANDS = {
         "python -m arpo export outputs/arpo_miniwob/default --to parquet",
         "Write a run's episodes, screenshots inside, as a dataset with a card.",
     ),
+    "view": (
+        "python -m arpo view outputs/arpo_miniwob/default",
+        "Write a folder that shows a run in a browser: groups, episodes, steps, tokens, and what updates did to them.",
+    ),
     "select": (
         "python evaluate.py --config-name=select experiment=… checkpoint=…",
         "Choose the tasks that a policy sometimes solves.",
@@ -54,6 +58,10 @@ def main(words: Sequence[str]) -> int:
             from arpo.rollout.dataset.export import main as export
 
             return export([word, *words])
+        case ["view", *words]:
+            from arpo.display.viewer.command import main as view
+
+            return view(words)
         case ["plan" | "rehearse" as word, *overrides]:
             return compute(word, overrides)
         case [word] if word in COMMANDS:

@@ -8,9 +8,10 @@ from pathlib import Path
 import hydra
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.overrideparser.overridesparser import OverridesParser
 from omegaconf import OmegaConf
 
+from arpo.display.viewer.command import parser
 from arpo.run.arguments import check_arguments
 from arpo.run.build import register_resolvers
 
@@ -71,6 +72,8 @@ def check_tool(arguments: list[str]) -> None:
     scripts = {"plan": "plan", "rehearse": "train.py"}
     if arguments and arguments[0] in scripts:
         check_composes(scripts[arguments[0]], arguments[1:])
+    elif arguments[:1] == ["view"]:
+        parser().parse_args(arguments[1:])
     elif arguments[:1] == ["export"]:
         assert arguments[2:] == ["--to", "parquet"], f"python -m arpo export knows no {arguments[2:]}"
     else:

@@ -19,7 +19,7 @@ OUTPUTS = Path("outputs")
 def main(words: Sequence[str]) -> int:
     """Write the viewer of a run, or of two, and return the exit status: 2 where it cannot be done."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    asked = _parser().parse_args(words)
+    asked = parser().parse_args(words)
     try:
         runs = asked.runs or [last_run(OUTPUTS)]
         if len(runs) > 2:
@@ -53,13 +53,13 @@ def last_run(outputs: Path) -> Path:
     return max(stores, key=lambda store: (store / "train").stat().st_mtime).parent
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog="python -m arpo view", description="Write a folder that shows a run, or two side by side, in a browser."
     )
-    parser.add_argument("runs", type=Path, nargs="*", help="folders of runs; by default the last one in outputs/")
-    parser.add_argument("--out", type=Path, help="the folder to write; RUN/view by default")
-    parser.add_argument("--serve", action="store_true", help="serve the folder to this machine and follow a live run")
-    parser.add_argument("--port", type=int, default=8642, help="of --serve")
-    parser.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
-    return parser
+    made.add_argument("runs", type=Path, nargs="*", help="folders of runs; by default the last one in outputs/")
+    made.add_argument("--out", type=Path, help="the folder to write; RUN/view by default")
+    made.add_argument("--serve", action="store_true", help="serve the folder to this machine and follow a live run")
+    made.add_argument("--port", type=int, default=8642, help="of --serve")
+    made.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
+    return made

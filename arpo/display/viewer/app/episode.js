@@ -42,12 +42,12 @@ const arrow = (to, sign) => (to ? link(to, {}, sign) : h("span", { class: "quiet
 
 function episodeKeys(run, row, step, count, go, keep) {
   const group = run.episodes.group[row], rows = run.rows(group), place = run.position(row);
-  const to = (where) => () => { location.hash = where; };
+  const to = (where) => () => location.replace(where); // the way back leads past the steps, to where one came from
   if (step + 1 < count) KEYS.set("ArrowRight", to(go(step + 1)));
   if (step > 0) KEYS.set("ArrowLeft", to(go(step - 1)));
   if (rows[place - 1] !== undefined) KEYS.set("ArrowUp", to(run.episodeAddress(rows[place - 1], step + 1, keep)));
   if (rows[place + 1] !== undefined) KEYS.set("ArrowDown", to(run.episodeAddress(rows[place + 1], step + 1, keep)));
-  KEYS.set("Escape", to(run.groupAddress(group)));
+  KEYS.set("Escape", () => { location.hash = run.groupAddress(group); });
 }
 
 function filmOf(member, step, go) {

@@ -68,7 +68,7 @@ function picture(member, step, { large = false } = {}) {
   const sources = [...(large && thumbnail ? [original] : []), ...(uri ? [uri] : [])];
   if (sources.length) {
     const image = h("img", { alt: "", draggable: "false", decoding: "async" });
-    if (!thumbnail && like.width < 400) image.classList.add("small");
+    if (large && !thumbnail && like.width < 400) image.classList.add("small");
     image.addEventListener("error", () => {
       if (sources.length) image.src = sources.shift();
       else image.replaceWith(missing());
@@ -88,7 +88,18 @@ function deed(member, step) {
   if (step >= member.steps.length) return said(member.record.outcome, { class: "quiet" });
   const { action, parse_error: error } = member.steps[step];
   if (error) return h("span", { class: "bad" }, "parse error: ", said(error));
-  return action ? said(action) : h("span", { class: "quiet" }, "no action");
+  return action ? said(briefly(member.marks[step] || [], action)) : h("span", { class: "quiet" }, "no action");
+}
+
+// `click 16, 98` for click(start_box='(16,98)').
+function briefly(mark, action) {
+  const [kind, x, y] = mark;
+  const at = (...values) => values.map((value) => Math.round(value)).join(", ");
+  if (["click", "double", "right", "hover"].includes(kind)) return `${{ double: "double click", right: "right click" }[kind] || kind} ${at(x, y)}`;
+  if (kind === "drag") return `drag ${at(x, y)} → ${at(mark[3], mark[4])}`;
+  if (kind === "scroll") return `scroll ${mark[3]}`;
+  const written = /^(type|hotkey|press|finished)\((?:content|key)='([\s\S]*)'\)$/.exec(action);
+  return written ? `${written[1]} “${written[2]}”` : action.replace(/\(\)$/, "");
 }
 
 // --- an episode as a film strip ------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ function summary(run, training) {
   const fact = (value, name) => h("div", { class: "fact" }, h("b", {}, value), h("span", {}, name));
   const few = Math.max(1, Math.round(columns.length / 10));
   const rateOf = (some) => run.rate(training.filter((group) => some.includes(run.column(group)))).share;
-  const replayed = run.episodes.flags.filter((flags) => flags & INJECTED).length;
+  const injected = (new Map(run.index.curves).get("replay/injected") || []).reduce((sum, [, count]) => sum + count, 0);
+  const replayed = run.episodes.flags.filter((flags) => flags & INJECTED).length || injected;
   return h("div", { class: "facts" },
     fact(run.episodes.id.length.toLocaleString("en"), "episodes"),
     training.length ? fact(columns.length, columns.length === 1 ? "iteration" : "iterations") : null,

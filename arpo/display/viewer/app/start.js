@@ -38,7 +38,7 @@ const START = (() => {
     }
     if (own !== shown) return;
     document.getElementById("page").replaceChildren(made);
-    document.getElementById("bar").replaceChildren(...bar(tab));
+    document.getElementById("bar").replaceChildren(...bar(tab).filter(Boolean));
     const same = pageOf(last) === pageOf(location.hash);
     last = location.hash;
     if (!same) window.scrollTo(0, places.get(last) || 0);
