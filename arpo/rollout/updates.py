@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Int64
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from arpo.errors import ArpoError
 from arpo.host.files import atomically
@@ -83,7 +83,7 @@ def write_update(root: Path, record: UpdateRecord) -> None:
     tensors = {"advantages": record.advantages, "offsets": record.offsets} | dict(record.numbers)
     try:
         with atomically(path) as partial:
-            save_file(tensors, partial, metadata={"update": json.dumps(head)})
+            partial.write_bytes(save(tensors, metadata={"update": json.dumps(head)}))
     except (OSError, SafetensorError) as error:
         raise ArpoError(
             f"cannot store what update {record.iteration} did in {path}: {error}; free space, then resume the run, or "

@@ -47,13 +47,14 @@ def last_run(outputs: Path) -> Path:
     Raises:
         ConfigError: If there is none.
     """
-    stores = [path.parent.parent for path in outputs.glob("*/*/trajectories/train")]
+    stores = list(outputs.glob("*/*/trajectories/train"))
     if not stores:
         raise ConfigError(f"there is no run in {outputs}/ to look at: train one with `make train`, or name its folder")
-    return max(stores, key=lambda store: (store / "train").stat().st_mtime).parent
+    return max(stores, key=lambda store: store.stat().st_mtime).parents[1]
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the reader of the words after `view`."""
     made = argparse.ArgumentParser(
         prog="python -m arpo view", description="Write a folder that shows a run, or two side by side, in a browser."
     )

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from arpo.rollout.storage import ID
 
 SHOWN_OF_BROKEN = 2000
 """Characters of a broken record that are shown."""
+TAIL_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,10 @@ class Broken:
 class _File:
     """The part of a file that was read so far: whole lines only."""
 
-    inode: int
     read: int = 0
     lines: int = 0
+    tail: bytes = b""
+    """The last bytes of that part: a file that was written anew has others in their place."""
     torn: bool = False
     """Whether more bytes stand behind the last whole line."""
     episodes: list[Episode] = field(default_factory=list)
@@ -128,13 +131,9 @@ class Records:
     def _read(self, path: Path) -> bool:
         try:
             with path.open("rb") as opened:
-                inode = path.stat().st_ino
-                size = opened.seek(0, 2)
                 known = self._files.get(path)
-                if known is None or known.inode != inode or size < known.read:
-                    known = self._files[path] = _File(inode)
-                elif size == known.read and not known.torn:
-                    return False
+                if known is None or not _continues(opened, known):
+                    known = self._files[path] = _File()
                 opened.seek(known.read)
                 fresh = opened.read()
         except FileNotFoundError:  # a resumed run has just removed it
@@ -144,6 +143,7 @@ class Records:
     def _take(self, path: Path, file: _File, fresh: bytes) -> bool:
         whole = fresh.rfind(b"\n") + 1
         file.torn = whole < len(fresh)
+        file.tail = (file.tail + fresh[:whole])[-TAIL_BYTES:]
         for line in fresh[:whole].split(b"\n")[:-1]:
             file.lines += 1
             try:
@@ -153,6 +153,12 @@ class Records:
                 file.broken.append(Broken(self._name(path), file.lines, f"{type(error).__name__}: {error}", text))
             file.read += len(line) + 1
         return whole > 0
+
+
+def _continues(opened: BufferedReader, known: _File) -> bool:
+    """Return whether a file still begins with what was read of it."""
+    opened.seek(known.read - len(known.tail))
+    return opened.read(len(known.tail)) == known.tail
 
 
 def read_episode(line: bytes, path: Path, offset: int) -> Episode:

@@ -4,9 +4,9 @@
 // --- a screenshot with its action ----------------------------------------------------------------------------------
 
 // Marks are drawn in pixels of the screen; strokes are as wide as the picture asks for.
-function overlay(mark, width, height) {
+function overlay(mark, width, height, large) {
   if (!mark.length || !(width > 0) || !(height > 0)) return null;
-  const unit = Math.max(width, height) / 400;
+  const unit = Math.max(width, height) / (large ? 420 : 230);
   const radius = 13 * unit;
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "overlay", preserveAspectRatio: "none" });
   const stroke = (make) => {
@@ -76,8 +76,9 @@ function picture(member, step, { large = false } = {}) {
     image.src = sources.shift();
     box.append(image);
   } else box.append(missing());
-  const drawn = overlay(mark, like.width, like.height);
+  const drawn = overlay(mark, like.width, like.height, large);
   if (drawn) box.append(drawn);
+  if (mark[0] === "text" || mark[0] === "error") box.append(h("div", { class: "label" }, said(mark[0] === "text" ? briefly(mark, mark[1]) : mark[1])));
   return box;
 }
 
