@@ -8,7 +8,7 @@ from pathlib import Path
 import hydra
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.overrideparser.overridesparser import OverridesParser
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from arpo.display.viewer.command import parser

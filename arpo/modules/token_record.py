@@ -68,7 +68,7 @@ class TokenRecord:
         for name, rows in self._rows.items():
             if rows:
                 lengths = [len(row) for row in rows.values()]
-                copied = torch.cat(list(rows.values())).float().cpu().split(lengths)
+                copied = torch.split(torch.cat(list(rows.values())).float().cpu(), lengths)
                 self._rows[name] = dict(zip(rows, copied, strict=True))
 
     def merge(self, other: "TokenRecord") -> None:

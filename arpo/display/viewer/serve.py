@@ -67,7 +67,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().do_GET()
 
     @override
-    def list_directory(self, path: str | os.PathLike[str]) -> None:  # type: ignore[override]  # a page or nothing
+    def list_directory(self, path: str | os.PathLike[str]) -> None:
         self.send_error(404)
 
     @override
