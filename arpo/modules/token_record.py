@@ -55,13 +55,14 @@ class TokenRecord:
 
         They stay on their device until `read`, because a copy of each would make the host wait.
         """
+        lengths = [sample.action_tokens for sample in samples]
         for name, values in numbers.items():
             if values is None:
                 continue
             rows = self._rows.setdefault(name, {})
-            for sample, row in zip(samples, values.detach(), strict=True):
+            for sample, length, row in zip(samples, lengths, values.detach(), strict=True):
                 if not sample.filler:
-                    rows[sample.key] = row[: sample.action_tokens]
+                    rows[sample.key] = row[:length]
 
     def read(self) -> None:
         """Bring what is on a device to the host, in one copy for each kind of number."""

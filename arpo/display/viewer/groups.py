@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -57,8 +58,9 @@ class Updates:
         """Read what was written since the last call, and return whether there was anything."""
         found: dict[Path, tuple[int, int]] = {}
         for path in sorted(self.root.glob("updates/iteration_*.safetensors")):
-            stat = path.stat()
-            found[path] = (stat.st_mtime_ns, stat.st_size)
+            with suppress(FileNotFoundError):  # a resumed run has just removed it
+                stat = path.stat()
+                found[path] = (stat.st_mtime_ns, stat.st_size)
         changed = self._known.keys() != found.keys()
         known = self._known
         self._known = {}

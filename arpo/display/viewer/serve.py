@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
 """Seconds between two looks at the run, which cost a few milliseconds where nothing is new."""
+SHARE = 0.01
+"""The most of one core's time that goes into looking: a large run is looked at less often."""
 NICENESS = 10
 """The run comes first."""
 
@@ -29,16 +31,19 @@ def make_server(site: Site, port: int) -> ThreadingHTTPServer:
     return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, directory=str(site.out), screens=stores))
 
 
-def serve(site: Site, port: int, *, look_every_s: float = LOOK_EVERY_S) -> None:
+def serve(site: Site, port: int) -> None:
     """Serve the viewer and follow its runs until Ctrl-C."""
     os.nice(NICENESS)
     with make_server(site, port) as server:
         log.info("http://127.0.0.1:%d/ follows the run; Ctrl-C ends it", server.server_port)
         threading.Thread(target=server.serve_forever, name="arpo-viewer", daemon=True).start()
         try:
+            pause_s = LOOK_EVERY_S
             while True:
-                time.sleep(look_every_s)
+                time.sleep(pause_s)
+                started = time.process_time()
                 site.write()
+                pause_s = max(LOOK_EVERY_S, (time.process_time() - started) / SHARE)
         except KeyboardInterrupt:
             server.shutdown()
 
