@@ -1,4 +1,4 @@
-"""What an update did to each token, on disk beside the trajectories that it learned from."""
+"""The record of what an update did to each token, on disk beside the trajectories that it learned from."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -104,7 +104,7 @@ class Records:
 
     @property
     def broken(self) -> list[Broken]:
-        """What is not a record."""
+        """The lines that are no record."""
         return [broken for _, file in sorted(self._files.items()) for broken in file.broken]
 
     @property
