@@ -261,6 +261,7 @@ def test_a_live_run_is_followed_and_half_an_episode_is_never_shown(page, tmp_pat
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_run_of_fifteen_thousand_episodes_opens_in_two_seconds(page, tmp_path):
     one = make_episode()
     store = write_run(tmp_path / "run", [one])
