@@ -10,7 +10,7 @@ PAGES.group = async (run, [key], query) => {
   const reference = query.has("ref") && rows[chosen] !== undefined ? chosen : best(run, rows);
   const order = query.get("order") || "place";
   const places = rows.map((_, place) => place);
-  if (order === "reward") places.sort((a, b) => worth(run, rows[b]) - worth(run, rows[a]) || a - b);
+  if (order === "reward") places.sort((a, b) => run.is(rows[a], LEFT_OUT) - run.is(rows[b], LEFT_OUT) || worth(run, rows[b]) - worth(run, rows[a]) || a - b);
   const keep = { ref: query.get("ref"), order: order === "place" ? "" : order };
   return h("article", {},
     h("p", { class: "crumbs" }, link(address([run.letter]), {}, said(run.index.name)), " › ",

@@ -167,7 +167,8 @@ function chips(run, row) {
 // A bar that grows to the right for what is reinforced, to the left for what is discouraged.
 function advantageBar(run, row, most) {
   const value = run.episodes.advantage[row];
-  if (value === null) return h("span", { class: "quiet" }, run.training(run.episodes.group[row]) ? "advantage not recorded" : "");
+  if (value === null && !run.training(run.episodes.group[row])) return null;
+  if (value === null) return h("span", { class: "quiet" }, run.is(row, LEFT_OUT) ? "not learned from" : "advantage not recorded");
   const share = most > 0 ? (50 * Math.abs(value)) / most : 0;
   const bar = h("span", { class: `bar ${value < 0 ? "down" : "up"}` }, h("i", { css: { width: `${share}%` } }));
   return h("span", { class: "advantage", tip: `advantage ${value}` }, bar, h("b", {}, signed(value, 3)));

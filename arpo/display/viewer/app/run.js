@@ -24,14 +24,14 @@ function summary(run, training) {
   const few = Math.max(1, Math.round(columns.length / 10));
   const rateOf = (some) => run.rate(training.filter((group) => some.includes(run.column(group)))).share;
   const injected = (new Map(run.index.curves).get("replay/injected") || []).reduce((sum, [, count]) => sum + count, 0);
-  const replayed = run.episodes.flags.filter((flags) => flags & INJECTED).length || injected;
+  const shownAgain = run.episodes.flags.filter((flags) => flags & INJECTED).length;
   return h("div", { class: "facts" },
-    fact(run.episodes.id.length.toLocaleString("en"), "episodes"),
+    fact((run.episodes.id.length - shownAgain).toLocaleString("en"), "episodes"),
     training.length ? fact(columns.length, columns.length === 1 ? "iteration" : "iterations") : null,
     training.length ? fact(tasks.size, "training tasks") : null,
     training.length ? fact(`${percent(rateOf(columns.slice(0, few)))} → ${percent(rateOf(columns.slice(-few)))}`,
       `success, first and last ${few === 1 ? "iteration" : `${few} iterations`}`) : null,
-    fact(replayed, "replayed in updates"));
+    fact(shownAgain || injected, "replayed in updates"));
 }
 
 function warnings(run) {
