@@ -20,6 +20,11 @@ from arpo.types import Outcome, Step, Trajectory, screenshot_key
 PATIENCE_S = 30.0
 WATCH = """
 window.seen = [];
+window.asked = [];  // what elements of the page have loaded
+new MutationObserver((changes) => changes.flatMap((change) => [...change.addedNodes]).forEach((added) => {
+  if (added.src || added.href) window.asked.push(String(added.src || added.href));
+  if (added.querySelectorAll) added.querySelectorAll("[src]").forEach((node) => window.asked.push(String(node.src)));
+})).observe(document, {childList: true, subtree: true});
 window.alert = (text) => window.seen.push("alert " + text);
 addEventListener("error", (event) => { if (event.message) window.seen.push("error " + event.message); }, true);
 addEventListener("unhandledrejection", (event) => window.seen.push("rejected " + event.reason));
