@@ -9,7 +9,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup desktop desktop-stop osworld train smoke test test-fast check format lock clean
+.PHONY: help setup desktop desktop-stop osworld train smoke view test test-fast check format lock clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ train: setup  ## Train the tiny agent on MiniWoB++ with ARPO, warm start include
 
 smoke: setup  ## Run the whole loop on the fake desktop, in about a minute.
 	$(RUN) train.py experiment=smoke $(ARGS)
+
+view: setup  ## Show the last run in a browser. Another one, or two: make view ARGS="outputs/arpo_miniwob/default".
+	$(RUN) -m arpo view --open $(ARGS)
 
 test: setup  ## Run all tests that this machine can run, three files at a time; the others say why they are skipped.
 	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)

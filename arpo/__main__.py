@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 COMMANDS = {
     "train": ("python train.py experiment=arpo_miniwob", "Train a policy; conf/experiment/ has all experiments."),
@@ -13,6 +14,10 @@ COMMANDS = {
     "episodes": (
         "python -m arpo export outputs/arpo_miniwob/default --to parquet",
         "Write a run's episodes, screenshots inside, as a dataset with a card.",
+    ),
+    "view": (
+        "python -m arpo view outputs/arpo_miniwob/default",
+        "Write a folder that shows a run in a browser: groups, episodes, steps, tokens, and what updates did to them.",
     ),
     "select": (
         "python evaluate.py --config-name=select experiment=… checkpoint=…",
@@ -35,6 +40,13 @@ COMMANDS = {
 }
 """The meaning of each word: the command to type, and what it does."""
 
+TOOLS = {
+    "export": "arpo.rollout.dataset.export",
+    "compare": "arpo.display.comparison.command",
+    "view": "arpo.display.viewer.command",
+}
+"""Where the commands are that have arguments of their own; each is imported when it is asked for."""
+
 
 def overview() -> str:
     """Return the list of commands, two lines each."""
@@ -54,14 +66,10 @@ def main(words: Sequence[str]) -> int:
             from arpo.run.doctor import main as examine
 
             return examine()
-        case ["export", word, *words]:
-            from arpo.rollout.dataset.export import main as export
-
-            return export([word, *words])
-        case ["compare", word, *words]:
-            from arpo.display.comparison.command import main as compare
-
-            return compare([word, *words])
+        case ["export" | "compare" as word, *rest] if rest:
+            return tool(word, rest)
+        case ["view", *rest]:
+            return tool("view", rest)
         case ["plan" | "rehearse" as word, *overrides]:
             return compute(word, overrides)
         case [word] if word in COMMANDS:
@@ -70,6 +78,12 @@ def main(words: Sequence[str]) -> int:
             said = f"`python -m arpo` does not know {' '.join(words)!r}; without a word it lists what you can do"
     sys.stderr.write(f"{said}.\n")
     return 2
+
+
+def tool(word: str, rest: Sequence[str]) -> int:
+    """Run a command that has arguments of its own, and return its exit status."""
+    status: int = import_module(TOOLS[word]).main(rest)
+    return status
 
 
 def compute(word: str, overrides: Sequence[str]) -> int:

@@ -11,7 +11,8 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from arpo.display.comparison import command
+from arpo.display.comparison.command import parser as compare_parser
+from arpo.display.viewer.command import parser as view_parser
 from arpo.run.arguments import check_arguments
 from arpo.run.build import register_resolvers
 
@@ -73,7 +74,9 @@ def check_tool(arguments: list[str]) -> None:
     if arguments and arguments[0] in scripts:
         check_composes(scripts[arguments[0]], arguments[1:])
     elif arguments[:1] == ["compare"]:
-        assert command.parser().parse_args(arguments[1:]).runs, f"python -m arpo compare knows no {arguments[1:]}"
+        assert compare_parser().parse_args(arguments[1:]).runs, f"python -m arpo compare knows no {arguments[1:]}"
+    elif arguments[:1] == ["view"]:
+        view_parser().parse_args(arguments[1:])
     elif arguments[:1] == ["export"]:
         assert arguments[2:] == ["--to", "parquet"], f"python -m arpo export knows no {arguments[2:]}"
     else:

@@ -15,6 +15,7 @@ from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.sharding import full
 from arpo.models.tokenization import TokenizedTrajectory, tokenize
 from arpo.modules.optimizer import GradientGuard
+from arpo.modules.token_record import TokenRecord
 from arpo.types import Trajectory
 
 
@@ -38,6 +39,8 @@ class PolicyModule(L.LightningModule):
     """The temperature at which the tokens were sampled: log-probabilities are of that distribution."""
     format_weight: float = 1.0
     """The weight of the format reward in what an update maximises."""
+    measures_after: bool = False
+    """Whether the next update ends with a forward over what it learned from, for its record and for nothing else."""
 
     def __init__(
         self,
@@ -61,6 +64,8 @@ class PolicyModule(L.LightningModule):
         self.policy_version = 0
         self.last_update: dict[str, torch.Tensor] = {}
         """The numbers of the last update by name, for histograms; see `UpdateMeter.record`."""
+        self.last_tokens = TokenRecord()
+        """The numbers of each token that the last update learned from; whole on rank 0."""
         self._guard = GradientGuard()
 
     @classmethod

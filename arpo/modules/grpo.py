@@ -123,12 +123,15 @@ class GRPOModule(PolicyModule):
             self._announce(batch)
             groups = [self.samples(group, number) for number, group in enumerate(batch.groups)]
             work.advantages = [sample.advantage for samples in groups for sample in samples]
+            work.tokens.weigh(sample for samples in groups for sample in samples)
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
         work.minibatches = len(minibatches)
         with self._pictures(minibatches):
             for minibatch, old in self._before(minibatches, work):
                 self.update(minibatch, old, work)
+            if self.measures_after:
+                self._measure_after(minibatches, work)
         self.policy_version += 1
         self._report(batch, work, time.monotonic() - started)
 
@@ -142,9 +145,17 @@ class GRPOModule(PolicyModule):
         """Return every sequence of a group, the `number`th of the batch, with its advantage."""
         advantages = self.objective.advantages(group)
         return [
-            Sample(tokens, trajectory.screenshots, advantage, replayed=position in group.injected, group=number)
+            Sample(
+                tokens,
+                trajectory.screenshots,
+                advantage,
+                replayed=position in group.injected,
+                group=number,
+                member=position,
+                part=part,
+            )
             for position, (trajectory, advantage) in enumerate(zip(group.trajectories, advantages, strict=True))
-            for tokens in tokenize(trajectory, self.policy.chat)
+            for part, tokens in enumerate(tokenize(trajectory, self.policy.chat))
         ]
 
     def _plan(self, groups: Sequence[Sequence[Sample]], iteration: int) -> list[Minibatch]:
@@ -192,15 +203,15 @@ class GRPOModule(PolicyModule):
             known: What is known so far, which is added to: a later epoch computes nothing again.
         """
         new = [index for index, sample in enumerate(minibatch.samples) if sample.tokens not in known.logprobs]
-        selects = self.objective.high_entropy_steps is not None
         for places in self._chunks([minibatch.samples[index].length for index in new]):
             chunk = [new[place] for place in places]
             samples = pick(minibatch, chunk)
-            output = self._forward(samples, with_entropy=selects)
+            output = self._forward(samples, with_entropy=True)
+            work.tokens.add(samples, old_entropy=output.entropy)
             for row, (index, old) in enumerate(zip(chunk, self._old(samples, output, work), strict=False)):
                 tokens = minibatch.samples[index].tokens
                 known.logprobs[tokens] = old
-                if output.entropy is not None:
+                if output.entropy is not None and self.objective.high_entropy_steps is not None:
                     known.entropies[tokens] = step_entropies(output.entropy[row, : len(old)], tokens.step_lengths)
         return [known.logprobs[sample.tokens] for sample in minibatch.samples]
 
@@ -234,6 +245,17 @@ class GRPOModule(PolicyModule):
         self.manual_backward(loss)
         work.averages.total("train/loss", loss.detach() / work.minibatches)
         work.add(result.metrics, output, before, mask)
+        work.tokens.add(samples, old_logprobs=before, logprobs=output.logprobs, entropy=output.entropy)
+        work.tokens.add(samples, weights=weights, old_entropy=output.entropy if old is None else None)
+
+    @torch.no_grad()
+    def _measure_after(self, minibatches: Sequence[Minibatch], work: UpdateMeter) -> None:
+        """Record what the updated policy says of the samples of one epoch, which are those of all epochs."""
+        for minibatch in minibatches[: len(minibatches) // self.epochs]:
+            for chunk in self._chunks([sample.length for sample in minibatch.samples]) if minibatch.samples else ():
+                samples = pick(minibatch, chunk)
+                output = self._forward(samples, with_entropy=True)
+                work.tokens.add(samples, after_logprobs=output.logprobs, after_entropy=output.entropy)
 
     def _sent(self, values: Sequence[Any]) -> Tensor:
         return to_device(torch.tensor(values), self.device)
@@ -336,6 +358,7 @@ class GRPOModule(PolicyModule):
         metrics["train/learning_rate"] = self.learning_rate
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)
         self.last_update = work.record(batch)
+        self.last_tokens = work.tokens
 
     # --- Lightning --------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
 from arpo.algorithms.losses import LossMetrics
 from arpo.models.policy import ActionLogprobs
+from arpo.modules.token_record import TokenRecord
 from arpo.types import RolloutBatch
 
 Number = float | Tensor
@@ -94,6 +95,7 @@ class UpdateMeter:
         self.minibatches = 0
         """Minibatches of the update, all epochs together: fewer than configured where there are fewer groups."""
         self.advantages: list[float] = []
+        self.tokens = TokenRecord()
         self._loss_metrics: LossMetrics | None = None
         self._ratios: list[tuple[Tensor, Tensor]] = []
         """The ratios of each micro-batch, and where in them a token is trained."""
@@ -132,6 +134,7 @@ class UpdateMeter:
                 **{field.name: getattr(metrics, field.name).cpu() for field in fields(metrics)}
             )
         self._ratios = [(ratio.cpu(), mask.cpu()) for ratio, mask in self._ratios]
+        self.tokens.read()
 
     def over_ranks(self) -> "UpdateMeter":
         """Return the measurements of all ranks, the same on each; a collective call where there are several."""
@@ -146,6 +149,7 @@ class UpdateMeter:
         whole._ratios = [ratios for part in parts for ratios in part._ratios]
         for part in parts:
             whole._add_loss(part._loss_metrics)
+            whole.tokens.merge(part.tokens)
         return whole
 
     def _add_loss(self, metrics: LossMetrics | None) -> None:

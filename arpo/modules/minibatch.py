@@ -27,6 +27,10 @@ class Sample:
     """Whether it came from the replay buffer."""
     group: int = 0
     """The number of its group in the batch."""
+    member: int = 0
+    """The position of its trajectory in the group."""
+    part: int = 0
+    """Its number among the sequences of its trajectory."""
     trained: tuple[bool, ...] | None = None
     """Whether each of its steps is trained; None where all are, which is unless steps are selected."""
     filler: bool = False
@@ -46,6 +50,11 @@ class Sample:
     def action_tokens(self) -> int:
         """Sampled tokens."""
         return int(self.tokens.action_mask.sum())
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Its place in the batch, on whatever rank it is."""
+        return self.group, self.member, self.part
 
     def selected(self) -> Tensor:
         """Return 1 for each sampled token of a step that is trained and 0 for the others, [actions]."""

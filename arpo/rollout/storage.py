@@ -18,7 +18,8 @@ from arpo.types import Outcome, Step, Trajectory
 
 log = logging.getLogger(__name__)
 
-_ID = re.compile(r"(?:(?P<split>[a-z_]+)-)?(?P<iteration>\d+)/.+")
+ID = re.compile(r"(?:(?P<split>[a-z_]+)-)?(?P<iteration>\d+)/.+")
+"""The ids of stored trajectories."""
 
 
 class TrajectoryStore:
@@ -180,7 +181,7 @@ def _shown(trajectory: Trajectory) -> list[str]:
 
 
 def _locate(trajectory_id: str) -> tuple[str, int]:
-    match = _ID.fullmatch(trajectory_id)
+    match = ID.fullmatch(trajectory_id)
     if match is None:
         raise ArpoError(
             f"{trajectory_id!r} is not the id of a stored trajectory; ids look like 12/3/0 or eval-12/held_out/3/0"

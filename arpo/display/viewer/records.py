@@ -1,0 +1,223 @@
+"""The episodes of a run as they lie on disk, read while the run may still write them."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from arpo.rollout.storage import ID
+
+SHOWN_OF_BROKEN = 2000
+"""Characters of a broken record that are shown."""
+TAIL_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """The facts of an episode that lists and tables need, and where the rest of it stands."""
+
+    id: str
+    split: str
+    iteration: int
+    task_id: str
+    domain: str
+    instruction: str
+    seed: int
+    outcome: str
+    task_reward: float
+    format_reward: float
+    steps: int
+    tokens: int
+    oldest: int
+    """The oldest policy version of a step."""
+    newest: int
+    parse_error: bool
+    path: Path
+    offset: int
+    length: int
+    """Bytes of its line."""
+    digest: str
+    """Of its line."""
+
+    @property
+    def group(self) -> str:
+        """The id without the member: `12/3`, or `eval-12/held_out/3`."""
+        return self.id.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Something on disk that is not what it should be."""
+
+    file: str
+    """Relative to the trajectory store."""
+    line: int
+    """From 1; 0 where the whole file is broken."""
+    reason: str
+    text: str = ""
+
+
+@dataclass(slots=True)
+class _File:
+    """The part of a file that was read so far: whole lines only."""
+
+    read: int = 0
+    lines: int = 0
+    tail: bytes = b""
+    """The last bytes of that part: a file that was written anew has others in their place."""
+    torn: bool = False
+    """Whether more bytes stand behind the last whole line."""
+    episodes: list[Episode] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
+
+
+class Records:
+    """The episodes below a trajectory store.
+
+    A record counts once its line has its end: what is being written, or what a crash has cut, is no episode. A line
+    that is no record is kept as broken.
+
+    Args:
+        root: The trajectory store.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._files: dict[Path, _File] = {}
+
+    def refresh(self) -> bool:
+        """Read what was written since the last call, and return whether there was anything."""
+        found = sorted(self.root.glob("*/iteration_*.jsonl"))
+        changed = bool(self._files.keys() - set(found))
+        self._files = {path: file for path, file in self._files.items() if path in found}
+        for path in found:
+            changed |= self._read(path)
+        return changed
+
+    @property
+    def episodes(self) -> dict[str, Episode]:
+        """Every episode by its id; of two records with one id the later counts."""
+        return {episode.id: episode for _, file in sorted(self._files.items()) for episode in file.episodes}
+
+    @property
+    def broken(self) -> list[Broken]:
+        """The lines that are no record."""
+        return [broken for _, file in sorted(self._files.items()) for broken in file.broken]
+
+    @property
+    def torn(self) -> list[str]:
+        """Files that end in a part of a record: it is being written, or a crash has cut it."""
+        return [self._name(path) for path, file in sorted(self._files.items()) if file.torn]
+
+    def line(self, episode: Episode) -> bytes | None:
+        """Return the record of an episode as it was written; None where the file has changed meanwhile."""
+        try:
+            with episode.path.open("rb") as file:
+                file.seek(episode.offset)
+                line = file.read(episode.length)
+        except FileNotFoundError:
+            return None
+        try:
+            return line if json.loads(line)["id"] == episode.id else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def _read(self, path: Path) -> bool:
+        try:
+            with path.open("rb") as opened:
+                known = self._files.get(path)
+                if known is None or not _continues(opened, known):
+                    known = self._files[path] = _File()
+                opened.seek(known.read)
+                fresh = opened.read()
+        except FileNotFoundError:  # a resumed run has just removed it
+            return self._files.pop(path, None) is not None
+        return self._take(path, known, fresh)
+
+    def _take(self, path: Path, file: _File, fresh: bytes) -> bool:
+        whole = fresh.rfind(b"\n") + 1
+        file.torn = whole < len(fresh)
+        file.tail = (file.tail + fresh[:whole])[-TAIL_BYTES:]
+        for line in fresh[:whole].split(b"\n")[:-1]:
+            file.lines += 1
+            try:
+                file.episodes.append(read_episode(line, path, file.read))
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                text = line.decode(errors="replace")[:SHOWN_OF_BROKEN]
+                file.broken.append(Broken(self._name(path), file.lines, f"{type(error).__name__}: {error}", text))
+            file.read += len(line) + 1
+        return whole > 0
+
+
+def _continues(opened: BufferedReader, known: _File) -> bool:
+    """Return whether a file still begins with what was read of it."""
+    opened.seek(known.read - len(known.tail))
+    return opened.read(len(known.tail)) == known.tail
+
+
+def read_episode(line: bytes, path: Path, offset: int) -> Episode:
+    """Return the facts of a line of a trajectory store.
+
+    Raises:
+        ValueError: If it is not JSON, or not that of a trajectory.
+        KeyError: If something is missing in it.
+        TypeError: If something in it is of another type than in a trajectory.
+    """
+    record = json.loads(line, parse_constant=_refused)
+    steps = _typed(record, "steps", list)
+    for step in steps:
+        _check_step(step)
+    located = ID.fullmatch(_typed(record, "id", str))
+    if located is None:
+        raise ValueError(f"{record['id']!r} is not the id of a trajectory")
+    versions = [step["policy_version"] for step in steps]
+    return Episode(
+        id=record["id"],
+        split=located["split"] or "train",
+        iteration=int(located["iteration"]),
+        task_id=_typed(record, "task_id", str),
+        domain=_typed(record, "domain", str),
+        instruction=_typed(record, "instruction", str),
+        outcome=_typed(record, "outcome", str),
+        task_reward=float(_typed(record, "task_reward", int, float)),
+        format_reward=float(_typed(record, "format_reward", int, float)),
+        seed=_typed(record, "seed", int),
+        steps=len(steps),
+        tokens=sum(len(step["response_ids"]) for step in steps),
+        oldest=min(versions, default=0),
+        newest=max(versions, default=0),
+        parse_error=any(step["parse_error"] for step in steps),
+        path=path,
+        offset=offset,
+        length=len(line),
+        digest=hashlib.blake2b(line, digest_size=8).hexdigest(),
+    )
+
+
+def _check_step(step: Any) -> None:
+    for name in ("screenshot", "response", "action", "parse_error"):
+        _typed(step, name, str)
+    for name in ("width", "height", "policy_version"):
+        _typed(step, name, int)
+    for name, kinds in (("prompt_ids", {int}), ("response_ids", {int}), ("sampler_logprobs", {int, float})):
+        if not set(map(type, _typed(step, name, list))) <= kinds:
+            raise TypeError(f"{name} holds something that is no number")
+
+
+def _typed(record: Any, name: str, *kinds: type) -> Any:
+    if not isinstance(record, dict):
+        raise TypeError(f"expected an object, got {type(record).__name__}")
+    value = record[name]
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise TypeError(f"{name} is {type(value).__name__}")
+    return value
+
+
+def _refused(constant: str) -> Iterator[None]:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,94 @@
+"""What the record of an update costs a run: `python benchmarks/update_log.py outputs/arpo_miniwob/default`.
+
+Updates the policy that the run started from with the episodes of one iteration, five times, and counts processor
+seconds: those of the whole update, those in which its record is collected and written, and those of the forward after
+it. The shares are of a whole iteration of the run, of which its metrics.jsonl knows the length.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import lightning as L
+import torch
+import yaml
+from torch.utils.data import DataLoader
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from arpo.callbacks.update_log import update_record
+from arpo.models.policy import Policy
+from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
+from arpo.modules.token_record import TokenRecord
+from arpo.rollout.storage import TrajectoryStore
+from arpo.rollout.updates import write_update
+from arpo.types import Group, RolloutBatch, Task
+
+TIMES = 5
+SPENT: Counter[str] = Counter()
+
+
+def counted(name, work):
+    def wrapped(*args, **kwargs):
+        started = time.process_time()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            SPENT[name] += time.process_time() - started
+
+    return wrapped
+
+
+def batch_of(run: Path, iteration: int) -> RolloutBatch:
+    store = TrajectoryStore(run / "trajectories")
+    groups: dict[str, list] = {}
+    for trajectory in store.read("train", iteration):
+        groups.setdefault(trajectory.id.rpartition("/")[0], []).append(store.load_screenshots(trajectory))
+    made = [Group(Task(members[0].task_id, ""), tuple(members)) for members in groups.values()]
+    return RolloutBatch(iteration, iteration, made)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--model", type=Path, help="where config.yaml names a directory relative to another one")
+    parser.add_argument("--iteration", type=int, default=10)
+    asked = parser.parse_args()
+    model = asked.model or Path(yaml.safe_load((asked.run / "config.yaml").read_text())["model"]["path"])
+    lines = [json.loads(line) for line in (asked.run / "metrics.jsonl").read_text().splitlines()]
+    iteration_s = statistics.median(line["time/iteration"] for line in lines if "time/iteration" in line)
+    batch = batch_of(asked.run, asked.iteration)
+    TokenRecord.add = counted("record", TokenRecord.add)
+    TokenRecord.read = counted("record", TokenRecord.read)
+    GRPOModule._measure_after = counted("after", GRPOModule._measure_after)
+    GRPOModule.training_step = counted("update", GRPOModule.training_step)
+    with tempfile.TemporaryDirectory() as scratch:
+        for _ in range(TIMES):
+            module = GRPOModule(lambda: Policy(model), partial(torch.optim.AdamW, lr=3e-4), Objective())
+            module.measures_after = True
+            trainer = L.Trainer(
+                accelerator="cpu", max_epochs=1, logger=False, enable_progress_bar=False,
+                enable_model_summary=False, enable_checkpointing=False,
+            )  # fmt: skip
+            trainer.fit(module, DataLoader([batch], batch_size=None))
+            write = counted("write", lambda made: write_update(Path(scratch), update_record(batch, made.last_tokens)))
+            write(module)
+    spent = {name: seconds / TIMES for name, seconds in SPENT.items()}
+    always = spent["record"] + spent["write"]
+    print(
+        f"an update takes {spent['update'] - spent['after']:.3f} s of processor time, an iteration {iteration_s:.2f} s"
+    )
+    print(f"record and file: {1000 * always:.1f} ms, {always / iteration_s:.2%} of an iteration")
+    after = spent["after"]
+    print(f"the forward after it: {1000 * after:.0f} ms, {after / 10 / iteration_s:.2%} every tenth time")
+
+
+if __name__ == "__main__":
+    main()

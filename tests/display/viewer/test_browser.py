@@ -1,0 +1,286 @@
+"""The viewer in a real browser, opened from the disk: click, keys, filters, links, hostile records."""
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from arpo.display.viewer.serve import make_server
+from arpo.display.viewer.site import Site
+from arpo.envs.miniwob import chromium
+from arpo.rollout.updates import read_update, update_path
+from arpo.types import Outcome
+from tests.browser import needs_chromium
+from tests.display.viewer.support import Page, make_episode, make_group, small_run, write_run
+
+pytestmark = [pytest.mark.browser, needs_chromium, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with pytest.MonkeyPatch.context() as patch:  # a page on disk may then do what it may do for everybody
+        flags = tuple(flag for flag in chromium.FLAGS if not flag.startswith(("--allow-file", "--proxy", "--host")))
+        patch.setattr(chromium, "FLAGS", flags)
+        browser = chromium.Browser(chromium.find_chromium())
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    return Page(browser)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "run"
+    small_run(run)
+    Site([run], run / "view").write()
+    return run / "view"
+
+
+def address(out, hash=""):
+    return (out / "index.html").as_uri() + hash
+
+
+def test_from_the_run_to_a_group_to_an_episode_and_back(page, out):
+    page.open(address(out))
+    assert page.text("h1").endswith("/ run")
+    assert page.count(".heat.rate a.cell") == 4 + 2  # two tasks in two iterations; one in two evaluations
+    assert page.count("a.cell.failed") == 1
+    assert page.count("a.cell.replay") == 1
+    page.click("a.cell.replay")
+    page.until("location.hash === '#/a/group/1%2F0'")
+    page.until("document.querySelectorAll('.member').length === 5")  # four learned from, one that made room
+    assert page.texts(".member .name") == ["1/0/0", "0/0/3", "1/0/2", "1/0/3", "1/0/1"]
+    assert page.count(".member.injected") == page.count(".member.leftout") == 1
+    assert page.texts(".member .advantage b") == ["−0.250", "+0.750", "−0.250", "−0.250"]
+    page.click(".member.injected .frame")
+    page.until("location.hash === '#/a/episode/1%2F0/1/1'")
+    assert page.text("#at") == "step 1 of 2"
+    page.key("ArrowRight")
+    page.until("document.querySelector('#at').innerText === 'step 2 of 2'")
+    assert page.text(".action") == "finished()"
+    page.key("ArrowDown")
+    page.until("location.hash === '#/a/episode/1%2F0/2/2'")
+    page.key("Escape")
+    page.until("location.hash === '#/a/group/1%2F0'")
+    page.value("history.go(-3)")
+    page.until("location.hash === '' && document.querySelectorAll('.heat').length > 0")
+    assert page.seen == []
+
+
+def test_where_episodes_part_is_marked_and_another_one_can_be_compared_with(page, out):
+    page.open(address(out, "#/a/group/0%2F0"))
+    # compared with 0/0/0, a success: the failures act differently in their second step, the other success is the same
+    assert page.texts(".forked") == ["acts differently", "acts differently"]
+    assert page.value(
+        "[...document.querySelectorAll('.member')].map((m) => m.querySelectorAll('.frame.fork').length)"
+    ) == [0, 1, 1, 0]
+    page.click(".member:nth-child(2) a.chip")
+    page.until("location.hash.includes('ref=1')")
+    page.until("document.querySelectorAll('.member:nth-child(2) .chip.ref').length === 1")
+    assert page.count(".forked") == 3
+    assert page.seen == []
+
+
+def test_filters_stand_in_the_address_and_survive_a_reload_and_the_way_back(page, out):
+    page.open(address(out, "#/a/episodes"))
+    assert page.text("#count").startswith("17 episodes of 17")  # 12 played, one of them twice, and four of evaluations
+    page.choose("split", "train")
+    page.until("document.querySelector('#count').innerText.startsWith('13 ')")
+    page.choose("result", "failure")
+    page.until("document.querySelector('#count').innerText.startsWith('7 ')")
+    page.choose("from", "1")
+    page.until("document.querySelector('#count').innerText.startsWith('4 ')")
+    assert page.hash == "#/a/episodes?split=train&result=failure&from=1"
+    page.reload()
+    assert page.text("#count").startswith("4 episodes of 17")
+    assert page.value("document.querySelector('[name=result]').value") == "failure"
+    page.click(".entry a")
+    page.until("location.hash.includes('group')")
+    page.value("history.back()")
+    page.until("document.querySelector('#count')?.innerText.startsWith('4 ')")
+    page.choose("replayed", "yes")
+    page.until("document.querySelector('#count').innerText.startsWith('0 ')")
+    page.choose("result", "")
+    page.until("document.querySelector('#count').innerText.startsWith('1 ')")
+    assert page.seen == []
+
+
+def test_answers_can_be_searched(page, tmp_path):
+    episodes = make_group(0, 0, 1.0, 0.0)
+    odd = replace(episodes[1], steps=(replace(episodes[1].steps[0], response="I see a Zebra"), *episodes[1].steps[1:]))
+    write_run(tmp_path / "run", [episodes[0], odd])
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/episodes?q=zebra"))
+    assert page.text("#count").startswith("0 episodes")
+    page.click("[name=answers]")
+    page.until("document.querySelector('#count').innerText.startsWith('1 episode of 2')")
+    page.reload()
+    page.until("document.querySelector('#count').innerText.startsWith('1 episode of 2')")
+    page.until("document.querySelectorAll('.member .name').length")
+    assert page.texts(".member .name") == ["0/0/1"]
+
+
+def test_the_numbers_of_a_token_are_those_of_the_update(page, out):
+    update = read_update(update_path(out.parent / "trajectories", 1))
+    page.open(address(out, "#/a/episode/1%2F0/1/2?by=logprobs"))  # the second member, its second step
+    page.click("[data-at='2']")
+    page.until("document.querySelector('#numbers td')")
+    cells = page.value(
+        "Object.fromEntries([...document.querySelectorAll('#numbers tr')]"
+        ".map((row) => [row.dataset.name, +row.lastChild.innerText]))"
+    )
+    at = int(update.offsets[1]) + 3 + 2
+    values = {name: float(numbers[at]) for name, numbers in update.numbers.items()}
+    assert {name: cells[name] for name in values} == pytest.approx(values, abs=1e-6)
+    assert cells["ratio"] == pytest.approx(np.exp(values["logprobs"] - values["old_logprobs"]), abs=1e-6)
+    assert cells["sampler"] == pytest.approx(-1e-9, abs=1e-6)
+    assert page.text("#measures .chosen") == "log-prob in"
+    page.reload()
+    assert page.text("#measures .chosen") == "log-prob in"
+    assert page.text("#at") == "step 2 of 2"
+
+
+@pytest.mark.parametrize(
+    "hash",
+    ["#/a/group/9%2F9", "#/a/episode/0%2F0/99/1", "#/a/iteration/77", "#/%E0%A4%A", "#/a/__proto__", "#/b", "#/pair"],
+)
+def test_an_address_that_leads_nowhere_shows_a_page_all_the_same(page, out, hash):
+    page.open(address(out, hash))
+    assert page.count("h1") == 1
+    assert page.seen == []
+
+
+EVIL = (
+    '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">\'"`'
+    "\u202e\u2067עברית\u2028${window.hacked=1}\ud83d"
+)
+
+
+def test_hostile_text_is_text(page, tmp_path):
+    long = "x" * 10_000 + EVIL
+    action = "type(content='<b onclick=alert(1)>')"
+    group = [
+        make_episode("0/0/0", task_id=f"evil/{EVIL}", instruction=EVIL, response=long, actions=(action, EVIL)),
+        make_episode("0/0/1", task_id=f"evil/{EVIL}", instruction=EVIL, response=EVIL, task_reward=0.0),
+        make_episode("0/0/constructor", task_id="__proto__", instruction=EVIL),
+    ]
+    store = write_run(tmp_path / EVIL.replace("/", "-")[:40].encode(errors="replace").decode(), group)
+    screens = list((store.root / "screens").rglob("*.png"))
+    screens[0].unlink()
+    screens[1].write_bytes(b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.hacked=1'/>")
+    train = store.root / "train" / "iteration_000000.jsonl"
+    whole = train.read_bytes()
+    wrong = {"id": "0/0/8", "task_reward": EVIL, "__proto__": {"a": 1}}
+    train.write_bytes(
+        whole + whole[:300] + b"\n" + json.dumps(wrong).encode() + b"\n[" + b"NaN" * 3 + b"]\n" + whole[:200]
+    )
+    out = tmp_path / "view"
+    Site([store.root.parent], out).write()
+    for hash in (
+        "",
+        "#/a/group/0%2F0",
+        "#/a/episode/0%2F0/0/1",
+        "#/a/episode/0%2F0/0/2",
+        "#/a/episode/0%2F0/1/1",
+        "#/a/episode/0%2F0/2/1",
+        "#/a/episodes?q=x&answers=1",
+        "#/a/iteration/0",
+    ):
+        page.open(address(out, hash))
+        page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        page.value("new Promise((resolve) => setTimeout(resolve, 150))")
+        assert page.value("window.hacked") is None
+        assert page.count("main script, main b[onclick], main img[onerror]") == 0
+        assert page.seen == []
+    page.open(address(out))
+    assert page.text("details.broken summary").startswith("3 broken records")
+    assert "line 4" in page.value("document.querySelector('details.broken').textContent")
+    assert "ends in a part of a record" in page.text("article")
+    page.open(address(out, "#/a/episode/0%2F0/1/1"))  # 0/0/constructor stands before 0/0/0
+    page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert (
+        page.value("document.querySelector('.said pre').textContent.length")
+        == len(long.encode("utf-16-le", "surrogatepass")) // 2
+    )
+    page.open(address(out, "#/a/group/0%2F0"))
+    page.until("document.querySelectorAll('.missing').length > 0")
+
+
+def test_nothing_but_files_is_loaded_and_the_theme_follows_the_button(page, out):
+    page.open(address(out))
+    page.open(address(out, "#/a/group/0%2F0"))
+    page.until("document.images.length > 0")
+    asked = page.value("window.asked")
+    assert {name.partition(":")[0] for name in asked} == {"file", "data"}
+    page.open(address(out))
+    before = page.value("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    assert page.value("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_two_runs_are_paired_by_task_and_seed(page, tmp_path):
+    write_run(tmp_path / "one", make_group(0, 0, 1.0, 0.0))
+    other = make_group(0, 0, 0.0, 0.0)
+    write_run(tmp_path / "two", [other[1], replace(other[0], outcome=Outcome.MAX_STEPS)])
+    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/pair"))
+    assert page.count(".heat.difference .cell.down") == 1
+    page.click(".heat.difference .cell.down")
+    page.until("document.querySelectorAll('.paired').length === 2")
+    assert page.texts(".paired h2") == ["seed 0", "seed 1"]
+    assert page.value(
+        "[...document.querySelectorAll('.paired')].map((pair) => pair.querySelectorAll('.member').length)"
+    ) == [2, 2]
+    assert page.texts(".paired .forked") == ["acts differently"]  # the failure of seed 1 does the same in both
+    assert page.seen == []
+
+
+def test_a_live_run_is_followed_and_half_an_episode_is_never_shown(page, tmp_path):
+    episodes = make_group(0, 0, 1.0, 0.0, 0.0)
+    store = write_run(tmp_path / "run", episodes[:1])
+    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
+    site.write()
+    train = store.root / "train" / "iteration_000000.jsonl"
+    with make_server(site, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{server.server_port}/#/a/group/0%2F0")
+        assert page.texts(".member .name") == ["0/0/0"]
+        store.write(episodes[1])
+        with train.open("ab") as file:
+            file.write(b'{"id": "0/0/2", "task_id": "page')
+        site.write()
+        page.until("document.querySelectorAll('.member').length === 2")
+        assert page.texts(".member .name") == ["0/0/0", "0/0/1"]
+        store.write(episodes[2])  # the store cuts what was torn
+        site.write()
+        page.until("document.querySelectorAll('.member').length === 3")
+        assert page.seen == []
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_a_run_of_fifteen_thousand_episodes_opens_in_two_seconds(page, tmp_path):
+    one = make_episode()
+    store = write_run(tmp_path / "run", [one])
+    line = (store.root / "train" / "iteration_000000.jsonl").read_text()
+    for iteration in range(125):
+        text = "".join(
+            line.replace('"0/0/0"', f'"{iteration}/{group}/{member}"').replace(
+                "page/one/1", f"page/{group}/{iteration % 8}"
+            )
+            for group in range(15)
+            for member in range(8)
+        )
+        (store.root / "train" / f"iteration_{iteration:06d}.jsonl").write_text(text)
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view"))  # the browser is warm
+    started = time.monotonic()
+    page.open(address(tmp_path / "view"))
+    assert time.monotonic() - started < 2 * 3  # three times the promise: tests share their cores
+    assert "15,000" in page.text(".facts")

@@ -1,0 +1,53 @@
+"""The server of a live run: this machine's, and only what the viewer shows."""
+
+import threading
+
+import httpx
+import pytest
+
+from arpo.display.viewer.serve import make_server
+from arpo.display.viewer.site import Site
+from tests.display.viewer.support import make_episode, write_run
+
+
+@pytest.fixture
+def base(tmp_path):
+    write_run(tmp_path / "run", [make_episode()])
+    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
+    site.write()
+    with make_server(site, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def get(base, path, **headers):
+    return httpx.get(base + path, headers=headers, trust_env=False)
+
+
+def test_page_data_and_screenshots_are_there(base, tmp_path):
+    assert "<title>ARPO" in get(base, "/").text
+    assert get(base, "/data/a/index.js?v=1").text.startswith("arpoData(")
+    key, png = next(iter(make_episode().screenshots.items()))
+    assert get(base, f"/screens/a/{key[:2]}/{key}.png").content == png
+    assert get(base, "/").headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/data/",
+        "/../run/config.yaml",
+        "/%2e%2e/run/trajectories/train/iteration_000000.jsonl",
+        "/screens/a/ab/..%2f..%2ftrain%2fiteration_000000.jsonl.png",
+        "/screens/b/ab/" + "a" * 64 + ".png",
+        "/screens/a/ab/" + "a" * 64 + ".png",
+    ],
+)
+def test_nothing_else_is_there(base, path):
+    answer = get(base, path)
+    assert answer.status_code == 404 or answer.content == b""
+
+
+def test_a_page_of_another_name_gets_nothing(base):
+    assert get(base, "/", Host="evil.example:80").status_code == 403

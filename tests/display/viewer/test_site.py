@@ -1,0 +1,174 @@
+"""The folder that opens in a browser, and that its numbers are the trainer's."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from arpo.callbacks.update_log import update_record
+from arpo.display.viewer.site import Site
+from arpo.errors import ConfigError
+from arpo.rollout.storage import TrajectoryStore
+from arpo.rollout.updates import update_path, write_update
+from arpo.types import RolloutBatch
+from tests.display.viewer.support import (
+    chunk_of,
+    index_of,
+    make_episode,
+    make_group,
+    numbers_of,
+    small_run,
+    write_numbers,
+    write_run,
+)
+from tests.modules.conftest import fit, loaded_policy, make_module, make_policy  # noqa: F401 - fixtures
+from tests.modules.conftest import make_group as trained_group  # noqa: F401
+
+
+def written(out):
+    return {path.relative_to(out).as_posix(): path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def make_trained(trained_group):  # noqa: F811
+    def make(number, *rewards, first):
+        group = trained_group(*rewards, first=first)
+        named = tuple(replace(t, id=f"0/{number}/{member}") for member, t in enumerate(group.trajectories))
+        return replace(group, trajectories=named)
+
+    return make
+
+
+def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, make_trained, tmp_path):  # noqa: F811
+    """Advantages, log-probabilities and ratios of a group, computed once more from the record alone."""
+    groups = [make_trained(0, 1.0, 0.0, 0.0, first=0), make_trained(1, 0.0, 1.0, first=3)]
+    module = make_module(minibatches=2, optimizer=partial(torch.optim.SGD, lr=0.05))
+    module.measures_after = True
+    before = make_module()
+    before.policy.load_state_dict(module.policy.state_dict())
+    store = write_run(tmp_path, [t for group in groups for t in group.trajectories])
+    fit(module, groups)
+    write_update(store.root, update_record(RolloutBatch(0, 0, groups), module.last_tokens))
+    Site([tmp_path], tmp_path / "view").write()
+    index = index_of(tmp_path / "view")["episodes"]
+    ratios = []
+    for number, group in enumerate(groups):
+        members = chunk_of(tmp_path / "view", f"0/{number}")["members"]
+        for position, (trajectory, member) in enumerate(zip(group.trajectories, members, strict=True)):
+            at = index["id"].index(trajectory.id)
+            rewards = np.array([t.task_reward for t in group.trajectories])
+            expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+            assert index["advantage"][at] == pytest.approx(expected[position], abs=1e-6)
+            assert index["advantage"][at] == module.last_tokens.advantages[number, position]
+            numbers = numbers_of(member)
+            record = store.load_screenshots(store.get(trajectory.id))
+            assert numbers["old_logprobs"] == pytest.approx(before.sampled_logprobs([record])[0], abs=1e-6, rel=1e-6)
+            assert numbers["after_logprobs"] == pytest.approx(module.sampled_logprobs([record])[0], abs=1e-6, rel=1e-6)
+            trainers = module.last_tokens.rows("logprobs")[number, position, 0]
+            assert numbers["logprobs"].tolist() == trainers.tolist()
+            ratios += np.exp(numbers["logprobs"] - numbers["old_logprobs"]).tolist()
+    assert sorted(ratios) == pytest.approx(sorted(module.last_update["ratio"].tolist()), abs=1e-6)
+
+
+def test_everything_that_is_written_once_is_written_again_only_where_it_changes(tmp_path):
+    store = small_run(tmp_path)
+    site = Site([tmp_path], tmp_path / "view")
+    assert site.write()
+    assert not site.write()
+    before = written(tmp_path / "view")
+    store.write(make_episode("1/1/2"))
+    assert site.write()
+    changed = {name for name, time in written(tmp_path / "view").items() if before.get(name) != time}
+    group = index_of(tmp_path / "view")["groups"]
+    assert changed == {
+        f"data/a/g/{group['file'][group['key'].index('1/1')]}.js",
+        "data/a/t/train-1.js",
+        "data/a/index.js",
+        "data/a/state.json",
+        "data/site.js",
+    }
+
+
+def test_a_second_call_of_the_command_writes_the_chunks_that_changed(tmp_path):
+    store = small_run(tmp_path)
+    Site([tmp_path], tmp_path / "view").write()
+    before = written(tmp_path / "view")
+    update_path(store.root, 1).unlink()
+    Site([tmp_path], tmp_path / "view").write()
+    after = written(tmp_path / "view")
+    group = index_of(tmp_path / "view")["groups"]
+    chunks = {name for name in after if name.startswith("data/a/g/") and before.get(name) != after[name]}
+    assert chunks == {f"data/a/g/{group['file'][group['key'].index(key)]}.js" for key in ("1/0", "1/1")}
+    assert group["update"][:4] == [0, 0, None, None]
+
+
+def test_a_run_that_is_written_meanwhile_shows_whole_states_only(tmp_path):
+    """The page reads site.js first: whatever it names is there, and every group that the index names has its chunk."""
+    members = make_group(0, 0, 1.0, 0.0, 1.0, 0.0)
+    store = write_run(tmp_path, members[:1])
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    for written_so_far in range(1, 5):
+        site.write()
+        index = index_of(tmp_path / "view")
+        assert index["episodes"]["id"] == [member.id for member in members[:written_so_far]]
+        assert len(chunk_of(tmp_path / "view", "0/0")["members"]) == written_so_far
+        if written_so_far < 4:
+            store.write(members[written_so_far])
+    write_numbers(store, 0, [members])
+    site.write()
+    assert index_of(tmp_path / "view")["groups"]["update"] == [0]
+
+
+def test_a_lost_screenshot_has_no_address_and_a_hostile_key_is_not_looked_for(tmp_path):
+    episode = make_episode()
+    odd = replace(episode.steps[1], screenshot="../../../etc/passwd")
+    store = write_run(tmp_path, [replace(episode, steps=(episode.steps[0], odd))])
+    (store.root / "screens" / episode.last_screenshot[:2] / f"{episode.last_screenshot}.png").unlink()
+    Site([tmp_path], tmp_path / "view").write()
+    pictures = {key: uri for key, uri, _ in chunk_of(tmp_path / "view", "0/0")["pictures"]}
+    assert pictures[episode.last_screenshot] == ""
+    assert pictures[episode.steps[0].screenshot].startswith("data:image/png;base64,")
+    assert not any("passwd" in key for key in pictures)
+
+
+def test_two_runs_stand_in_one_folder(tmp_path):
+    small_run(tmp_path / "one")
+    write_run(tmp_path / "two", make_group(0, 0, 1.0))
+    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
+    assert len(index_of(tmp_path / "view", "a")["episodes"]["id"]) == 17
+    assert len(index_of(tmp_path / "view", "b")["episodes"]["id"]) == 1
+
+
+def test_a_folder_of_something_else_is_not_written_into(tmp_path):
+    write_run(tmp_path / "run", make_group(0, 0, 1.0))
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(ConfigError, match="holds other files: name a new folder with --out"):
+        Site([tmp_path / "run"], tmp_path / "thesis")
+
+
+def test_a_run_without_episodes_is_told(tmp_path):
+    with pytest.raises(ConfigError, match="holds no episodes: name the folder of a run"):
+        Site([tmp_path], tmp_path / "view")
+
+
+def test_a_store_of_broken_lines_alone_still_opens(tmp_path):
+    (tmp_path / "trajectories" / "train").mkdir(parents=True)
+    (tmp_path / "trajectories" / "train" / "iteration_000000.jsonl").write_text("{}\n")
+    Site([tmp_path], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["broken"][0][:2] == ["train/iteration_000000.jsonl", 1]
+
+
+def test_the_seed_of_an_episode_keeps_all_of_its_digits(tmp_path):
+    write_run(tmp_path, [make_episode(seed=2**62 + 1)])
+    Site([tmp_path], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["episodes"]["seed"] == [str(2**62 + 1)]
+    assert str(2**62 + 1) in chunk_of(tmp_path / "view", "0/0")["members"][0]["raw"]
+
+
+def test_a_store_alone_can_be_looked_at(tmp_path):
+    store: TrajectoryStore = small_run(tmp_path)
+    Site([store.root], tmp_path / "elsewhere").write()
+    assert index_of(tmp_path / "elsewhere")["screens"] == "../trajectories/screens"
