@@ -1,4 +1,4 @@
-"""Answers in JSON held to the types that they must have: a guest or a browser may say anything.
+"""JSON held to the types that it must have: a guest or a browser may answer anything.
 
 Fields that nobody asked for are skipped while they are read, and take no memory.
 """

@@ -40,7 +40,9 @@ POLL_SHARE = 0.1
 ALIVE_POLL_S = 0.25
 """The engine takes more time to say whether a guest runs than the guest to say whether it is healthy."""
 LARGEST_TEXT = 4 * 2**20
-"""Bytes of an answer in JSON, which takes up to eight times as much memory as a list of records."""
+"""Bytes of an answer in JSON, such as what a program wrote."""
+LARGEST_LIST = 2**20
+"""Bytes of a list in JSON, whose records take eight times as much memory."""
 LARGEST_FILE = 32 * 2**20
 """Bytes of a file that is graded."""
 
@@ -105,7 +107,7 @@ class Guest:
 
     def titles(self) -> list[str]:
         """Return the titles of the windows, oldest first."""
-        content = self._get("/windows", most_bytes=LARGEST_TEXT)
+        content = self._get("/windows", most_bytes=LARGEST_LIST)
         return [window.title for window in decoded(content, list[_Window], "/windows")]
 
     def wait_for(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import tenacity
 
 from arpo.envs.answers import decoded
-from arpo.envs.guest.client import LARGEST_TEXT, comes_true
+from arpo.envs.guest.client import LARGEST_LIST, comes_true
 from arpo.envs.guest.transport import Transport
 from arpo.errors import EnvError
 
@@ -109,7 +109,7 @@ class ChromeTabs:
             raise EnvError("reset", f"the tab of {tab.url} did not close within {CALL_TIMEOUT_S:.0f} s")
 
     def _call(self, method: str, path: str) -> bytes:
-        answer = self._transport.ask(method, path, timeout_s=CALL_TIMEOUT_S, most_bytes=LARGEST_TEXT)
+        answer = self._transport.ask(method, path, timeout_s=CALL_TIMEOUT_S, most_bytes=LARGEST_LIST)
         if answer.status != HTTPStatus.OK:
             raise EnvError("reset", f"Chrome in the guest: {method} {path} gave {answer.status}")
         return answer.content
