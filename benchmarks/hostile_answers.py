@@ -5,6 +5,7 @@
 Every lie is met with a deadline of one second. Seconds are those of the call, MiB the most memory that it took.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def main() -> None:
         result = " ".join(price.result.split()).replace("|", "/")
         shown = result if len(result) <= SHOWN else f"{result[:SHOWN]} …"
         print(f"| {price.what} | {shown} | {price.seconds:.2f} | {price.mebibytes:.1f} |", flush=True)
+    print(f"\nMeasured at a load of {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.")
 
 
 if __name__ == "__main__":
