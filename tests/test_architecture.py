@@ -23,7 +23,7 @@ REHEARSAL = {"arpo/rehearsal/rehearse.py", "arpo/rehearsal/changes.py"}
 HEAVY = {
     "ray": {
         "arpo/host/ray.py",
-        "arpo/host/cluster.py",
+        "arpo/rehearsal/cluster.py",
         "arpo/envs/pool/ray.py",
         "arpo/inference/remote.py",
         "arpo/inference/fleet.py",

@@ -5,14 +5,18 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 import arpo
-from arpo.errors import ConfigError, env_boundary
+from arpo.errors import ConfigError, EnvError, env_boundary
+from arpo.host.heartbeat import still
 from arpo.host.labels import LABEL_VARIABLE, session_directory
 from arpo.host.session import MAX_DIRECTORY_LENGTH
 from arpo.host.threads import DaemonThread
@@ -24,20 +28,28 @@ OBJECT_STORE_BYTES = 200 * 2**20
 WEIGHTS_BYTES = 32 * 2**30
 """Room for the policy's weights, which stay there for engines that follow or are started again: 15.2 GiB for a 7B in
 bfloat16. Ray writes to disk what exceeds the room."""
+START_ATTEMPTS = 2
+"""Ray gives its agents 15 s to say at which port they listen, which no setting changes (ray-project/ray issue 65983).
+On a busy machine that may be too little, but then their files have been read once."""
+START_PATIENCE_S = 120
+"""How long Ray waits for its own servers, where a setting does change it; its defaults are 30 s."""
+
+log = logging.getLogger(__name__)
 
 
 class RayRuntime:
     """The Ray of this process, started for its first user and stopped after its last.
 
     Ray is started in a thread of its own, for two reasons: the kernel kills Ray's processes when the thread that
-    started them ends, which must not be the thread of an event loop; and outside the main thread Ray leaves the
-    signal handlers of the program alone.
+    started them ends, which must not be the thread of an event loop, and which ends what is left of a start that
+    failed; and outside the main thread Ray leaves the signal handlers of the program alone.
     """
 
     def __init__(self) -> None:
         self.owned = False
         self._users = 0
         self._thread: DaemonThread | None = None
+        self._starter: DaemonThread | None = None  # lives as long as the Ray that it has started
         self._lock = threading.Lock()
 
     def acquire(self) -> "Future[object]":
@@ -70,27 +82,30 @@ class RayRuntime:
         import ray
 
         if not ray.is_initialized():
-            with env_boundary("crash", "starting Ray"):
-                self._start()
+            self._start()
         self._users += 1
 
     def _start(self) -> None:
-        import ray
-
         if os.environ.get("RAY_ADDRESS"):
-            ray.init(log_to_driver=False, logging_level=logging.ERROR)
-        else:
-            settle_environment()
-            ray.init(
-                address="local",  # or Ray looks for a cluster that somebody else has started here
-                num_cpus=0,  # no worker processes in advance
-                object_store_memory=_object_store_bytes(),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=_ray_directory(),
-            )
-        self.owned = not os.environ.get("RAY_ADDRESS")
+            self._starter = _started({"log_to_driver": False, "logging_level": logging.ERROR})
+            return
+        options = _own_ray()
+        began = time.monotonic()
+        with still("starting Ray"):
+            for left in reversed(range(START_ATTEMPTS)):
+                try:
+                    self._starter = _started(options)
+                    break
+                except EnvError as error:
+                    load, cores = os.getloadavg()[0], os.cpu_count()
+                    if not left:
+                        raise EnvError(
+                            "crash",
+                            f"Ray did not start in {START_ATTEMPTS} attempts and {time.monotonic() - began:.0f} s, at "
+                            f"a load of {load:.1f} on {cores} cores; start again when less runs here. {error}",
+                        ) from error
+                    log.warning("trying to start Ray again, at a load of %.1f on %d cores: %s", load, cores, error)
+        self.owned = True
 
     def _release(self) -> None:
         import ray
@@ -99,9 +114,48 @@ class RayRuntime:
         if self._users == 0 and self.owned:
             self.owned = False
             ray.shutdown()
+            if self._starter is not None:
+                self._starter.stop()
 
 
 RAY = RayRuntime()
+
+
+def _started(options: Mapping[str, Any]) -> DaemonThread:
+    """Start or join Ray, and return the thread that did: Ray's processes live as long as it.
+
+    Raises:
+        EnvError: If it did not start; what did is ended.
+    """
+    import ray
+
+    def init() -> None:
+        with env_boundary("crash", "starting Ray"):
+            ray.init(**options)
+
+    thread = DaemonThread("ray-start")
+    try:
+        thread.submit(init).result()
+    except BaseException:
+        with suppress(Exception):
+            ray.shutdown()
+        thread.stop()
+        raise
+    return thread
+
+
+def _own_ray() -> dict[str, Any]:
+    """Return what `ray.init` takes for a Ray of our own."""
+    settle_environment()
+    return {
+        "address": "local",  # or Ray looks for a cluster that somebody else has started here
+        "num_cpus": 0,  # no worker processes in advance
+        "object_store_memory": _object_store_bytes(),
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "_temp_dir": _ray_directory(),
+    }
 
 
 def settle_environment() -> None:
@@ -110,6 +164,8 @@ def settle_environment() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray's workers are as nice as can be by default: on a busy machine a browser would starve.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(START_PATIENCE_S))
+    os.environ.setdefault("RAY_agent_register_timeout_ms", str(1000 * START_PATIENCE_S))
 
 
 def worker_environment() -> dict[str, str]:

@@ -10,10 +10,15 @@ import logging
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import arpo
 from arpo.errors import ConfigError, EnvError
 from arpo.host.containers import remove_session
 from arpo.host.files import take_lock
@@ -24,6 +29,10 @@ log = logging.getLogger(__name__)
 
 MAX_DIRECTORY_LENGTH = 38
 """Ray adds up to 68 characters for its sockets, and Linux allows 107 in the path of a socket."""
+REAPING = "reaping"
+"""A file in the directory of a session whose end is under way."""
+REAPING_PATIENCE_S = 15.0
+"""How long a start waits for that end: what still runs may hold the memory that the new run needs."""
 
 
 class Reaped(NamedTuple):
@@ -37,18 +46,20 @@ class Session:
     """The temporary directory and the processes of one run; `start` one per process and `close` it at the end.
 
     While it is open, `ARPO_SESSION`, `ARPO_SESSION_DIR` and `TMPDIR` lead every child to it. A run that was killed
-    cannot close its session: the next `start` under the same root does.
+    cannot close its session: its watchdog does, within seconds, and where that was killed too, the next `start` under
+    the same root.
 
     Attributes:
         directory: The place of everything temporary of the run; its path is short enough for Ray's sockets.
         label: The mark of the run's processes.
     """
 
-    def __init__(self, directory: Path, descriptors: tuple[int, ...]) -> None:
+    def __init__(self, directory: Path, descriptors: tuple[int, ...], watchdog: "subprocess.Popen[bytes]") -> None:
         """Take over a locked directory; call `Session.start` instead."""
         self.directory = directory
         self.label = directory.name
         self._descriptors = descriptors
+        self._watchdog = watchdog
         self._owner = os.getpid()
         self._closed = False
         temporary = directory / "tmp"
@@ -79,7 +90,7 @@ class Session:
         directory.mkdir(mode=0o700)
         # An open file inside marks children that are forked and never execute another program.
         marker = os.open(directory / "owner", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        session = cls(directory, (marker, lock))
+        session = cls(directory, (marker, lock), _watchdog(directory))
         atexit.register(session.close)
         return session
 
@@ -102,6 +113,15 @@ class Session:
         _remove(self.directory)
         for descriptor in self._descriptors:
             os.close(descriptor)
+        self._dismiss_watchdog()
+
+    def _dismiss_watchdog(self) -> None:
+        """Tell the watchdog that nothing is left to do."""
+        assert self._watchdog.stdin is not None
+        with suppress(BrokenPipeError), self._watchdog.stdin as pipe:  # somebody may have ended it
+            pipe.write(b".")
+        self._watchdog.kill()  # its first process, which ends by itself where the watchdog has begun
+        self._watchdog.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -111,23 +131,58 @@ class Session:
 
 
 def reap(root: Path) -> Reaped:
-    """End the processes and remove the directories of all sessions under `root` whose owner is gone."""
+    """End the processes and remove the directories of all sessions under `root` whose owner is gone.
+
+    A session that its watchdog is ending is waited for.
+    """
     sessions = processes = 0
     for lock_path in sorted(root.glob("*.lock")):
         directory = lock_path.with_suffix("")
-        if owner_lives(directory.name):
-            continue
-        lock = take_lock(_lock_of(directory))
-        if lock is None:  # the owner lives in another container, or another run is reaping it
-            continue
-        processes += end_processes(directory.name, directory)
-        _remove_containers(directory)
-        _remove(directory)
-        os.close(lock)
-        sessions += 1
+        deadline = time.monotonic() + REAPING_PATIENCE_S
+        while (ended := end_session(directory)) is None and (directory / REAPING).exists():
+            if time.monotonic() > deadline:
+                log.warning("%s, of a dead run, was not cleaned up within %g s", directory, REAPING_PATIENCE_S)
+                break
+            time.sleep(0.05)
+        if ended is not None:
+            sessions, processes = sessions + 1, processes + ended
     if sessions:
         log.info("cleaned up after %d dead runs and ended %d processes of theirs", sessions, processes)
     return Reaped(sessions, processes)
+
+
+def end_session(directory: Path) -> int | None:
+    """End what a dead run has left, and remove its directory.
+
+    Returns:
+        How many processes there were; None where nothing is left, the run lives, or somebody else is at it.
+    """
+    if owner_lives(directory.name):
+        return None
+    lock = take_lock(_lock_of(directory))
+    if lock is None:  # the owner lives in another container, or somebody else is at it
+        return None
+    existed = directory.exists()
+    if existed:
+        (directory / REAPING).touch()
+    ended = end_processes(directory.name, directory)
+    _remove_containers(directory)
+    _remove(directory)
+    os.close(lock)
+    return ended if existed or ended else None
+
+
+def _watchdog(directory: Path) -> "subprocess.Popen[bytes]":
+    """Start the watchdog of a session, outside of every session."""
+    outside = {k: v for k, v in os.environ.items() if k not in (LABEL_VARIABLE, DIRECTORY_VARIABLE)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "arpo.host.watchdog", str(directory)],
+        cwd=Path(arpo.__file__).parent.parent,
+        env=outside,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _default_root() -> Path:

@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from arpo.errors import ArpoError
-from arpo.host.cluster import ray_nodes
 from arpo.host.processes import count_processes, end_processes
 from arpo.host.session import Session
+from arpo.rehearsal.cluster import ray_nodes
 
 log = logging.getLogger(__name__)
 

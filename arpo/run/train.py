@@ -49,13 +49,13 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
     if checkpoint is not None:
         forget_later(run_dir, checkpoint)
     end_on_sigterm()
-    if cfg.warmstart is not None:
-        ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
-    torch.set_num_threads(cfg.threads)
-    L.seed_everything(cfg.seed, verbose=False)
     session = Session.start()
     datamodule = None
     try:
+        if cfg.warmstart is not None:  # in the session: its process is to end with this one
+            ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
+        torch.set_num_threads(cfg.threads)
+        L.seed_everything(cfg.seed, verbose=False)
         if rank() == 0:  # `torchrun` starts all of them at the same moment
             write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         datamodule = build(cfg.datamodule)

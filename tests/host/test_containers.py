@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from arpo.host.containers import Containers
 from arpo.host.processes import own_name
 from arpo.host.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
+from tests.host.watchdogs import end_watchdogs
 
 pytestmark = needs_desktop
 
@@ -183,8 +185,20 @@ def owner(tmp_path):
     docker("rm", "--force", container)
 
 
-def test_containers_of_a_killed_run_are_removed_when_the_next_one_starts(owner, tmp_path):
+def test_containers_of_a_killed_run_are_removed_without_another_start(owner):
     process, label, container = owner
+    assert running(label) == [container[:12]]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 10
+    while running(label) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert running(label) == []
+
+
+def test_containers_of_a_killed_run_whose_watchdog_was_killed_are_removed_when_the_next_one_starts(owner, tmp_path):
+    process, label, container = owner
+    end_watchdogs(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert running(label) == [container[:12]]

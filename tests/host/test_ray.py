@@ -1,12 +1,17 @@
 """One Ray a process, however many start it at once."""
 
+import logging
+import os
 import sys
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, EnvError
+from arpo.host.heartbeat import still
 from arpo.host.labels import LABEL_VARIABLE
 from arpo.host.ray import RayRuntime, _ray_directory, worker_environment
 from arpo.host.session import MAX_DIRECTORY_LENGTH
@@ -78,23 +83,78 @@ class CountingRay:
 
     runs = False
     stops = 0
+    starters: tuple[threading.Thread, ...] = ()
+
+    def __init__(self, *, fails: int = 0, start_s: float = 0.0) -> None:
+        self.fails, self.start_s = fails, start_s
 
     def is_initialized(self) -> bool:
         return self.runs
 
     def init(self, **_: object) -> None:
+        self.starters += (threading.current_thread(),)
+        time.sleep(self.start_s)
+        if len(self.starters) <= self.fails:
+            raise Exception("The current node timed out during startup")  # noqa: TRY002 - as Ray does
         self.runs = True
 
     def shutdown(self) -> None:
         self.runs, self.stops = False, self.stops + 1
 
 
+def put_in_place(ray: CountingRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `import ray` give this one, and let nothing that a start sets stay."""
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if not k.startswith("RAY_")})
+
+
+def ended(thread: threading.Thread) -> bool:
+    thread.join(5)
+    return not thread.is_alive()
+
+
+def test_a_ray_that_did_not_start_is_tried_once_more_and_what_it_left_is_ended(monkeypatch, caplog):
+    ray = CountingRay(fails=1)
+    put_in_place(ray, monkeypatch)
+    runtime = RayRuntime()
+    runtime.acquire().result()
+    first, second = ray.starters
+    assert ended(first)  # with the thread, the kernel ends the processes that it started
+    assert second.is_alive()
+    assert "trying to start Ray again, at a load of" in caplog.text
+    runtime.release().result()
+    assert ended(second)
+
+
+def test_a_ray_that_does_not_start_at_all_is_an_error_that_names_the_load(monkeypatch):
+    ray = CountingRay(fails=9)
+    put_in_place(ray, monkeypatch)
+    monkeypatch.setattr(os, "getloadavg", lambda: (12.34, 0.0, 0.0))
+    with pytest.raises(EnvError, match=r"in 2 attempts and 0 s, at a load of 12\.3 on \d+ cores.*timed out during"):
+        RayRuntime().acquire().result()
+    assert all(ended(starter) for starter in ray.starters)
+
+
+def test_a_slow_start_of_ray_says_so(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("arpo.host.ray.still", partial(still, every_s=0.05))
+    put_in_place(CountingRay(start_s=0.3), monkeypatch)
+    RayRuntime().acquire().result()
+    assert "starting Ray: 0 s so far" in caplog.messages
+
+
+def test_a_cluster_that_does_not_answer_is_not_asked_twice(monkeypatch):
+    ray = CountingRay(fails=9)
+    put_in_place(ray, monkeypatch)
+    monkeypatch.setitem(os.environ, "RAY_ADDRESS", "somewhere:6379")
+    with pytest.raises(EnvError, match="starting Ray"):
+        RayRuntime().acquire().result()
+    assert len(ray.starters) == 1
+
+
 def test_ray_ends_with_its_last_user_and_starts_again_for_the_next(monkeypatch: pytest.MonkeyPatch):
     ray = CountingRay()
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    for name in ("RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED", "RAY_worker_niceness"):
-        monkeypatch.setenv(name, "0")  # which a start sets where they are not
+    put_in_place(ray, monkeypatch)
     runtime = RayRuntime()
     for stops in (0, 1):
         for _ in range(2):

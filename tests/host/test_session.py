@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +13,7 @@ import pytest
 from arpo.errors import ConfigError
 from arpo.host.labels import session_directory
 from arpo.host.session import Session, reap
+from tests.host.watchdogs import detached, end_watchdogs, runs, wait_until, watchdogs
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -73,19 +72,6 @@ def start_owner(root):
     reap(root)  # the children hold our pipes open
     for owner in owners:
         owner.communicate()
-
-
-def runs(pid):
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def wait_until(condition, timeout_s=10.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_a_session_leads_children_to_its_directory(session, root):
@@ -221,8 +207,85 @@ FORKED_CHILD = "[os.fork() or (time.sleep(60), os._exit(0))]"
 
 
 @pytest.mark.parametrize("body", [LABELLED_CHILD, FORKED_CHILD], ids=["executed", "forked"])
-def test_after_kill_9_the_next_start_cleans_up(start_owner, root, bystander, body):
+def test_after_kill_9_the_run_ends_without_another_start(start_owner, root, bystander, body):
     owner, directory, children = start_owner(body=body)
+    _, living, others = start_owner()
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: not any(runs(child) for child in children) and not directory.exists())
+    wait_until(lambda: len(watchdogs(root)) == 1)
+    wait_until(lambda: {path.name for path in root.iterdir()} == {living.name, f"{living.name}.lock"})
+    assert all(runs(other) for other in others)
+    assert runs(bystander.pid)
+
+
+def test_a_watchdog_ends_with_the_session(root):
+    with Session.start(root):
+        wait_until(lambda: detached(root))
+    wait_until(lambda: not watchdogs(root))
+
+
+def test_a_session_that_ends_at_once_leaves_no_watchdog(root):
+    Session.start(root).close()
+    wait_until(lambda: not watchdogs(root))
+    assert list(root.iterdir()) == []
+
+
+def test_a_signal_to_the_whole_run_does_not_reach_the_watchdog(start_owner, root):
+    owner, directory, children = start_owner()
+    wait_until(lambda: detached(root))
+    (watchdog,) = detached(root)
+    assert os.getpgid(watchdog.pid) != os.getpgid(owner.pid)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        watchdog.send_signal(number)
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: not directory.exists() and not runs(children[0]))
+
+
+INNER_RUN = """
+import subprocess, time
+from arpo.host.session import Session
+
+session = Session.start()
+print(session.directory, subprocess.Popen(['sleep', '60']).pid, flush=True)
+time.sleep(60)
+"""
+INNER = f"""subprocess.Popen([sys.executable, '-c', {INNER_RUN!r}], stdout=subprocess.PIPE)
+children = children.stdout.readline().decode().split()[1:]"""
+
+
+def test_a_run_that_the_killed_one_has_started_ends_with_it(start_owner, root):
+    """A warm start is a run of its own, with a session of its own."""
+    owner, _, children = start_owner(body=INNER)
+    wait_until(lambda: len(detached(root)) == 2)
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: not runs(children[0]))
+    wait_until(lambda: list(root.iterdir()) == [])
+    wait_until(lambda: not watchdogs(root))
+
+
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+STUBBORN_CHILD = f"""[subprocess.Popen([sys.executable, '-c', {STUBBORN!r}], stdout=subprocess.PIPE)]
+children[0].stdout.readline()
+children = [children[0].pid]"""
+
+
+def test_a_start_waits_for_the_end_of_a_killed_run_that_is_under_way(start_owner, root):
+    owner, directory, children = start_owner(body=STUBBORN_CHILD)
+    owner.kill()
+    owner.wait()
+    wait_until((directory / "reaping").exists)
+    assert runs(children[0])
+    with Session.start(root):
+        assert not runs(children[0])
+
+
+@pytest.mark.parametrize("body", [LABELLED_CHILD, FORKED_CHILD], ids=["executed", "forked"])
+def test_after_kill_9_of_the_watchdog_too_the_next_start_cleans_up(start_owner, root, bystander, body):
+    owner, directory, children = start_owner(body=body)
+    end_watchdogs(root)
     owner.kill()
     owner.wait()
     assert directory.exists()
@@ -235,6 +298,7 @@ def test_after_kill_9_the_next_start_cleans_up(start_owner, root, bystander, bod
 
 def test_reaping_counts_what_it_finds(start_owner, root):
     owner, _, _ = start_owner(body=f"{LABELLED_CHILD} * 2")
+    end_watchdogs(root)
     owner.kill()
     owner.wait()
     found = reap(root)
@@ -251,6 +315,7 @@ def test_a_living_session_is_left_alone(start_owner, root):
 
 def test_a_session_whose_owner_cannot_be_seen_is_left_alone_while_its_lock_is_held(start_owner, root):
     owner, directory, children = start_owner()
+    end_watchdogs(root)
     hidden = root / "999999999-1"  # as another container would see it: an id that means nobody here
     directory.rename(hidden)
     (root / f"{directory.name}.lock").rename(root / f"{hidden.name}.lock")

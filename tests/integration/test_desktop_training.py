@@ -129,17 +129,18 @@ def test_no_episode_on_a_broken_desktop_is_scored(struck):
         assert len(names) == len(set(names)) == EPISODES
 
 
-def test_desktops_of_a_killed_run_are_removed_when_it_goes_on(struck):
+def test_desktops_of_a_killed_run_end_with_it(struck):
     iterations = len(struck.metrics)
     struck.start("resume=auto", f"iterations={iterations + 1}")
     struck.wait_for_rollout(iterations)
-    struck.process.send_signal(signal.SIGKILL)
-    assert struck.wait() == -signal.SIGKILL
     left = containers_of(struck)
     assert len(left) == DESKTOPS
+    struck.process.send_signal(signal.SIGKILL)
+    assert struck.wait() == -signal.SIGKILL
+    struck.assert_gone_within(10)
+    assert not set(left) & set(docker("ps", "--all", "--quiet", "--no-trunc").split())
 
     assert struck.go("resume=auto", f"iterations={iterations + 1}") == 0, struck.said
-    assert not set(left) & set(docker("ps", "--all", "--quiet", "--no-trunc").split())
     assert containers_of(struck) == []
     struck.assert_nothing_left()
 

@@ -13,6 +13,7 @@ from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.protocol import StepResult
+from arpo.envs.screenshot import most_bytes
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.host.trial import before_start
@@ -178,7 +179,9 @@ class DockerDesktop:
         return replace(self._spec, environment={**self._spec.environment, "ARPO_SECRET": secret}), secret
 
     def _observe(self) -> Observation:
-        png = self._machine.guest.screenshot(quiet_s=self._quiet_s, limit_s=self._settle_limit_s)
+        png = self._machine.guest.screenshot(
+            quiet_s=self._quiet_s, limit_s=self._settle_limit_s, most_bytes=most_bytes(*self._screen)
+        )
         if self._pause:
             self._machine.container.pause()
         return Observation(png, *self._screen)

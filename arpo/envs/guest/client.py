@@ -3,24 +3,28 @@
 A thought never travels: what goes to the guest is events of known names, programs that a task file names, and files.
 """
 
-import itertools
-import json
 import operator
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from http import HTTPStatus
+from typing import Any
 
-import httpx
 import tenacity
 
+from arpo.envs.answers import decoded
 from arpo.envs.guest.input import Event
+from arpo.envs.guest.transport import (
+    CONNECT_TIMEOUT_S,
+    LARGEST_ANSWER,
+    Answer,
+    BrokenConnectionError,
+    Transport,
+)
 from arpo.errors import EnvError
 
 Command = str | Sequence[str]
 
-CONNECT_TIMEOUT_S = 2.0
 CALL_TIMEOUT_S = 5.0
 PATIENCE_S = 30.0
 PATIENCE_FACTOR = 3
@@ -35,7 +39,12 @@ POLL_SHARE = 0.1
 """Of the time waited so far: where many guests start at once, those who ask how far they are take cores from them."""
 ALIVE_POLL_S = 0.25
 """The engine takes more time to say whether a guest runs than the guest to say whether it is healthy."""
-LARGEST_ANSWER = 256 * 2**20
+LARGEST_TEXT = 4 * 2**20
+"""Bytes of an answer in JSON, such as what a program wrote."""
+LARGEST_LIST = 2**20
+"""Bytes of a list in JSON, whose records take eight times as much memory."""
+LARGEST_FILE = 32 * 2**20
+"""Bytes of a file that is graded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +52,20 @@ class Execution:
     """The end of a program of the guest."""
 
     output: str
-    error: str
-    returncode: int
+    error: str = ""
+    returncode: int = 0
 
 
-def _is_passing(error: BaseException) -> bool:
-    """Return whether a failed request may go well in a moment: the connection broke, and nobody kept us waiting."""
-    return isinstance(error.__cause__, httpx.TransportError) and not isinstance(
-        error.__cause__, httpx.TimeoutException
-    )
+@dataclass(frozen=True, slots=True)
+class _Window:
+    title: str
 
 
 class Guest:
     """A client of one guest server. A call that is not done at its deadline raises `EnvError` of kind `guest`.
 
-    It does so at the deadline, but where the headers of an answer drip: when they have come.
-
-    Only what changes nothing (GET) is tried a second time.
+    So does an answer that is too long, packed, or of another type than it must be. Only what changes nothing (GET) is
+    tried a second time, within the same deadline.
 
     Args:
         address: `http://host:port`.
@@ -71,28 +77,25 @@ class Guest:
     """
 
     def __init__(self, address: str, secret: str = "", timeout_s: float = CALL_TIMEOUT_S) -> None:
-        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
-        # no proxy of this machine's environment: the guest is on the loopback interface; and plain HTTP needs none of
-        # the certificates that httpx would take 28 ms to load
-        no_certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._client = httpx.Client(base_url=address, headers=headers, trust_env=False, verify=no_certificates)
+        self._transport = Transport(address, secret)
         self._address = address
         self._timeout_s = timeout_s
         self.patience_s = max(PATIENCE_S, PATIENCE_FACTOR * timeout_s)
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self._transport.close()
 
-    def screenshot(self, *, quiet_s: float = 0.0, limit_s: float = 0.0) -> bytes:
-        """Return the screen as PNG.
+    def screenshot(self, *, quiet_s: float = 0.0, limit_s: float = 0.0, most_bytes: int = LARGEST_ANSWER) -> bytes:
+        """Return the screen as PNG, which nobody has looked at.
 
         Args:
             quiet_s: Wait until the picture has not changed for so long; 0: take it as it is. Only our guests wait.
             limit_s: Wait no longer than this.
+            most_bytes: Bytes that it may have.
         """
         wait = {"quiet_s": str(quiet_s), "limit_s": str(limit_s)} if quiet_s > 0 else {}
-        return self._get("/screenshot", wait, timeout_s=self._timeout_s + limit_s)
+        return self._get("/screenshot", wait, timeout_s=self._timeout_s + limit_s, most_bytes=most_bytes)
 
     def check_health(self) -> None:
         """Take a screenshot and ask what is wrong.
@@ -104,7 +107,8 @@ class Guest:
 
     def titles(self) -> list[str]:
         """Return the titles of the windows, oldest first."""
-        return [found["title"] for found in cast(list[dict[str, str]], _decoded(self._get("/windows")))]
+        content = self._get("/windows", most_bytes=LARGEST_LIST)
+        return [window.title for window in decoded(content, list[_Window], "/windows")]
 
     def wait_for(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
         """Poll a healthy guest until `ready`.
@@ -165,8 +169,7 @@ class Guest:
         """Run a program to its end."""
         timeout_s = timeout_s or min(self.patience_s, LONGEST_EXECUTION_S)
         body = {"command": command, "shell": shell}
-        answer = cast(dict[str, Any], _decoded(self._post("/setup/execute", body, timeout_s=timeout_s)))
-        return Execution(str(answer["output"]), str(answer.get("error", "")), int(answer.get("returncode", 0)))
+        return decoded(self._post("/setup/execute", body, timeout_s=timeout_s), Execution, "/setup/execute")
 
     def launch(self, command: Command, *, shell: bool = False) -> None:
         """Start a program and leave it running."""
@@ -178,7 +181,8 @@ class Guest:
 
     def file(self, path: str) -> bytes | None:
         """Return the content of a file, None where there is none."""
-        return self._call("POST", "/file", data={"file_path": path}, missing_ok=True)
+        answer = self._ask("POST", "/file", most_bytes=LARGEST_FILE, data={"file_path": path})
+        return None if answer.status == HTTPStatus.NOT_FOUND else self._content(answer, "POST", "/file")
 
     def open_file(self, path: str) -> None:
         """Open a file with the application that it belongs to, and wait for its window."""
@@ -196,36 +200,41 @@ class Guest:
         """End every program, renew the files and let go of every key."""
         self._post("/setup/reset", {}, timeout_s=2 * self._timeout_s)
 
-    @tenacity.retry(
-        retry=tenacity.retry_if_exception(_is_passing),
-        stop=tenacity.stop_after_attempt(GET_ATTEMPTS),
-        wait=tenacity.wait_fixed(GET_PAUSE_S),
-        reraise=True,
-    )
-    def _get(self, path: str, parameters: Mapping[str, str] | None = None, *, timeout_s: float | None = None) -> bytes:
-        return cast(bytes, self._call("GET", path, params=parameters, timeout_s=timeout_s))
+    def _get(
+        self,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float | None = None,
+        most_bytes: int = LARGEST_ANSWER,
+    ) -> bytes:
+        deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(BrokenConnectionError),
+            stop=tenacity.stop_after_attempt(GET_ATTEMPTS),
+            wait=tenacity.wait_fixed(GET_PAUSE_S),
+            reraise=True,
+        )
+        return again(
+            lambda: self._call(
+                "GET", path, timeout_s=deadline - time.monotonic(), most_bytes=most_bytes, params=parameters
+            )
+        )
 
     def _post(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> bytes:
-        return cast(bytes, self._call("POST", path, json=body, timeout_s=timeout_s))
+        return self._call("POST", path, timeout_s=timeout_s, most_bytes=LARGEST_TEXT, json=body)
 
-    def _call(
-        self, method: str, path: str, *, timeout_s: float | None = None, missing_ok: bool = False, **request: Any
-    ) -> bytes | None:
-        """Make one request; the deadline holds for all of it, not only for each read."""
-        limit_s = timeout_s or self._timeout_s
-        deadline = time.monotonic() + limit_s
-        timeout = httpx.Timeout(limit_s, connect=CONNECT_TIMEOUT_S)
-        try:
-            with self._client.stream(method, path, timeout=timeout, **request) as response:
-                content = _read(response, deadline)
-        except httpx.HTTPError as error:
-            raise EnvError("guest", f"{method} {path} of {self._address}: {type(error).__name__}: {error}") from error
-        if response.status_code == httpx.codes.NOT_FOUND and missing_ok:
-            return None
-        if response.status_code != httpx.codes.OK:
-            said = content[:500].decode(errors="replace")
-            raise EnvError("guest", f"{method} {path} of {self._address} gave {response.status_code}: {said}")
-        return content
+    def _call(self, method: str, path: str, **request: Any) -> bytes:
+        return self._content(self._ask(method, path, **request), method, path)
+
+    def _ask(self, method: str, path: str, *, timeout_s: float | None = None, **request: Any) -> Answer:
+        return self._transport.ask(method, path, timeout_s=timeout_s or self._timeout_s, **request)
+
+    def _content(self, answer: Answer, method: str, path: str) -> bytes:
+        if answer.status != HTTPStatus.OK:
+            said = answer.content[:500].decode(errors="replace")
+            raise EnvError("guest", f"{method} {path} of {self._address} gave {answer.status}: {said}")
+        return answer.content
 
 
 def comes_true(condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> bool:
@@ -236,20 +245,3 @@ def comes_true(condition: Callable[[], bool], limit_s: float, poll_s: float = PO
         wait=tenacity.wait_fixed(poll_s),
         retry_error_callback=lambda _: False,
     )(condition)
-
-
-def _read(response: httpx.Response, deadline: float) -> bytes:
-    chunks, size = [], 0
-    for chunk in itertools.chain((b"",), response.iter_bytes()):  # the headers may have taken all the time
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > LARGEST_ANSWER or time.monotonic() > deadline:
-            raise httpx.ReadTimeout(f"the answer was not complete after {size} bytes")
-    return b"".join(chunks)
-
-
-def _decoded(content: bytes) -> object:
-    try:
-        return json.loads(content)
-    except ValueError as error:
-        raise EnvError("guest", f"the guest answered {content[:100]!r} where JSON was due") from error

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import httpx
-
 from arpo.envs.guest.client import Command, Execution, Guest
 from arpo.envs.guest.tasks import Step
+from arpo.envs.guest.transport import NoAnswerError
 from arpo.errors import EnvError
 
 log = logging.getLogger(__name__)
@@ -94,13 +93,14 @@ class TaskSetup:
         agent's work, and a guest that answers the grader again would be judged without it.
 
         Raises:
-            EnvError: If the connection breaks or a deadline passes, or a file cannot be downloaded.
+            EnvError: If the connection breaks, a deadline passes or an answer is too long or packed, or a file cannot
+                be downloaded.
         """
         for index, step in enumerate(steps):
             try:
                 self._perform(step)
             except EnvError as error:
-                if step["type"] == "download" or isinstance(error.__cause__, httpx.TransportError):
+                if step["type"] == "download" or isinstance(error, NoAnswerError):
                     raise
                 log.info("task %s, step %d before grading (%s): %s", self._task_id, index, step["type"], error)
 

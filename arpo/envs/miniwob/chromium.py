@@ -15,13 +15,16 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from arpo.envs.answers import decoded
 from arpo.errors import ConfigError, EnvError
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,10 @@ EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser", "googl
 """Looked up in PATH, in this order: the headless shell needs half the processor time and half the memory."""
 START_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 3.0
+LARGEST_MESSAGE = 16 * 2**20
+"""Bytes of one message of the browser; a screenshot travels as text, and makes it a third longer."""
+NOTHING = msgspec.Raw(b"{}")
+ABSENT = msgspec.Raw(b"")
 FLAGS = (
     "--headless",
     "--no-sandbox",  # root in a container has no user namespaces; the pages are local files
@@ -87,6 +94,25 @@ class ChromiumError(RuntimeError):
     """Raised when Chromium refuses a command or a script throws; the caller knows what it was doing."""
 
 
+class _Message(msgspec.Struct):
+    """One message of the browser: the answer to a command, or an event."""
+
+    id: int | None = None
+    method: str = ""
+    sessionId: str = ""  # noqa: N815 - the name is DevTools'
+    params: msgspec.Raw = NOTHING
+    result: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+
+
+class _Detached(msgspec.Struct):
+    sessionId: str = ""  # noqa: N815
+
+
+class _Version(msgspec.Struct):
+    product: str
+
+
 class Browser:
     """A running Chromium. Thread-safe; once dead it stays dead, and every call raises `EnvError("crash")`."""
 
@@ -97,26 +123,26 @@ class Browser:
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()  # its own: a full pipe must not stop the reader
         self._ids = itertools.count(1)
-        self._pending: dict[int, tuple[str, Future[Any]]] = {}
-        self._events: dict[tuple[str, str], Future[Any]] = {}
+        self._pending: dict[int, tuple[str, Future[msgspec.Raw]]] = {}
+        self._events: dict[tuple[str, str], Future[msgspec.Raw]] = {}
         self._dead = ""
         self.pid, self._write_fd, self._read_fd = _spawn(executable, self.profile, renderers)
         threading.Thread(target=self._read, name="arpo-chromium", daemon=True).start()
         try:
-            version = self.call("Browser.getVersion", timeout_s=START_TIMEOUT_S)
+            version = decoded(self.call("Browser.getVersion", timeout_s=START_TIMEOUT_S), _Version, "its version")
         except EnvError:
             self.kill("it did not start")
             raise
-        log.info("started %s as process %d", version["product"], self.pid)
+        log.info("started %s as process %d", version.product, self.pid)
 
     @property
     def alive(self) -> bool:
         """True while commands can be sent."""
         return not self._dead
 
-    def send(self, method: str, params: Mapping[str, Any] | None = None, session: str = "") -> "Future[Any]":
+    def send(self, method: str, params: Mapping[str, Any] | None = None, session: str = "") -> "Future[msgspec.Raw]":
         """Send one command and return the future of its answer."""
-        future: Future[Any] = Future()
+        future: Future[msgspec.Raw] = Future()
         message: dict[str, Any] = {"method": method, "params": params or {}}
         if session:
             message["sessionId"] = session
@@ -133,16 +159,16 @@ class Browser:
             raise EnvError("crash", f"the browser closed its pipe: {error}") from error
         return future
 
-    def event(self, session: str, name: str) -> "Future[Any]":
+    def event(self, session: str, name: str) -> "Future[msgspec.Raw]":
         """Return the future of the next event of this name in this session; ask before causing it."""
-        future: Future[Any] = Future()
+        future: Future[msgspec.Raw] = Future()
         with self._lock:
             if self._dead:
                 raise EnvError("crash", f"the browser is gone: {self._dead}")
             self._events[(session, name)] = future
         return future
 
-    def wait(self, futures: "Iterable[Future[Any]]", deadline: float, what: str) -> list[Any]:
+    def wait(self, futures: "Iterable[Future[msgspec.Raw]]", deadline: float, what: str) -> list[msgspec.Raw]:
         """Return the answers, or replace a browser that does not give them in time.
 
         Raises:
@@ -158,8 +184,8 @@ class Browser:
 
     def call(
         self, method: str, params: Mapping[str, Any] | None = None, session: str = "", *, timeout_s: float
-    ) -> Any:
-        """Send one command and return its answer."""
+    ) -> msgspec.Raw:
+        """Send one command and return its answer, in JSON."""
         return self.wait([self.send(method, params, session)], time.monotonic() + timeout_s, method)[0]
 
     def kill(self, reason: str) -> None:
@@ -180,32 +206,37 @@ class Browser:
         shutil.rmtree(self.profile, ignore_errors=True)
 
     def _read(self) -> None:
-        buffer = b""
+        reason = "its process ended"
+        buffer = bytearray()
         while chunk := _read_some(self._read_fd):
-            *messages, buffer = (buffer + chunk).split(b"\0")
-            for message in messages:
-                self._dispatch(json.loads(message))
+            try:
+                for message in _messages(buffer, chunk):
+                    self._dispatch(decoded(message, _Message, "DevTools", fault="crash"))
+            except EnvError as error:
+                reason = str(error)
+                break
         os.close(self._read_fd)
-        self._fail("its process ended")
+        self.kill(reason)  # nobody would read what a browser says that lives on
         _reaped(self.pid)
 
-    def _dispatch(self, message: dict[str, Any]) -> None:
-        if "id" in message:
+    def _dispatch(self, message: _Message) -> None:
+        if message.id is not None:
             with self._lock:
-                _, future = self._pending.pop(message["id"], ("", Future()))
-            if "error" in message:
-                future.set_exception(ChromiumError(f"command refused: {message['error']}"))
+                _, future = self._pending.pop(message.id, ("", Future()))
+            if message.result is ABSENT:
+                said = bytes(message.error)[:500].decode(errors="replace")
+                future.set_exception(ChromiumError(f"command refused: {said}"))
             else:
-                future.set_result(message["result"])
+                future.set_result(message.result)
             return
-        session, name = message.get("sessionId", ""), message["method"]
-        if name in ("Inspector.targetCrashed", "Target.detachedFromTarget"):
-            self._fail_session(message["params"].get("sessionId", session))
+        if message.method in ("Inspector.targetCrashed", "Target.detachedFromTarget"):
+            lost = decoded(message.params, _Detached, message.method, fault="crash")
+            self._fail_session(lost.sessionId or message.sessionId)
             return
         with self._lock:
-            waiter = self._events.pop((session, name), None)
+            waiter = self._events.pop((message.sessionId, message.method), None)
         if waiter is not None:
-            waiter.set_result(message["params"])
+            waiter.set_result(message.params)
 
     def _fail_session(self, session: str) -> None:
         with self._lock:
@@ -251,6 +282,21 @@ def _spawn(executable: str, profile: Path, renderers: int) -> tuple[int, int, in
         for descriptor in (child_in, child_out, null, *sources):
             os.close(descriptor)
     return pid, write_fd, read_fd
+
+
+def _messages(buffer: bytearray, chunk: bytes) -> Iterator[bytes]:
+    """Add what was read to the buffer, and yield the messages that are whole now, without their last byte 0.
+
+    Raises:
+        EnvError: If one is too long.
+    """
+    *ends, rest = chunk.split(b"\0")
+    for end in ends:
+        yield bytes(buffer) + end
+        buffer.clear()
+    buffer += rest
+    if len(buffer) > LARGEST_MESSAGE:
+        raise EnvError("crash", f"it sent a message of more than {LARGEST_MESSAGE} bytes")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -103,14 +103,14 @@ class MiniWobEnv:
             tab = self._tab = self._tabs.take(page, self._reset_timeout_s)
             deadline = time.monotonic() + self._reset_timeout_s
             tab.dispatch(tab.devices.release(*self._parking_place()), deadline)
-            instruction = tab.evaluate(f"arpo.start({json.dumps(seed)})", deadline)
+            instruction = tab.evaluate(f"arpo.start({json.dumps(seed)})", deadline, str)
             key = f"{page} {seed} {self._geometry}"
             png = FIRST_SCREENS.pop(key, None) or tab.screenshot(deadline)
             FIRST_SCREENS[key] = png
             if len(FIRST_SCREENS) > MAX_FIRST_SCREENS:
                 FIRST_SCREENS.popitem(last=False)
         self._done, self.raw_reward, self._sound = False, 0.0, True
-        first = Observation(png, *self._geometry.screen, str(instruction))
+        first = Observation(png, *self._geometry.screen, instruction)
         self._episode = tab, first
         return first
 
@@ -130,7 +130,7 @@ class MiniWobEnv:
             if placed is not None:
                 tab.dispatch(tab.devices.events(placed), deadline)
             passing = WAIT_MS if isinstance(action, Wait) else STEP_MS
-            self._done, self.raw_reward = tab.evaluate(f"arpo.advance({passing})", deadline)
+            self._done, self.raw_reward = tab.evaluate(f"arpo.advance({passing})", deadline, tuple[bool, float])
             if not self._done:
                 shown = Observation(tab.screenshot(deadline), *self._geometry.screen)
         self._episode, self._sound = (tab, shown), True
@@ -153,7 +153,7 @@ class MiniWobEnv:
             EnvError: If there is no episode.
         """
         page = self._running("step")[0].page
-        scripted = self.look_up("arpo.solvable")
+        scripted = self.look_up("arpo.solvable", list[str])
         if page not in scripted:
             raise ConfigError(f"no scripted solution for {page!r}; there is one for {', '.join(scripted)}")
         return self._solution()
@@ -165,18 +165,18 @@ class MiniWobEnv:
             EnvError: If there is no episode.
         """
         page = self._running("step")[0].page
-        points = self.look_up(f"arpo.distractors({json.dumps(page)})")
+        points = self.look_up(f"arpo.distractors({json.dumps(page)})", list[tuple[float, float]])
         return tuple(Click(*self._geometry.to_screen(x, y)) for x, y in points)
 
-    def look_up(self, expression: str) -> Any:
+    def look_up(self, expression: str, kind: Any = Any) -> Any:
         """Return the value of a JavaScript expression in the page: for tests and new solution scripts.
 
         Raises:
-            EnvError: If there is no episode, or the expression throws.
+            EnvError: If there is no episode, the expression throws, or its value is of another kind.
         """
         tab, _ = self._running("step")
         with env_boundary("step", f"{tab.page}: {expression}"):
-            return tab.evaluate(expression, time.monotonic() + self._step_timeout_s)
+            return tab.evaluate(expression, time.monotonic() + self._step_timeout_s, kind)
 
     def close(self) -> None:
         """Close the tab; idempotent."""
@@ -207,7 +207,8 @@ class MiniWobEnv:
 
     def _solution(self) -> Iterator[Action]:
         while not self._done:
-            move = self.look_up(f"arpo.solve({json.dumps(self._running('step')[0].page)})")
+            page = self._running("step")[0].page
+            move = self.look_up(f"arpo.solve({json.dumps(page)})", list[Any] | None)
             if move is None:
                 return
             yield self._as_action(*move)

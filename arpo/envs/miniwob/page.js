@@ -173,7 +173,7 @@
       scrollTo(0, 0); // focus may have moved a page that is taller than its window
       await settled();
       const utterance = core.getUtterance();
-      return utterance.utterance || utterance;
+      return utterance.utterance ?? utterance;
     },
     async advance(ms) {
       if (!WOB_DONE_GLOBAL) advance(ms);

@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from PIL import Image
 
 from arpo.agent.actions import Action, Pointer, moved
+from arpo.envs.answers import decoded
 from arpo.envs.miniwob.chromium import Browser, ChromiumError
 from arpo.envs.miniwob.input import Event, InputDevices
 from arpo.envs.miniwob.tasks import pages_directory
 from arpo.errors import ConfigError, EnvError
+
+_T = TypeVar("_T")
 
 PAGE_SIZE = (160, 210)
 """Every MiniWoB++ page is drawn in a box of this size, at the top left of its window."""
@@ -122,6 +126,39 @@ BROWSERS = BrowserPool()
 atexit.register(BROWSERS.close)
 
 
+class _Loading(msgspec.Struct):
+    errorText: str = ""  # noqa: N815 - these names are DevTools'
+
+
+class _Target(msgspec.Struct):
+    targetId: str  # noqa: N815
+
+
+class _Attached(msgspec.Struct):
+    sessionId: str  # noqa: N815
+
+
+class _Screen(msgspec.Struct):
+    data: str
+
+
+class _Remote(msgspec.Struct):
+    """A value of JavaScript, or an exception."""
+
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    description: str = ""
+
+
+class _Thrown(msgspec.Struct):
+    text: str = ""
+    exception: _Remote = msgspec.field(default_factory=_Remote)
+
+
+class _Evaluated(msgspec.Struct):
+    result: _Remote
+    exceptionDetails: _Thrown | None = None  # noqa: N815
+
+
 class Tab:
     """One tab of the process's shared browser. Calls take a deadline in `time.monotonic` seconds."""
 
@@ -142,25 +179,25 @@ class Tab:
         self.page = ""
         loaded = self.browser.event(self._session, "Page.loadEventFired")
         url = (pages_directory() / f"{page}.html").as_uri()
-        answer = self._call("Page.navigate", {"url": url}, deadline)
-        if "errorText" in answer:
-            raise ChromiumError(f"loading {url}: {answer['errorText']}")
+        answer = self._call("Page.navigate", {"url": url}, deadline, _Loading)
+        if answer.errorText:
+            raise ChromiumError(f"loading {url}: {answer.errorText}")
         self.browser.wait([loaded], deadline, f"loading {page}")
         self.page = page
 
-    def evaluate(self, expression: str, deadline: float) -> Any:
+    def evaluate(self, expression: str, deadline: float, kind: type[_T]) -> _T:
         """Return the value of a JavaScript expression; a promise is awaited.
 
         Raises:
             ChromiumError: If it throws.
+            EnvError: If the value is of another kind.
         """
         settings = {"expression": expression, "returnByValue": True, "awaitPromise": True}
-        answer = self._call("Runtime.evaluate", settings, deadline)
-        if "exceptionDetails" in answer:
-            details = answer["exceptionDetails"]
-            what = details.get("exception", {}).get("description", details["text"])
-            raise ChromiumError(f"{self.page}: {what}")
-        return answer["result"].get("value")
+        answer = self._call("Runtime.evaluate", settings, deadline, _Evaluated)
+        thrown = answer.exceptionDetails
+        if thrown is not None:
+            raise ChromiumError(f"{self.page}: {thrown.exception.description or thrown.text}")
+        return decoded(answer.result.value, kind, expression, fault="step")
 
     def dispatch(self, events: Sequence[Event], deadline: float) -> None:
         """Send input events in order, and wait until the page has handled them."""
@@ -169,8 +206,8 @@ class Tab:
 
     def screenshot(self, deadline: float) -> bytes:
         """Return what the screen shows, as PNG."""
-        answer = self._call("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True}, deadline)
-        return self._geometry.frame(base64.b64decode(answer["data"]))
+        answer = self._call("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True}, deadline, _Screen)
+        return self._geometry.frame(base64.b64decode(answer.data))
 
     def close(self) -> None:
         """Close the tab, and the browser with its last tab; never raises."""
@@ -181,10 +218,10 @@ class Tab:
 
     def _open(self, deadline: float) -> None:
         # A window of its own: full Chromium does not paint a tab in the background.
-        target = self._call("Target.createTarget", {"url": "about:blank", "newWindow": True}, deadline)
-        self._target = target["targetId"]
-        attached = self._call("Target.attachToTarget", {"targetId": self._target, "flatten": True}, deadline)
-        self._session = attached["sessionId"]
+        target = self._call("Target.createTarget", {"url": "about:blank", "newWindow": True}, deadline, _Target)
+        self._target = target.targetId
+        to = {"targetId": self._target, "flatten": True}
+        self._session = self._call("Target.attachToTarget", to, deadline, _Attached).sessionId
         width, height = self._geometry.viewport
         metrics = {"width": width, "height": height, "deviceScaleFactor": self._geometry.scale, "mobile": False}
         scripts = "\n".join((_script("page.js"), _script("solutions.js")))
@@ -197,8 +234,9 @@ class Tab:
         ]
         self.dispatch(commands, deadline)
 
-    def _call(self, method: str, params: dict[str, Any], deadline: float) -> Any:
-        return self.browser.call(method, params, self._session, timeout_s=max(0.0, deadline - time.monotonic()))
+    def _call(self, method: str, params: dict[str, Any], deadline: float, kind: type[_T]) -> _T:
+        left_s = max(0.0, deadline - time.monotonic())
+        return decoded(self.browser.call(method, params, self._session, timeout_s=left_s), kind, method, fault="step")
 
 
 @cache

@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from http import HTTPStatus
 from urllib.parse import quote, urlsplit
 
-import httpx
 import tenacity
 
-from arpo.envs.guest.client import comes_true
+from arpo.envs.answers import decoded
+from arpo.envs.guest.client import LARGEST_LIST, comes_true
+from arpo.envs.guest.transport import Transport
 from arpo.errors import EnvError
 
 log = logging.getLogger(__name__)
@@ -20,6 +22,16 @@ LOAD_TIMEOUT_S = 60.0
 POLL_S = 0.5
 CLOSE_POLL_S = 0.05
 CALL_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One tab, or something else that DevTools lists, such as a worker."""
+
+    id: str
+    type: str = ""
+    title: str = ""
+    url: str = ""
 
 
 class ChromeTabs:
@@ -34,8 +46,7 @@ class ChromeTabs:
     def __init__(
         self, address: str, *, start_timeout_s: float = START_TIMEOUT_S, load_timeout_s: float = LOAD_TIMEOUT_S
     ) -> None:
-        # no proxy of this machine's environment: the guest is on the loopback interface
-        self._client = httpx.Client(base_url=address, timeout=CALL_TIMEOUT_S, trust_env=False)
+        self._transport = Transport(address, name="Chrome in the guest")
         self._start_timeout_s = start_timeout_s
         self._load_timeout_s = load_timeout_s
 
@@ -47,7 +58,8 @@ class ChromeTabs:
         """
         first = self._wait_for_chrome()
         for url in urls:
-            self._wait_for_page(self._call("PUT", f"/json/new?{quote(url, safe='')}")["id"], url)
+            path = f"/json/new?{quote(url, safe='')}"
+            self._wait_for_page(decoded(self._call("PUT", path), Tab, "/json/new").id, url)
         if urls and first:
             self._close(first[0])
 
@@ -59,14 +71,14 @@ class ChromeTabs:
         """
         tabs = self._wait_for_chrome()
         for url in urls:
-            tab = next((tab for tab in tabs if same_page(tab["url"], url)), None)
+            tab = next((tab for tab in tabs if same_page(tab.url, url)), None)
             if tab is None:
                 log.warning("there is no tab of %s to close", url)
                 continue
             tabs.remove(tab)
             self._close(tab)
 
-    def _wait_for_chrome(self) -> list[dict[str, Any]]:
+    def _wait_for_chrome(self) -> list[Tab]:
         listens = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(EnvError),
             stop=tenacity.stop_after_delay(self._start_timeout_s),
@@ -79,33 +91,28 @@ class ChromeTabs:
         """Wait for a title: pages get one of their own when their head has come."""
 
         def has_loaded() -> bool:
-            tab = next((tab for tab in self._pages() if tab["id"] == tab_id), None)
-            return tab is None or (tab["title"] and not same_page(tab["title"], url))
+            tab = next((tab for tab in self._pages() if tab.id == tab_id), None)
+            return tab is None or (tab.title != "" and not same_page(tab.title, url))
 
         if not comes_true(has_loaded, self._load_timeout_s, POLL_S):
             log.warning("%s has not loaded within %.0f s", url, self._load_timeout_s)
 
-    def _pages(self) -> list[dict[str, Any]]:
-        return [tab for tab in self._call("GET", "/json/list") if tab["type"] == "page"]
+    def _pages(self) -> list[Tab]:
+        listed = decoded(self._call("GET", "/json/list"), list[Tab], "/json/list")
+        return [tab for tab in listed if tab.type == "page"]
 
-    def _close(self, tab: dict[str, Any]) -> None:
+    def _close(self, tab: Tab) -> None:
         """Close a tab and wait until it is gone: Chrome answers before that."""
-        self._call("GET", f"/json/close/{tab['id']}")
-        is_gone = comes_true(
-            lambda: all(other["id"] != tab["id"] for other in self._pages()), CALL_TIMEOUT_S, CLOSE_POLL_S
-        )
+        self._call("GET", f"/json/close/{tab.id}")
+        is_gone = comes_true(lambda: all(other.id != tab.id for other in self._pages()), CALL_TIMEOUT_S, CLOSE_POLL_S)
         if not is_gone:  # a page may ask whether one really wants to leave
-            raise EnvError("reset", f"the tab of {tab['url']} did not close within {CALL_TIMEOUT_S:.0f} s")
+            raise EnvError("reset", f"the tab of {tab.url} did not close within {CALL_TIMEOUT_S:.0f} s")
 
-    def _call(self, method: str, path: str) -> Any:
-        try:
-            response = self._client.request(method, path)
-            response.raise_for_status()
-        except httpx.HTTPError as error:
-            raise EnvError(
-                "reset", f"Chrome in the guest: {method} {path}: {type(error).__name__}: {error}"
-            ) from error
-        return response.json() if path.startswith(("/json/list", "/json/new")) else None
+    def _call(self, method: str, path: str) -> bytes:
+        answer = self._transport.ask(method, path, timeout_s=CALL_TIMEOUT_S, most_bytes=LARGEST_LIST)
+        if answer.status != HTTPStatus.OK:
+            raise EnvError("reset", f"Chrome in the guest: {method} {path} gave {answer.status}")
+        return answer.content
 
 
 def same_page(address: str, other: str) -> bool:

@@ -1,13 +1,10 @@
 """OSWorld's desktops: its machine, its set-up steps, its graders."""
 
-import io
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-from PIL import Image
 
 from arpo.agent.actions import Action, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
@@ -21,6 +18,7 @@ from arpo.envs.osworld.grader import GraderProcess, GuestAddress
 from arpo.envs.osworld.machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
 from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.envs.protocol import StepResult
+from arpo.envs.screenshot import measured
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import LOOPBACK, ContainerSpec
 from arpo.host.containers import Containers
@@ -143,8 +141,7 @@ class OSWorldEnv:
 
     def _observe(self) -> Observation:
         png = self._machine.guest.screenshot()
-        with Image.open(io.BytesIO(png)) as image:
-            return Observation(png, *image.size)
+        return Observation(png, *measured(png))
 
     def _playing(self, call: str) -> tuple[Task, OSWorldSetup]:
         if self._episode is None:

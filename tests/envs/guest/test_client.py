@@ -5,10 +5,10 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx
 import pytest
 
 from arpo.envs.guest.client import ALIVE_POLL_S, Execution, Guest
+from arpo.envs.guest.transport import Answer
 from arpo.errors import EnvError
 
 
@@ -125,12 +125,13 @@ def test_a_guest_that_drips_is_given_up_at_the_deadline(server, guest):
 def test_a_program_gets_three_times_the_deadline_of_a_call_between_30_and_90_seconds(call_s, asked_s, limit_s):
     limits = []
 
-    def answer(request):
-        limits.append(request.extensions["timeout"]["read"])
-        return httpx.Response(200, json={"output": ""})
+    class Recording:
+        def ask(self, *_, timeout_s, **__):
+            limits.append(timeout_s)
+            return Answer(200, b'{"output": ""}')
 
     guest = Guest("http://guest", timeout_s=call_s)
-    guest._client = httpx.Client(base_url="http://guest", transport=httpx.MockTransport(answer))
+    guest._transport = Recording()
     guest.execute("true", timeout_s=asked_s)
     assert limits == [limit_s]
 
@@ -196,7 +197,7 @@ def test_programs_windows_and_keys_are_asked_for_by_their_routes(server, guest):
 
 def test_what_is_no_json_is_an_error(server, guest):
     server.behave = lambda request: request.reply(b"<html>")
-    with pytest.raises(EnvError, match="where JSON was due"):
+    with pytest.raises(EnvError, match="which does not fit"):
         guest.titles()
 
 
@@ -207,6 +208,34 @@ def test_answers_become_records(server, guest):
     server.behave = lambda request: request.reply(b'{"output": "o", "error": "e", "returncode": 3}')
     assert guest.execute(["true"]) == Execution("o", "e", 3)
     assert json.loads(server.asked[-1][2]) == {"command": ["true"], "shell": False}
+
+
+def test_nothing_packed_is_asked_for(server):
+    Guest(f"http://127.0.0.1:{server.server_port}").check_health()
+    assert server.asked[0][-1]["Accept-Encoding"] == "identity"
+
+
+def test_a_second_attempt_has_only_the_time_that_the_first_one_left(server):
+    guest = Guest(f"http://127.0.0.1:{server.server_port}", timeout_s=2.0)
+
+    def behave(request):
+        time.sleep(1.2)
+        request.hang_up() if len(server.asked) == 1 else time.sleep(3)
+
+    server.behave = behave
+    began = time.monotonic()
+    with pytest.raises(EnvError, match="was not complete"):
+        guest.titles()
+    assert len(server.asked) == 2
+    assert time.monotonic() - began < 1.2 + 1.5  # and not 1.2 + 2
+
+
+def test_a_connection_is_used_again(server):
+    guest = Guest(f"http://127.0.0.1:{server.server_port}")
+    server.behave = lambda request: server.asked.append(request.client_address) or request.reply(b"{}")
+    guest.check_health()
+    guest.check_health()
+    assert server.asked[1] == server.asked[3]
 
 
 def test_waiting_ends_with_what_was_awaited(guest):

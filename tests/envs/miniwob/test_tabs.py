@@ -94,7 +94,7 @@ def test_tabs_of_a_browser_that_is_gone_are_not_given_out(tabs):
     second = tabs.take("click-test", TIMEOUT_S)
     assert second is not first
     assert second.browser.alive
-    assert second.evaluate("1 + 1", time.monotonic() + TIMEOUT_S) == 2
+    assert second.evaluate("1 + 1", time.monotonic() + TIMEOUT_S, int) == 2
     tabs.give(second)
 
 

@@ -1,0 +1,40 @@
+"""JSON held to the types that it must have: a guest or a browser may answer anything.
+
+Fields that nobody asked for are skipped while they are read, and take no memory.
+"""
+
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from arpo.errors import EnvError
+
+_T = TypeVar("_T")
+
+SHOWN_BYTES = 100
+"""Of an answer that does not fit, in the message."""
+
+
+def decoded(content: bytes | msgspec.Raw, kind: type[_T], what: str, *, fault: str = "guest") -> _T:
+    """Return an answer as what it must be.
+
+    Args:
+        content: JSON.
+        kind: Such as `str`, `list[float]` or a dataclass, whose fields without a default must be there.
+        what: The question, for the message.
+        fault: The kind of the error.
+
+    Raises:
+        EnvError: If it is no JSON, or of another type, or nested too deeply.
+    """
+    try:
+        return cast(_T, _decoder(cast(Any, kind)).decode(content))
+    except (ValueError, RecursionError) as error:  # what a decoder raises, bytes that are no text included
+        said = bytes(content)[:SHOWN_BYTES]
+        raise EnvError(fault, f"{what} was answered with {said!r}, which does not fit: {error}") from error
+
+
+@cache
+def _decoder(kind: Any) -> "msgspec.json.Decoder[Any]":
+    return msgspec.json.Decoder(kind)

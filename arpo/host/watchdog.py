@@ -1,0 +1,60 @@
+"""The end of a run whose driver was killed: a small process of its session, which ends what is left as a start would.
+
+`python -m arpo.host.watchdog DIRECTORY` is started with a session. Its standard input is a pipe from the driver: one
+byte says that the session was closed, an end without a byte that the driver is no more.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from arpo.host.processes import owner_lives
+from arpo.host.session import end_session
+
+LOOK_S = 1.0
+"""How often to look for the driver where a child of it, forked and alive, holds the pipe open."""
+DYING_S = 0.05
+"""How often to look once the pipe has ended: the kernel closes it some moments before the driver is gone."""
+
+
+def detach() -> None:
+    """Become a process that no terminal, no signal to the driver's group and no end of its parent reaches.
+
+    As a grandchild of the driver it is nobody's descendant: whoever ends the driver with all that it has started, as
+    the session around a warm start does, leaves it alone.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+
+
+def outlives(directory: Path, pipe: int) -> bool:
+    """Wait for the end of a session or of its driver; return whether the driver died with the session open."""
+    has_ended = False
+    while True:
+        if has_ended:
+            time.sleep(DYING_S)
+        elif select.select([pipe], [], [], LOOK_S)[0]:
+            if os.read(pipe, 1):
+                return False
+            has_ended = True
+        if not owner_lives(directory.name):
+            return True
+
+
+def main() -> None:
+    """Watch the driver of a session."""
+    directory = Path(sys.argv[1])
+    detach()
+    if outlives(directory, sys.stdin.fileno()):
+        end_session(directory)
+
+
+if __name__ == "__main__":
+    main()

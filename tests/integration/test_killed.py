@@ -1,0 +1,103 @@
+"""Ten seconds after `kill -9` of the driver, in each phase, nothing of the run is left, without another start."""
+
+import signal
+
+import pytest
+
+from tests.browser import needs_chromium
+from tests.integration.conftest import short_directory
+from tests.integration.journey import DYING
+from tests.integration.runs import Run, processes_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+
+LIMIT_S = 10.0
+IN_UPDATE = (f"module.optimizer._target_={DYING}.OptimizerThatDies", "+module.optimizer.steps=1")
+
+
+@pytest.fixture
+def own_sessions():
+    """A temporary directory for one run alone."""
+    with short_directory() as directory:
+        yield directory
+
+
+@pytest.fixture
+def start(own_sessions, tmp_path, ending):
+    """Starts a run."""
+
+    def go(*overrides):
+        run = ending(Run(tmp_path / "run", own_sessions, *overrides, f"paths.output={tmp_path}"))
+        run.start()
+        return run
+
+    return go
+
+
+def names(run):
+    return {process.name() for process in processes_of(run.sessions)}
+
+
+def has_evaluated(run):
+    """Whether the first episode of the first evaluation is on disk, and others are running."""
+    return (run.directory / "trajectories" / "eval" / "iteration_000000.jsonl").exists()
+
+
+def kill(run, *wanted):
+    """Kill the driver while processes with these names run, and see them go."""
+    assert set(wanted) <= names(run)
+    run.tell(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    run.assert_gone_within(LIMIT_S)
+
+
+def test_killed_while_ray_starts(start, smoke):
+    run = start("experiment=smoke", f"model.path={smoke.policy}")
+    run.wait_until(lambda: "gcs_server" in names(run), "the start of Ray")
+    kill(run)
+
+
+def test_killed_in_a_warm_start(start):
+    run = start("experiment=smoke")
+    run.wait_until(lambda: len(processes_of(run.sessions)) >= 3, "the warm start")  # it, its driver, a watchdog
+    kill(run)
+
+
+def test_killed_in_an_evaluation(start, smoke):
+    run = start("experiment=smoke", f"model.path={smoke.policy}")
+    run.wait_until(lambda: has_evaluated(run), "the evaluation")
+    kill(run, "raylet")
+
+
+def test_killed_in_a_rollout(start, smoke):
+    run = start("experiment=smoke", f"model.path={smoke.policy}")
+    run.wait_for_rollout(0)
+    kill(run, "raylet")
+
+
+def test_killed_in_an_update(start, smoke):
+    run = start("experiment=smoke", f"model.path={smoke.policy}", *IN_UPDATE)
+    assert run.wait() == -signal.SIGKILL, run.said
+    run.assert_gone_within(LIMIT_S)
+
+
+MINIWOB = ("experiment=arpo_miniwob", "env.size=4", "datamodule.sampler.tasks_per_iteration=4")
+
+
+@pytest.mark.browser
+@needs_chromium
+@pytest.mark.parametrize("phase", ["evaluation", "rollout", "update"])
+def test_killed_with_browsers(start, smoke, phase):
+    overrides = () if phase == "evaluation" else ("+callbacks.evaluation.at_start=false",)
+    dying = IN_UPDATE if phase == "update" else ()
+    run = start(*MINIWOB, f"model.path={smoke.policy}", *overrides, *dying)
+    if phase == "update":
+        assert run.wait() == -signal.SIGKILL, run.said
+        run.assert_gone_within(LIMIT_S)
+        return
+    if phase == "evaluation":
+        run.wait_until(lambda: has_evaluated(run), "the evaluation")
+    else:
+        run.wait_for_rollout(0)
+    assert any("chrom" in name or "headless" in name for name in names(run))
+    kill(run, "raylet")
