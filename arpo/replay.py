@@ -1,4 +1,4 @@
-"""The replay buffer: a few successes of every task, for the groups in which all failed."""
+"""The replay buffer: a few successes of every task, or of every domain, for the groups in which all failed."""
 
 import random
 import statistics
@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success, is_worth_replaying
 from arpo.errors import CheckpointError, check_one_of
-from arpo.types import Group, Trajectory
+from arpo.types import Group, Task, Trajectory
 
 Trigger = Literal["all_failed", "official"]
 Replaced = Literal["random", "first", "oldest", "none"]
 Choice = Literal["random", "newest"]
+Key = Literal["task", "domain"]
 
 
 class ReplayBuffer:
@@ -41,11 +42,12 @@ class ReplayBuffer:
         trigger: Trigger = "all_failed",
         replaced: Replaced = "random",
         choice: Choice = "random",
+        key: Key = "task",
     ) -> None:
         """Start empty.
 
         Args:
-            capacity_per_task: Successes kept per task; the oldest goes when a new one arrives.
+            capacity_per_task: Successes kept per task, or per domain; the oldest goes when a new one arrives.
             seed: Of the buffer's own random numbers.
             success_threshold: A trajectory is a success when its task reward lies above it, and worth replaying when
                 its whole reward does.
@@ -55,6 +57,8 @@ class ReplayBuffer:
             replaced: Which member makes room: a `random` one (the paper), the `first` (the official code), that of the
                 `oldest` policy (DART's code), or `none`, and the group grows by one (DART, arXiv 2509.23866).
             choice: Which stored success joins: a `random` one (both papers) or the `newest` (DART's code).
+            key: Whose success may join a group: one of the same `task` (both papers), or of any task of the same
+                `domain`, where there are so many tasks that hardly one comes twice.
 
         Raises:
             ValueError: When an argument is not one of those above.
@@ -70,12 +74,14 @@ class ReplayBuffer:
         check_one_of(Trigger, trigger=trigger)
         check_one_of(Replaced, replaced=replaced)
         check_one_of(Choice, choice=choice)
+        check_one_of(Key, key=key)
         self.capacity_per_task = capacity_per_task
         self.success_threshold = success_threshold
         self.format_weight = format_weight
         self.trigger = trigger
         self.replaced = replaced
         self.choice = choice
+        self.key = key
         self._random = random.Random(seed)
         self._entries: dict[str, deque[Trajectory]] = {}
 
@@ -83,9 +89,9 @@ class ReplayBuffer:
         """Return the number of stored trajectories."""
         return sum(len(entries) for entries in self._entries.values())
 
-    def entries(self, task_id: str) -> tuple[Trajectory, ...]:
-        """Return the stored successes of a task, oldest first."""
-        return tuple(self._entries.get(task_id, ()))
+    def entries(self, key: str) -> tuple[Trajectory, ...]:
+        """Return the stored successes of a task by its id, or of a domain by its name, oldest first."""
+        return tuple(self._entries.get(key, ()))
 
     def inject(self, group: Group) -> Group:
         """Return the group with a stored success in it, or the group itself where replay has no work.
@@ -93,7 +99,7 @@ class ReplayBuffer:
         The replayed trajectory is one of those worth replaying (a buffer of an older run, or of another format
         weight, may hold others) and stays in the buffer. It comes without screenshots.
         """
-        worthy = [trajectory for trajectory in self.entries(group.task.id) if self.is_worth_replaying(trajectory)]
+        worthy = [trajectory for trajectory in self.entries(self._key(group.task)) if self.is_worth_replaying(trajectory)]
         if not worthy or not self._needs_success(group):
             return group
         success = worthy[-1] if self.choice == "newest" else self._random.choice(worthy)
@@ -107,7 +113,8 @@ class ReplayBuffer:
 
         A replayed trajectory, or one that is already stored, is not a new success and keeps its age.
         """
-        stored = self._entries.get(group.task.id, deque(maxlen=self.capacity_per_task))
+        key = self._key(group.task)
+        stored = self._entries.get(key, deque(maxlen=self.capacity_per_task))
         known = {trajectory.id for trajectory in stored}
         fresh = [
             trajectory
@@ -116,11 +123,11 @@ class ReplayBuffer:
         ]
         if fresh:
             stored.extend(replace(trajectory, screenshots={}) for trajectory in fresh)
-            self._entries[group.task.id] = stored
+            self._entries[key] = stored
         return len(fresh)
 
     def metrics(self, policy_version: int) -> dict[str, float]:
-        """Return size, tasks covered, and, unless empty, mean and largest age in policy versions."""
+        """Return size, tasks or domains covered, and, unless empty, mean and largest age in policy versions."""
         ages = [policy_version - t.policy_version for entries in self._entries.values() for t in entries]
         metrics = {"size": float(len(ages)), "tasks": float(len(self._entries))}
         if ages:
@@ -131,7 +138,7 @@ class ReplayBuffer:
         """Return trajectory ids and random state, in built-ins only: a checkpoint must load with `weights_only`."""
         version, internal, gauss = self._random.getstate()
         return {
-            "entries": {task_id: [t.id for t in entries] for task_id, entries in self._entries.items()},
+            "entries": {key: [t.id for t in entries] for key, entries in self._entries.items()},
             "random_state": [version, list(internal), gauss],
         }
 
@@ -146,8 +153,8 @@ class ReplayBuffer:
             CheckpointError: When `load` gives another trajectory than the state names.
         """
         self._entries = {
-            task_id: deque((_read(id, task_id, load) for id in ids), maxlen=self.capacity_per_task)
-            for task_id, ids in state["entries"].items()
+            key: deque((self._read(id, key, load) for id in ids), maxlen=self.capacity_per_task)
+            for key, ids in state["entries"].items()
         }
         version, internal, gauss = state["random_state"]
         self._random.setstate((version, tuple(internal), gauss))
@@ -174,12 +181,15 @@ class ReplayBuffer:
         rewards = [trajectory.task_reward for trajectory in group.trajectories]
         return statistics.pstdev(rewards) < 0.05 and statistics.fmean(rewards) < 0.2
 
+    def _key(self, task: Task) -> str:
+        return task.id if self.key == "task" else task.domain
 
-def _read(trajectory_id: str, task_id: str, load: Callable[[str], Trajectory]) -> Trajectory:
-    trajectory = load(trajectory_id)
-    if (trajectory.id, trajectory.task_id) != (trajectory_id, task_id):
-        raise CheckpointError(
-            f"the checkpoint's replay buffer names trajectory {trajectory_id!r} of task {task_id!r}, but the store "
-            f"gave {trajectory.id!r} of task {trajectory.task_id!r}; resume with the run's own trajectory store"
-        )
-    return replace(trajectory, screenshots={})
+    def _read(self, trajectory_id: str, key: str, load: Callable[[str], Trajectory]) -> Trajectory:
+        trajectory = load(trajectory_id)
+        found = trajectory.task_id if self.key == "task" else trajectory.domain
+        if (trajectory.id, found) != (trajectory_id, key):
+            raise CheckpointError(
+                f"the checkpoint's replay buffer names trajectory {trajectory_id!r} of {self.key} {key!r}, but the "
+                f"store gave {trajectory.id!r} of {self.key} {found!r}; resume with the run's own trajectory store"
+            )
+        return replace(trajectory, screenshots={})

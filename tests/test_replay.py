@@ -333,6 +333,44 @@ def test_a_store_of_another_run_is_refused() -> None:
         )
 
 
+def of_domain(rewards: list[float], iteration: int, task_id: str, domain: str = "d") -> Group:
+    members = group(rewards, iteration, task_id).trajectories
+    return Group(Task(task_id, "do", domain), tuple(replace(member, domain=domain) for member in members))
+
+
+def test_by_domain_a_success_of_another_task_of_the_same_domain_joins() -> None:
+    buffer = ReplayBuffer(key="domain", capacity_per_task=2)
+    buffer.admit(of_domain([1, 0], 0, "a"))
+    buffer.admit(of_domain([1, 0], 0, "b"))
+    buffer.admit(of_domain([1, 0], 0, "c", "elsewhere"))
+    injected = [buffer.inject(of_domain([0, 0], 1, f"new {number}")).trajectories for number in range(40)]
+    joined = {member.id for members in injected for member in members if member.task_reward}
+    assert joined == {"0/a/0", "0/b/0"}
+    assert ids(buffer.entries("d")) == ["0/a/0", "0/b/0"]
+    failed = of_domain([0, 0], 1, "d", "unknown")
+    assert buffer.inject(failed) is failed
+
+
+def test_by_task_a_success_of_another_task_never_joins() -> None:
+    buffer = ReplayBuffer()
+    buffer.admit(of_domain([1, 0], 0, "a"))
+    failed = of_domain([0, 0], 1, "b")
+    assert buffer.inject(failed) is failed
+
+
+def test_a_buffer_by_domain_goes_on_after_a_resume_and_refuses_a_store_of_another_run() -> None:
+    buffer = ReplayBuffer(key="domain")
+    done = of_domain([1, 0], 0, "a")
+    buffer.admit(done)
+    resumed = ReplayBuffer(key="domain")
+    resumed.load_state_dict(buffer.state_dict(), {member.id: member for member in done.trajectories}.__getitem__)
+    assert ids(resumed.entries("d")) == ["0/a/0"]
+    with pytest.raises(CheckpointError, match="of domain 'd', but the store gave '0/a/0' of domain 'elsewhere'"):
+        resumed.load_state_dict(
+            buffer.state_dict(), lambda id: replace(done.trajectories[0], id=id, domain="elsewhere")
+        )
+
+
 def test_metrics_say_size_tasks_and_age_in_policy_versions() -> None:
     buffer = ReplayBuffer()
     buffer.admit(group([1, 1], iteration=1))
@@ -351,6 +389,7 @@ def test_metrics_say_size_tasks_and_age_in_policy_versions() -> None:
         ({"trigger": "std"}, "trigger must be one of all_failed, official, got 'std'"),
         ({"replaced": "last"}, "replaced must be one of random, first, oldest, none, got 'last'"),
         ({"choice": "best"}, "choice must be one of random, newest, got 'best'"),
+        ({"key": "page"}, "key must be one of task, domain, got 'page'"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, object], message: str) -> None:

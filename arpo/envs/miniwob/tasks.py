@@ -1,6 +1,7 @@
 """The pages of MiniWoB++ and tasks from them: a task is a page and a seed."""
 
 import importlib.util
+import random
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,23 @@ def miniwob_tasks(pages: Iterable[str], seeds: Iterable[int]) -> list[Task]:
     """
     numbers = list(seeds)
     return [miniwob_task(page, seed) for page in pages for seed in numbers]
+
+
+def miniwob_sample(pages: Iterable[str], seeds: Iterable[int], per_page: int, seed: int = 0) -> list[Task]:
+    """Return one task for every page and each of `per_page` seeds, drawn for each page from all of them.
+
+    Raises:
+        ConfigError: If there are fewer seeds than `per_page`.
+        TaskFormatError: If a page does not exist.
+    """
+    numbers = list(seeds)
+    if per_page > len(numbers):
+        raise ConfigError(f"per_page={per_page} is more than the {len(numbers)} seeds there are to draw from")
+    return [
+        miniwob_task(page, number)
+        for page in pages
+        for number in sorted(random.Random(f"{seed}/{page}").sample(numbers, per_page))
+    ]
 
 
 def miniwob_task(page: str, seed: int) -> Task:

@@ -32,7 +32,7 @@ from arpo.envs.contract import check_env, check_episode
 from arpo.envs.miniwob import env as env_module
 from arpo.envs.miniwob.env import FIRST_SCREENS, MiniWobEnv
 from arpo.envs.miniwob.tab import BROWSERS, DESKTOP_COLOUR, Geometry
-from arpo.envs.miniwob.tasks import known_pages, miniwob_task, miniwob_tasks, pages_directory
+from arpo.envs.miniwob.tasks import known_pages, miniwob_sample, miniwob_task, miniwob_tasks, pages_directory
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 from tests.browser import chromium_is_missing, needs_chromium
@@ -103,6 +103,23 @@ def test_a_task_is_a_page_and_a_seed():
         "miniwob/enter-text/4",
     ]
     assert tasks[0] == Task("miniwob/click-test/3", "", "click-test", {"page": "click-test", "seed": 3})
+
+
+def test_a_sample_has_seeds_of_its_own_for_each_page_and_is_always_the_same():
+    pages, seeds = ["click-test", "enter-text"], range(1_201_539_860, 1_201_539_960)
+    sample = miniwob_sample(pages, seeds, 25)
+    drawn = {page: [task.config["seed"] for task in sample if task.domain == page] for page in pages}
+    assert all(len(set(numbers)) == 25 and set(numbers) <= set(seeds) for numbers in drawn.values())
+    assert drawn["click-test"] != drawn["enter-text"]
+    assert sample[0] == miniwob_task("click-test", drawn["click-test"][0])
+    assert miniwob_sample(pages, seeds, 25) == sample != miniwob_sample(pages, seeds, 25, seed=1)
+    assert miniwob_sample(pages[1:], seeds, 25) == sample[25:]  # whatever other pages there are
+    assert [task.config["seed"] for task in sample[:3]] == [1_201_539_867, 1_201_539_871, 1_201_539_872]  # in every process and version
+
+
+def test_a_sample_of_more_seeds_than_there_are_is_refused():
+    with pytest.raises(ConfigError, match="per_page=3 is more than the 2 seeds"):
+        miniwob_sample(["click-test"], [1, 2], 3)
 
 
 def test_a_page_that_does_not_exist_is_refused():
