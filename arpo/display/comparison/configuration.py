@@ -23,7 +23,7 @@ def settings(runs: Sequence[Run]) -> list[Tree]:
     The folder of the run and that of all results become words, and so does a seed that follows the run's own.
     """
     trees = [_plain(run) for run in runs]
-    follows = _following([dict(_leaves(tree)) for tree in trees], runs)
+    follows = _varying_seeds([dict(_leaves(tree)) for tree in trees])
     return [_without_seed(tree, run.seed, follows) for tree, run in zip(trees, runs, strict=True)]
 
 
@@ -49,15 +49,9 @@ def _plain(run: Run) -> Tree:
     return changed
 
 
-def _following(leaves: Sequence[Tree], runs: Sequence[Run]) -> set[str]:
-    """Return the keys of seeds that vary and that are the run's own in some."""
+def _varying_seeds(leaves: Sequence[Tree]) -> set[str]:
     keys = {key for one in leaves for key in one if key.rpartition(".")[2] == "seed"}
-    return {
-        key
-        for key in keys
-        if len({str(one.get(key)) for one in leaves}) > 1
-        and any(one.get(key) == run.seed for one, run in zip(leaves, runs, strict=True))
-    }
+    return {key for key in keys if len({str(one.get(key)) for one in leaves}) > 1}
 
 
 def _leaves(tree: Any, place: str = "") -> list[tuple[str, Any]]:

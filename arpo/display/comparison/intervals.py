@@ -1,5 +1,6 @@
 """Means over seeds, their spread, and 95 % intervals: Student's, paired or Welch's."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -55,9 +56,9 @@ def welch_interval(reference: Sequence[float], other: Sequence[float]) -> Interv
     mean = fmean(other) - fmean(reference)
     if min(len(reference), len(other)) < 2:
         return Interval(mean, None, None)
-    if stdev(reference) == stdev(other) == 0:  # scipy divides by both
-        return Interval(mean, mean, mean)
-    found = stats.ttest_ind(other, reference, equal_var=False).confidence_interval(0.95)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # scipy distrusts values that are all equal
+        found = stats.ttest_ind(other, reference, equal_var=False).confidence_interval(0.95)
     return Interval(mean, float(found.low), float(found.high))
 
 

@@ -41,7 +41,11 @@ def test_the_folder_of_a_run_and_that_of_all_results_are_no_difference(tmp_path)
         for seed, output in enumerate(("outputs", "/data/outputs"))
     )
     assert same(tmp_path, first, second)
-    assert not same(tmp_path / "others", first, second | {"model": {"path": "/data/outputs2/warm/policy"}})
+    for first["model"]["path"], second["model"]["path"] in (
+        ("outputs/warm/policy", "/data/outputs/other/policy"),
+        ("outputs2/policy", "/data/outputs2/policy"),  # beside the folder of all results, not in it
+    ):
+        assert not same(tmp_path / first["model"]["path"], first, second)
 
 
 @pytest.mark.parametrize(

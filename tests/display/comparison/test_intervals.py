@@ -49,6 +49,7 @@ def test_one_value_that_is_not_paired_has_no_interval():
     assert welch_interval([0.25], [0.5, 0.75]) == Interval(0.375, None, None)
 
 
+@pytest.mark.filterwarnings("error")
 def test_equal_values_on_both_sides_have_an_interval_without_a_width():
     assert welch_interval([0.25, 0.25], [0.5, 0.5]) == Interval(0.25, 0.25, 0.25)
     assert difference({0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}) == Difference((0, 1), (0.0, 0.0), Interval(0, 0, 0))
