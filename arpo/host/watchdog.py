@@ -9,7 +9,10 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from arpo.host.processes import owner_lives
 from arpo.host.session import end_session
@@ -57,7 +60,10 @@ def main() -> None:
     if not outlives(directory, sys.stdin.fileno()):
         return
     deadline = time.monotonic() + PATIENCE_S
-    while end_session(directory) is None and directory.exists() and time.monotonic() < deadline:
+    while directory.exists() and time.monotonic() < deadline:
+        with suppress(OSError, psutil.Error):  # of processes that go while they are looked at: look again
+            if end_session(directory) is not None:
+                return
         time.sleep(DYING_S)
 
 
