@@ -9,7 +9,10 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from arpo.host.processes import owner_lives
 from arpo.host.session import end_session
@@ -18,6 +21,8 @@ LOOK_S = 1.0
 """How often to look for the driver where a child of it, forked and alive, holds the pipe open."""
 DYING_S = 0.05
 """How often to look once the pipe has ended: the kernel closes it some moments before the driver is gone."""
+PATIENCE_S = 60.0
+"""How long to wait for the session's lock: threads of a driver that counts as dead may take a while to be gone."""
 
 
 def detach() -> None:
@@ -49,11 +54,17 @@ def outlives(directory: Path, pipe: int) -> bool:
 
 
 def main() -> None:
-    """Watch the driver of a session."""
+    """Watch the driver of a session, and end what it leaves."""
     directory = Path(sys.argv[1])
     detach()
-    if outlives(directory, sys.stdin.fileno()):
-        end_session(directory)
+    if not outlives(directory, sys.stdin.fileno()):
+        return
+    deadline = time.monotonic() + PATIENCE_S
+    while directory.exists() and time.monotonic() < deadline:
+        with suppress(OSError, psutil.Error):  # of processes that go while they are looked at: look again
+            if end_session(directory) is not None:
+                return
+        time.sleep(DYING_S)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from arpo.errors import ConfigError
+from arpo.host.files import take_lock
 from arpo.host.labels import session_directory
 from arpo.host.session import Session, reap
 from tests.host.watchdogs import detached, end_watchdogs, runs, wait_until, watchdogs
@@ -240,6 +242,21 @@ def test_a_signal_to_the_whole_run_does_not_reach_the_watchdog(start_owner, root
         watchdog.send_signal(number)
     owner.kill()
     owner.wait()
+    wait_until(lambda: not directory.exists() and not runs(children[0]))
+
+
+def test_a_driver_whose_last_threads_are_slow_to_die_is_waited_for(start_owner, root):
+    owner, directory, children = start_owner()
+    wait_until(lambda: detached(root))
+    (watchdog,) = detached(root)
+    watchdog.suspend()
+    owner.kill()
+    owner.wait()
+    lock = take_lock(root / f"{directory.name}.lock")  # as they would hold it
+    watchdog.resume()
+    time.sleep(1)
+    assert runs(children[0])
+    os.close(lock)
     wait_until(lambda: not directory.exists() and not runs(children[0]))
 
 
