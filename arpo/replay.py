@@ -99,7 +99,8 @@ class ReplayBuffer:
         The replayed trajectory is one of those worth replaying (a buffer of an older run, or of another format
         weight, may hold others) and stays in the buffer. It comes without screenshots.
         """
-        worthy = [trajectory for trajectory in self.entries(self._key(group.task)) if self.is_worth_replaying(trajectory)]
+        stored = self.entries(self._key(group.task))
+        worthy = [trajectory for trajectory in stored if self.is_worth_replaying(trajectory)]
         if not worthy or not self._needs_success(group):
             return group
         success = worthy[-1] if self.choice == "newest" else self._random.choice(worthy)
