@@ -29,6 +29,7 @@ from arpo.modules.grpo import GRPOModule
 from arpo.modules.objective import Objective
 from arpo.modules.strategy import ShardedStrategy
 from arpo.replay import ReplayBuffer
+from arpo.rollout.updates import NUMBERS
 from arpo.types import RolloutBatch, Trajectory
 
 SHARED = {"minibatches": 2, "micro_batch_tokens": 160}
@@ -110,15 +111,26 @@ class Result(L.Callback):
     def __init__(self, path: str) -> None:
         self.path = path
         self.metrics: list[dict[str, float]] = []
+        self.tokens: list[dict[str, torch.Tensor]] = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
+        pl_module.measures_after = batch.iteration != 1
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         ratios = len(pl_module.last_update["ratio"])
         logged = trainer._results.metrics(on_step=False)["log"]  # of this iteration alone
         self.metrics.append({name: float(value) for name, value in logged.items()} | {"ratios": ratios})
+        known = {name: pl_module.last_tokens.rows(name) for name in NUMBERS}
+        self.tokens.append({name: torch.cat([of[key] for key in sorted(of)]) for name, of in known.items() if of})
 
     def on_train_end(self, trainer, pl_module) -> None:
         weights = {name: full(parameter.detach()) for name, parameter in pl_module.policy.named_parameters()}
-        result = {"weights": weights, "metrics": self.metrics, "version": pl_module.policy_version}
+        result = {
+            "weights": weights,
+            "metrics": self.metrics,
+            "tokens": self.tokens,
+            "version": pl_module.policy_version,
+        }
         torch.save(result, f"{self.path}.{trainer.global_rank}")
 
 

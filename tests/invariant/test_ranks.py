@@ -65,6 +65,19 @@ def test_several_ranks_end_with_the_weights_of_one_and_log_what_was_measured_on_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("way", "ranks"), WAYS[1:])
+@pytest.mark.parametrize("case", CASES)
+def test_several_ranks_record_of_every_token_what_one_records(trained, case, way, ranks):
+    (alone,), several = trained[case, "one", 1], trained[case, way, ranks]
+    for number, (one, here) in enumerate(zip(alone["tokens"], several[0]["tokens"], strict=True)):
+        assert here.keys() == one.keys()
+        assert ("after_logprobs" in one) == ("logprobs" in one and number != 1)
+        for name, values in one.items():
+            assert_close(here[name], values, rtol=0, atol=2e-5)
+    assert not torch.equal(alone["tokens"][0]["after_logprobs"], alone["tokens"][0]["logprobs"])
+
+
+@pytest.mark.slow
 def test_the_cases_are_what_they_are_called(trained, tiny_model):
     """There was replay, a term of KL, a skipped update, and everything that is trained has moved."""
     alone = {case: trained[case, "one", 1][0] for case in CASES}
