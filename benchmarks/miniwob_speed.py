@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from arpo.agent.actions import Click
-from arpo.envs.miniwob.chromium import find_chromium
 from arpo.envs.miniwob.env import MiniWobEnv
+from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.miniwob.tasks import miniwob_task
 
 ROOT = Path(__file__).resolve().parents[1]

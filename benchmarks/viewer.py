@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measure(out: Path) -> None:
-    browser = chromium.Browser(chromium.find_chromium())
+    browser = chromium.Browser(find_chromium())
     try:
         page = Page(browser)
         address = (out / "index.html").as_uri()

@@ -2,12 +2,14 @@
 
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
 
-from arpo.envs.miniwob.chromium import find_chromium
+from arpo.envs.miniwob.executable import find_chromium
 from arpo.errors import ConfigError
 from tools import setup
 
@@ -165,6 +167,12 @@ def test_chromium_is_found_by_any_of_its_names(tmp_path: Path, monkeypatch: pyte
     assert find_chromium() == str(chrome)
     chromium = executable(tmp_path / "chromium")
     assert find_chromium() == str(chromium)
+
+
+def test_what_looks_for_chromium_needs_the_standard_library_alone() -> None:
+    """Set-up runs where nothing is installed yet."""
+    script = "import sys; sys.path.insert(0, '.'); import arpo.envs.miniwob.executable"
+    subprocess.run([sys.executable, "-I", "-S", "-c", script], cwd=ROOT, check=True)
 
 
 def test_a_named_chromium_wins_and_a_wrong_name_is_not_replaced(

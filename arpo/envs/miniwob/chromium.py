@@ -25,12 +25,10 @@ from typing import Any
 import msgspec
 
 from arpo.envs.answers import decoded
-from arpo.errors import ConfigError, EnvError
+from arpo.errors import EnvError
 
 log = logging.getLogger(__name__)
 
-EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""Looked up in PATH, in this order: the headless shell needs half the processor time and half the memory."""
 START_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 3.0
 LARGEST_MESSAGE = 16 * 2**20
@@ -72,22 +70,6 @@ FLAGS = (
     "--proxy-bypass-list=<-loopback>",
     "--disable-features=Translate,MediaRouter,OptimizationHints,PaintHolding,CalculateNativeWinOcclusion",
 )
-
-
-def find_chromium(executable: str | None = None) -> str:
-    """Return the path of a Chromium: the argument, `ARPO_CHROMIUM`, or the first one in PATH.
-
-    Raises:
-        ConfigError: If there is none; the message says how to install it.
-    """
-    asked = executable or os.environ.get("ARPO_CHROMIUM")
-    for name in (asked,) if asked else EXECUTABLES:
-        if path := shutil.which(name):
-            return path
-    raise ConfigError(
-        f"no Chromium found: looked for {asked or ', '.join(EXECUTABLES)} in PATH; install one "
-        "(`apt-get install chromium-headless-shell` or `apt-get install chromium`) or point ARPO_CHROMIUM at it"
-    )
 
 
 class ChromiumError(RuntimeError):

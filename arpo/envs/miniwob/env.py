@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Press, Scroll, TypeText, Wait
-from arpo.envs.miniwob.chromium import find_chromium
+from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.miniwob.tab import Geometry, Tab
 from arpo.envs.miniwob.tabs import loaded_tabs
 from arpo.envs.miniwob.tasks import known_pages, pages_directory

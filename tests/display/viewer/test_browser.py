@@ -11,6 +11,7 @@ import pytest
 from arpo.display.viewer.serve import make_server
 from arpo.display.viewer.site import Site
 from arpo.envs.miniwob import chromium
+from arpo.envs.miniwob.executable import find_chromium
 from arpo.rollout.updates import read_update, update_path
 from arpo.types import Outcome
 from tests.browser import needs_chromium
@@ -24,7 +25,7 @@ def browser():
     with pytest.MonkeyPatch.context() as patch:  # a page on disk may then do what it may do for everybody
         flags = tuple(flag for flag in chromium.FLAGS if not flag.startswith(("--allow-file", "--proxy", "--host")))
         patch.setattr(chromium, "FLAGS", flags)
-        browser = chromium.Browser(chromium.find_chromium())
+        browser = chromium.Browser(find_chromium())
     yield browser
     browser.close()
 

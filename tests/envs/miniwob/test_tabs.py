@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from arpo.agent.actions import Click
-from arpo.envs.miniwob.chromium import find_chromium
 from arpo.envs.miniwob.env import MiniWobEnv
+from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.miniwob.tab import BROWSERS, Geometry, Tab
 from arpo.envs.miniwob.tabs import LoadedTabs
 from arpo.envs.miniwob.tasks import miniwob_task

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo.envs.miniwob.chromium import find_chromium
+from arpo.envs.miniwob.executable import find_chromium
 from arpo.envs.osworld.chrome import ChromeTabs
 from tests.browser import needs_chromium
 from tests.envs.osworld.guest import running_guest
