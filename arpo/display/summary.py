@@ -16,6 +16,8 @@ wait for them does not."""
 def places(run: Path) -> list[tuple[str, str]]:
     """Return where to look at a run: pairs of what there is to see, and its folder or the command that shows it."""
     shown = [("results", str(run)), ("curves", shlex.join(["tensorboard", "--logdir", str(run)]))]
+    if (run / "trajectories").exists():
+        shown.append(("episodes", shlex.join(["python", "-m", "arpo", "view", str(run)])))
     if len(list(run.parent.glob("*/metrics.jsonl"))) > 1:
         shown.append(("beside other runs", f"python -m arpo compare {shlex.quote(f'{run.parent}/*')}"))
     return shown

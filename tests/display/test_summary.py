@@ -50,10 +50,14 @@ def test_the_card_of_a_run_without_iterations_says_where_to_look(tmp_path: Path)
 
 def test_a_run_says_where_to_look(tmp_path: Path) -> None:
     run = tmp_path / "my runs" / "seed=0"
-    run.mkdir(parents=True)
+    (run / "trajectories").mkdir(parents=True)
     (run / "metrics.jsonl").touch()
-    assert places(run) == [("results", str(run)), ("curves", f"tensorboard --logdir '{run}'")]
-    assert RunSummary(run).rows()[-2:] == places(run)
+    assert places(run) == [
+        ("results", str(run)),
+        ("curves", f"tensorboard --logdir '{run}'"),
+        ("episodes", f"python -m arpo view '{run}'"),
+    ]
+    assert RunSummary(run).rows()[-3:] == places(run)
 
 
 def test_a_run_with_others_beside_it_says_how_to_compare_them(tmp_path: Path) -> None:
