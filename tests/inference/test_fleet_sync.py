@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -140,8 +141,10 @@ def test_past_the_deadline_a_request_is_asked_again_elsewhere_with_its_seed_and_
         home, other = await homes(fleet)
         slow = asyncio.create_task(fleet.generate(ask(1, 1, 7, conversation="b")))
         await seen(directory, "asked 1")
+        began = time.monotonic()
         await fleet.update_weights(weights(1.0), 1)
         await seen(directory, "cancelled 1")
+        assert time.monotonic() - began < 15  # and not the 30 s that nobody asked for
         asked = await seen(directory, "asked 1", count=2)
         assert [pid for _, pid, _ in asked] == [other, home]
         (directory / "open_7").touch()
