@@ -180,16 +180,17 @@ class Page:
 
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
-        target = browser.call("Target.createTarget", {"url": "about:blank", "newWindow": True}, timeout_s=PATIENCE_S)
+        self._session = ""
+        target = self.send("Target.createTarget", {"url": "about:blank", "newWindow": True})
         attach = {"targetId": target["targetId"], "flatten": True}
-        self._session = browser.call("Target.attachToTarget", attach, timeout_s=PATIENCE_S)["sessionId"]
+        self._session = self.send("Target.attachToTarget", attach)["sessionId"]
         size = {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.send("Page.enable", {})
         self.send("Emulation.setDeviceMetricsOverride", size)
         self.send("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
 
     def send(self, method: str, params: dict[str, Any]) -> Any:
-        return self.browser.call(method, params, self._session, timeout_s=PATIENCE_S)
+        return json.loads(bytes(self.browser.call(method, params, self._session, timeout_s=PATIENCE_S)))
 
     def open(self, address: str) -> None:
         """Open an address from scratch and wait for the page."""

@@ -61,12 +61,13 @@ def test_from_the_run_to_a_group_to_an_episode_and_back(page, out):
     assert page.texts(".member .advantage b") == ["−0.250", "+0.750", "−0.250", "−0.250"]
     page.click(".member.injected .frame")
     page.until("location.hash === '#/a/episode/1%2F0/1/1'")
-    assert page.text("#at") == "step 1 of 2"
+    page.until("document.querySelector('#at')?.innerText === 'step 1 of 2'")  # the address comes first
     page.key("ArrowRight")
     page.until("document.querySelector('#at').innerText === 'step 2 of 2'")
     assert page.text(".action") == "finished()"
     page.key("ArrowDown")
     page.until("location.hash === '#/a/episode/1%2F0/2/2'")
+    page.until("document.querySelector('#at')?.innerText === 'step 2 of 2'")
     page.key("Escape")
     page.until("location.hash === '#/a/group/1%2F0'")
     page.value("history.go(-3)")
