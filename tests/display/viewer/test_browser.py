@@ -39,6 +39,9 @@ def page(browser):
 def out(tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "run"
     small_run(run)
+    (run / "eval").mkdir()
+    overall = {"success_rate": 0.5, "interval_low": 0.25, "interval_high": 0.75, "episodes": 8}
+    (run / "eval" / "iteration_000002.json").write_text(json.dumps({"held_out": {"overall": overall, "lost": 0}}))
     Site([run], run / "view").write()
     return run / "view"
 
@@ -87,6 +90,14 @@ def test_where_episodes_part_is_marked_and_another_one_can_be_compared_with(page
     page.until("document.querySelectorAll('.member:nth-child(2) .chip.ref').length === 1")
     assert page.count(".forked") == 3
     assert page.seen == []
+
+
+def test_an_evaluation_is_a_mark_on_its_interval(page, out):
+    page.open(address(out))
+    styles = [
+        f"getComputedStyle(document.querySelector('.meter {it}')).{of}" for it, of in (("i", "width"), ("b", "left"))
+    ]
+    assert [page.value(style) for style in styles] == ["60px", "60px"]  # of 120
 
 
 def test_filters_stand_in_the_address_and_survive_a_reload_and_the_way_back(page, out):

@@ -127,6 +127,7 @@ function evaluations(run) {
   const rows = run.index.evaluations;
   if (!rows.length) return null;
   const columns = new Set(run.all().map((group) => run.column(group)));
+  const part = (share) => `${100 * share}%`; // a length: what people read has a space in it
   return h("section", {}, h("h2", {}, "Evaluations"),
     h("table", { class: "plain" },
       h("thead", {}, h("tr", {}, ["after iteration", "tasks", "success", "95 % interval", "episodes", "lost"].map((name) => h("th", {}, name)))),
@@ -134,7 +135,7 @@ function evaluations(run) {
         const column = `eval-${iteration}/${name}`;
         const label = said(name || "all");
         return h("tr", {}, h("td", {}, iteration), h("td", {}, columns.has(column) ? link(run.iterationAddress(column), {}, label) : label),
-          h("td", {}, h("span", { class: "meter" }, h("i", { css: { left: percent(low), width: percent(high - low) } }), h("b", { css: { left: percent(share) } })), ` ${percent(share)}`),
+          h("td", {}, h("span", { class: "meter" }, h("i", { css: { left: part(low), width: part(high - low) } }), h("b", { css: { left: part(share) } })), ` ${percent(share)}`),
           h("td", { class: "quiet" }, `${percent(low)} – ${percent(high)}`), h("td", {}, episodes), h("td", {}, lost ?? ""));
       }))));
 }
