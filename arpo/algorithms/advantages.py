@@ -13,13 +13,13 @@ Deviation = Literal["sample", "population"]
 
 
 def group_advantages(
-    rewards: Float[Tensor, "group"],
+    rewards: Float[Tensor, " group"],
     *,
     estimator: Estimator = "grpo",
     std: Deviation = "population",
     epsilon: float = 1e-6,
     steps: Int[Tensor, "group"] | None = None,
-) -> Float[Tensor, "group"]:
+) -> Float[Tensor, " group"]:
     """Return one advantage a trajectory, relative to the other trajectories of its group.
 
     With μ and σ the mean and the standard deviation of the group's G rewards:

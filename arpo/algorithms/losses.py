@@ -146,7 +146,7 @@ class LossOutput:
 def policy_loss(
     logprobs: Float[Tensor, "batch actions"],
     old_logprobs: Float[Tensor, "batch actions"],
-    advantages: Float[Tensor, "batch"],
+    advantages: Float[Tensor, " batch"],
     mask: Bool[Tensor, "batch actions"],
     *,
     average: MinibatchAverage,

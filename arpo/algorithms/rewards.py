@@ -16,7 +16,7 @@ def trajectory_reward(trajectory: Trajectory, *, format_weight: float) -> float:
     return trajectory.task_reward + format_weight * trajectory.format_reward
 
 
-def group_rewards(group: Group, *, format_weight: float) -> Float[Tensor, "group"]:
+def group_rewards(group: Group, *, format_weight: float) -> Float[Tensor, " group"]:
     """Return the rewards of a group's trajectories, in their order."""
     return torch.tensor([trajectory_reward(t, format_weight=format_weight) for t in group.trajectories])
 
