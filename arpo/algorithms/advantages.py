@@ -18,7 +18,7 @@ def group_advantages(
     estimator: Estimator = "grpo",
     std: Deviation = "population",
     epsilon: float = 1e-6,
-    steps: Int[Tensor, "group"] | None = None,
+    steps: Int[Tensor, " group"] | None = None,
 ) -> Float[Tensor, " group"]:
     """Return one advantage a trajectory, relative to the other trajectories of its group.
 
