@@ -18,9 +18,6 @@ CURVES = (
     "policy/entropy",
     "train/ratio_min",
     "train/ratio_max",
-    "train/clip_fraction_low",
-    "train/clip_fraction_high",
-    "rollout/steps",
     "rollout/lag_mean",
 )
 """The metrics that the page of a run draws."""
