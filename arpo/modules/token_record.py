@@ -43,6 +43,8 @@ class TokenRecord:
         self.advantages: dict[tuple[int, int], float] = {}
         """The advantage of each trajectory, by group and member."""
         self._rows: dict[str, dict[Key, Tensor]] = {}
+        self._whole = True
+        """Whether everything is on the host."""
 
     def weigh(self, samples: Iterable[Recorded]) -> None:
         """Record the advantages of some sequences."""
@@ -55,6 +57,7 @@ class TokenRecord:
 
         They stay on their device until `read`, because a copy of each would make the host wait.
         """
+        self._whole = False
         lengths = [sample.action_tokens for sample in samples]
         for name, values in numbers.items():
             if values is None:
@@ -66,6 +69,9 @@ class TokenRecord:
 
     def read(self) -> None:
         """Bring what is on a device to the host, in one copy for each kind of number."""
+        if self._whole:
+            return
+        self._whole = True
         for name, rows in self._rows.items():
             if rows:
                 lengths = [len(row) for row in rows.values()]
@@ -75,6 +81,7 @@ class TokenRecord:
     def merge(self, other: "TokenRecord") -> None:
         """Add what another rank has recorded."""
         self.advantages |= other.advantages
+        self._whole = self._whole and other._whole
         for name, rows in other._rows.items():
             self._rows.setdefault(name, {}).update(rows)
 
