@@ -3,6 +3,7 @@
 1. A person gave us something wrong: `ConfigError`, `TaskFormatError`. The run stops at once and says what to do.
 2. The model wrote something that is not an action: `ActionParseError`. It ends the episode with a format reward of -1
    and never leaves the rollout.
+   Or it destroyed its own desktop: `DesktopDestroyedError`. It ends the episode with a task reward of 0.
 3. The world broke: `EnvError`, `EngineError`. The episode is retried elsewhere, then dropped and counted.
    A failure of this kind is never a reward.
 4. The engine does not serve the trainer's weights: `WeightSyncError`. The run stops, because every later
@@ -43,6 +44,13 @@ class CountedError(ArpoError):
 
 class ActionParseError(CountedError, ValueError):
     """A response that is not an action; its kind is, for example, `no_action` or `unknown_action`."""
+
+
+class DesktopDestroyedError(ArpoError):
+    """A desktop that the policy itself has made useless: it ended the session, or used up disk, memory or processes.
+
+    Never tried again: a policy that fails would learn to escape its zeros.
+    """
 
 
 class RolloutError(ArpoError):

@@ -59,6 +59,8 @@ class Outcome(StrEnum):
     """Truncated: the step limit was reached."""
     CONTEXT_FULL = auto()
     """Truncated: the next prompt does not fit the context."""
+    DESTROYED = auto()
+    """The agent has destroyed its own desktop, for a task reward of 0."""
 
 
 @dataclass(frozen=True, slots=True)

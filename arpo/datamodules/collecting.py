@@ -14,7 +14,7 @@ from arpo.agent.render import render_response
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
-from arpo.errors import EnvError
+from arpo.errors import DesktopDestroyedError, EnvError
 from arpo.host.heartbeat import Heartbeat
 from arpo.host.threads import BackgroundLoop
 from arpo.rollout.seeds import derive_seed
@@ -29,7 +29,7 @@ def _log_retry(state: tenacity.RetryCallState) -> None:
 
 
 _elsewhere = tenacity.retry(
-    retry=tenacity.retry_if_exception_type(EnvError),
+    retry=tenacity.retry_if_exception_type((EnvError, DesktopDestroyedError)),
     stop=tenacity.stop_after_attempt(3),
     before_sleep=_log_retry,
     reraise=True,

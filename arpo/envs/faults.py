@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from arpo.errors import ConfigError, EnvError
+from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 
-FaultKind = Literal["hang", "crash", "error", "garbage", "undecodable"]
+FaultKind = Literal["hang", "crash", "error", "garbage", "undecodable", "destroyed"]
 Call = Literal["reset", "step", "evaluate"]
 
 HANG_S = 3600.0
@@ -22,7 +22,8 @@ HANG_S = 3600.0
 class Fault:
     """One thing that goes wrong, and the call in which it does.
 
-    `hang` does not return, `crash` ends the process, `error` raises an `EnvError` of the call's kind, `garbage`
+    `hang` does not return, `crash` ends the process, `error` raises an `EnvError` of the call's kind, `destroyed` says
+    that the agent has destroyed its desktop, `garbage`
     gives a screenshot that is not a PNG, or a task reward that is not a number, and `undecodable` a screenshot whose
     checksums are right and whose pixels are not all there.
     """
@@ -91,7 +92,7 @@ class FaultScript:
         """Let a planned fault happen; return the one that is in the answer of this call, if any.
 
         Raises:
-            EnvError: If the plan says so.
+            EnvError, DesktopDestroyedError: If the plan says so.
         """
         number = self._calls[call]
         self._calls[call] += 1
@@ -103,6 +104,8 @@ class FaultScript:
             threading.Event().wait(HANG_S)
         if "error" in kinds:
             raise EnvError(call, f"planned fault in {call} number {number}")
+        if "destroyed" in kinds:
+            raise DesktopDestroyedError(f"planned fault in {call} number {number}")
         return kinds[0] if kinds else None
 
     def _count_attempt(self, task_id: str) -> int:

@@ -23,7 +23,8 @@ class DesktopEnv(Protocol):
     """A desktop with a task in it. Synchronous; one episode at a time; lives in a worker process.
 
     Every method raises `EnvError` when the desktop, not the agent, failed. After an `EnvError` the environment
-    may be in any state: the pool closes it and builds a new one.
+    may be in any state: the pool closes it and builds a new one. After a `DesktopDestroyedError` a reset repairs it.
+    One from `reset` itself is the desktop's failure, for no agent has acted yet.
     """
 
     def reset(self, task: Task) -> Observation:
@@ -41,6 +42,7 @@ class DesktopEnv(Protocol):
         last three, and tells the environment because a checker may ask for the last action.
 
         Raises:
+            DesktopDestroyedError: If the agent has destroyed it.
             EnvError: If the desktop failed.
         """
         ...
@@ -49,6 +51,7 @@ class DesktopEnv(Protocol):
         """Return the task reward in [0, 1]; called once, after the last step.
 
         Raises:
+            DesktopDestroyedError: If the agent has destroyed the desktop.
             EnvError: If the checker itself failed. A checker that fails is not a failed task.
         """
         ...

@@ -7,8 +7,16 @@ from typing import Any
 from arpo.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
-GUEST_USER = 1000
-"""User and group id of the guest, who owns its scratch directories."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A directory in memory."""
+
+    size_mb: int
+    """MiB."""
+    user: int = 0
+    """User and group id of its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +30,13 @@ class ContainerSpec:
     capabilities: tuple[str, ...] = ()
     """Everything else is dropped."""
     memory_mb: int = 1024
-    """MiB, swap included; files in `scratch_mb` count."""
+    """MiB, swap included; files in `scratch` count."""
     cpus: float = 2.0
     processes: int = 512
-    scratch_mb: Mapping[str, int] = field(default_factory=dict)
-    """Directories in memory and their sizes, MiB; with any of them, the rest of the file system is read-only."""
+    scratch: Mapping[str, Scratch] = field(default_factory=dict)
+    """Directories in memory, by path; with any of them, the rest of the file system is read-only."""
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+    """Settings of its own part of the kernel."""
     devices: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
     """`host path:guest path:ro`."""
@@ -51,11 +61,12 @@ def engine_options(spec: ContainerSpec) -> dict[str, Any]:
         "cap_drop": ["ALL"],
         "cap_add": list(spec.capabilities),
         "security_opt": ["no-new-privileges"],
-        "read_only": bool(spec.scratch_mb),
+        "read_only": bool(spec.scratch),
         "tmpfs": {
-            path: f"rw,exec,nosuid,nodev,uid={GUEST_USER},gid={GUEST_USER},size={size}m"
-            for path, size in spec.scratch_mb.items()
+            path: f"rw,exec,nosuid,nodev,uid={each.user},gid={each.user},size={each.size_mb}m"
+            for path, each in spec.scratch.items()
         },
+        "sysctls": dict(spec.sysctls),
         "devices": list(spec.devices),
         "volumes": list(spec.volumes),
         "log_config": {"type": "json-file", "config": {"max-size": "1m", "max-file": "1"}},

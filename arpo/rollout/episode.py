@@ -1,8 +1,9 @@
 """One episode: a task, a desktop and a policy make a trajectory."""
 
+import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -14,13 +15,15 @@ from arpo.agent.prompt import Prompt
 from arpo.agent.render import render
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.protocol import StepResult
-from arpo.errors import ActionParseError, ConfigError, EngineError
+from arpo.errors import ActionParseError, ConfigError, DesktopDestroyedError, EngineError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.meter import Meter
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
+
+log = logging.getLogger(__name__)
 
 EpisodeProtocol = Literal["hard", "standard"]
 """The rule at the step limit. `hard`: the desktop is judged as it is. `standard`, OSWorld's own: a last response
@@ -73,6 +76,9 @@ class Responder:
     prompt: Prompt
 
 
+NOT_SEEN = (Outcome.PARSE_ERROR, Outcome.DESTROYED)
+"""Endings after which nobody looks at the screen."""
+
 MayAsk = Callable[[], Awaitable[int]]
 """Returns when an episode whose desktop is ready may ask the engine for its first response, with the oldest policy
 version that may answer any of its requests."""
@@ -119,8 +125,8 @@ async def run_episode(
     while outcome is None:
         response = await meter.of_engine(responder.engine.generate(conversation.request(least_version)))
         outcome = await _follow(response, conversation, env, meter) or conversation.next_turn()
-    reward = await meter.of_env(env.evaluate())
     parsed = outcome is not Outcome.PARSE_ERROR
+    outcome, reward = await _judge(outcome, spec, env, meter)
     return Trajectory(
         id=spec.id,
         task_id=spec.task.id,
@@ -132,10 +138,20 @@ async def run_episode(
         task_reward=reward,
         format_reward=0.0 if parsed else -1.0,
         screenshots=conversation.screenshots,
-        last_screenshot=conversation.screen if parsed else "",
+        last_screenshot="" if outcome in NOT_SEEN else conversation.screen,
         image_window=spec.image_window,
         duration_s=time.perf_counter() - started,
     )
+
+
+async def _judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Meter) -> tuple[Outcome, float]:
+    """Return how the episode ended, and its task reward: 0 where the policy has destroyed its desktop."""
+    if outcome is not Outcome.DESTROYED:
+        try:
+            return outcome, await meter.of_env(env.evaluate())
+        except DesktopDestroyedError as error:
+            log.info("episode %s destroyed its desktop: %s", spec.id, error)
+    return Outcome.DESTROYED, 0.0
 
 
 async def _follow(response: Response, conversation: "_Conversation", env: LeasedEnv, meter: Meter) -> Outcome | None:
@@ -151,12 +167,21 @@ async def _follow(response: Response, conversation: "_Conversation", env: Leased
     performed: list[Action] = []
     for action in (Fail(),) if forced_to_fail else actions:
         performed.append(frame.to_screen(action))
-        result = await meter.of_env(env.step(performed[-1]))
+        try:
+            result = await meter.of_env(env.step(performed[-1]))
+        except DesktopDestroyedError as error:
+            log.info("%s destroyed the desktop: %s", performed[-1], error)
+            conversation.answer(response, text, action=_text(performed))
+            return Outcome.DESTROYED
         if isinstance(action, Terminal) or result.terminated or result.truncated:
             break
-    conversation.answer(response, text, action="\n".join(render(action) for action in performed))
+    conversation.answer(response, text, action=_text(performed))
     conversation.show(result.observation)
     return None if forced_to_fail else _outcome(performed[-1], result)
+
+
+def _text(actions: Sequence[Action]) -> str:
+    return "\n".join(render(action) for action in actions)
 
 
 def _outcome(action: Action, result: StepResult) -> Outcome | None:

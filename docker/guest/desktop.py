@@ -13,12 +13,15 @@ from PIL import Image
 from Xlib import X, Xatom
 from Xlib.display import Display
 from Xlib.error import XError
-from Xlib.ext import xfixes  # noqa: F401 - registers itself with Display
+from Xlib.ext import xfixes, xtest  # noqa: F401 - register themselves with Display
 from Xlib.protocol.event import ClientMessage
 
 PNG_LEVEL = 1
 """Level 6, the default of Pillow, takes a quarter longer for a third fewer bytes; they travel over loopback."""
 LOOK_S = 0.02
+TOLD_AT_START = ("_NET_SUPPORTING_WM_CHECK", "_NET_CLIENT_LIST")
+MOST_WINDOWS, LONGEST_NAME = 500, 1000
+"""Of a list of windows: an answer with more may be too long for the client, who then gives the desktop up."""
 
 
 class Framebuffer:
@@ -43,14 +46,37 @@ class Framebuffer:
         return Image.frombuffer("RGB", (self.width, self.height), pixels, "raw", "BGRX", self._stride, 1)
 
 
+class Turn:
+    """A lock that says since when somebody has held it. Whoever has it may take it again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self.since: float | None = None
+        """Seconds of `time.monotonic`; None while nobody has it."""
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+        if self._depth == 1:
+            self.since = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.since = None
+        self._lock.release()
+
+
 class Desktop:
     """One X display. `lock` guards its connection: python-xlib takes one caller at a time."""
 
     def __init__(self, framebuffer: Path) -> None:
         self.display = Display()
         self.root = self.display.screen().root
-        self.lock = threading.RLock()
+        self.lock = Turn()
         self.display.xfixes_query_version()
+        self.display.xtest_grab_control(True)  # whoever grabs the X server keeps every other client waiting
         self._framebuffer = Framebuffer(framebuffer)
         self.width, self.height = self._framebuffer.width, self._framebuffer.height
 
@@ -67,6 +93,12 @@ class Desktop:
         image.save(buffer, "PNG", compress_level=PNG_LEVEL)
         return buffer.getvalue()
 
+    def checksum(self) -> int:
+        """Return a number that changes with the picture."""
+        with self.lock:
+            self._nudge()
+        return self._framebuffer.checksum()
+
     def settle(self, quiet_s: float, limit_s: float, is_busy: Callable[[], bool]) -> bool:
         """Wait until nothing has happened for a while; return whether the desktop came to rest before the limit.
 
@@ -74,12 +106,12 @@ class Desktop:
         anyone would wait for it. `is_busy` says whether one does.
         """
         began = since = time.monotonic()
-        before = self._look()
+        before = self.checksum()
         while (now := time.monotonic()) - since < quiet_s:
             if now - began > limit_s:
                 return False
             time.sleep(LOOK_S)
-            after = self._look()
+            after = self.checksum()
             if after != before or is_busy():
                 before, since = after, time.monotonic()
         return True
@@ -111,20 +143,16 @@ class Desktop:
         self._ask_window_manager(window, "_NET_CLOSE_WINDOW", [X.CurrentTime, 2, 0, 0, 0])
 
     def has_window_manager(self) -> bool:
-        """Say whether a window manager owns the root window."""
+        """Say whether a window manager owns the root window, and has told all that it tells at its start."""
         with self.lock:
-            return bool(self._property(self.root, "_NET_SUPPORTING_WM_CHECK"))
+            self._nudge()
+            return {self.display.intern_atom(name) for name in TOLD_AT_START} <= set(self.root.list_properties())
 
     def pointer(self) -> tuple[int, int]:
         """Return where the pointer is."""
         with self.lock:
             found = self.root.query_pointer()
         return found.root_x, found.root_y
-
-    def _look(self) -> int:
-        with self.lock:
-            self._nudge()
-        return self._framebuffer.checksum()
 
     def _nudge(self) -> None:
         """Wake openbox up: 3.6 may leave requests in its queue at start, and then no window ever shows.
@@ -133,11 +161,12 @@ class Desktop:
         """
         self.root.change_property(self.display.intern_atom("_ARPO_NUDGE"), Xatom.CARDINAL, 32, [1])
         self.display.sync()
+        self.display.display.event_queue.clear()  # every client gets some, such as those of a changed keyboard
 
     def _clients(self) -> list:
         return [
             self.display.create_resource_object("window", window)
-            for window in self._property(self.root, "_NET_CLIENT_LIST")
+            for window in self._property(self.root, "_NET_CLIENT_LIST")[:MOST_WINDOWS]
         ]
 
     def _describe(self, window) -> dict | None:
@@ -151,9 +180,9 @@ class Desktop:
             return None
         return {
             "id": window.id,
-            "title": title,
-            "instance": names[0],
-            "class": names[1],
+            "title": title[:LONGEST_NAME],
+            "instance": names[0][:LONGEST_NAME],
+            "class": names[1][:LONGEST_NAME],
             "x": -place.x,
             "y": -place.y,
             "width": size.width,

@@ -13,6 +13,8 @@ XK.load_keysym_group("xf86")
 
 FIRST_SPARE = 208
 """From this key on, a keyboard has nothing but what `_teach` gives it: media keys, most of them twice."""
+LONGEST_PART = 500
+"""Characters that are sent at once: a book in one piece would keep the X server as busy as a program that means to."""
 NOTICE_S = 0.02
 CATCH_UP_LIMIT_S = 0.2
 """What programs get to take what was typed, or to notice what a key types now: at least and at most."""
@@ -121,19 +123,21 @@ class Devices:
             xtest.fake_input(self._display, X.KeyRelease, shift)
 
     def _text(self, text: str) -> None:
-        """Type in parts: each as long as the spare keys suffice for what the keyboard has not."""
+        """Type in parts, each no longer than the spare keys suffice for what the keyboard has not."""
         keysyms = [_character(character) for character in text]
         begin = 0
         while begin < len(keysyms):
             wanted: set[int] = set()
             end = begin
-            while end < len(keysyms) and len(wanted | {keysyms[end]} - self._keys.keys()) <= len(self._spare):
+            last = min(len(keysyms), begin + LONGEST_PART)
+            while end < last and len(wanted | {keysyms[end]} - self._keys.keys()) <= len(self._spare):
                 wanted |= {keysyms[end]} - self._keys.keys()
                 end += 1
             self._teach(wanted)
             with self._desktop.lock:  # sent together, as in `play`
                 for keysym in keysyms[begin:end]:
                     self._type(keysym)
+            self._flush()
             begin = end
 
     def _type(self, keysym: int) -> None:

@@ -1,60 +1,124 @@
-"""Starting the X server and the window manager of this desktop."""
+"""The session of a desktop: X server, window manager, and this server's view of both, from one reset to the next."""
 
 import os
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import walls
 from desktop import Desktop
+from devices import Devices
 
 START_LIMIT_S = 20.0
+LOOK_S = 0.25
+MOST_WORK_S = 0.5
+"""Of the X server before it answers a call of this server, which takes milliseconds."""
+MOST_RUNNING = 64
+"""Threads that compute at once: no application has so many, and they leave no core for this server."""
+FRAMEBUFFER = Path("/run/display/Xvfb_screen0")
+SOCKET = Path("/tmp/.X11-unix/X1")
+LOCK = Path("/tmp/.X1-lock")
 
 
 class StartError(Exception):
     """Raised when the display does not come up."""
 
 
-def start_x_server(screen: str, runtime: Path) -> subprocess.Popen:
-    """Start Xvfb on display :1 with its framebuffer in a file; it is ready when `wait_for_display` returns."""
-    Path("/tmp/.X1-lock").unlink(missing_ok=True)
-    Path("/tmp/.X11-unix/X1").unlink(missing_ok=True)
-    os.environ["DISPLAY"] = ":1"
-    options = f"-screen 0 {screen} -fbdir {runtime} -nolisten tcp -noreset -dpi 96 +extension XTEST"
-    return subprocess.Popen(["Xvfb", ":1", *options.split()], stderr=subprocess.DEVNULL)
+class Session:
+    """An X server and a window manager that start and end together.
 
+    A session that a program of the desktop ends is over: all programs are ended, and `ended_by` says how it came.
 
-def wait_for_display(x_server: subprocess.Popen, runtime: Path) -> Desktop:
-    """Connect to the X server once it listens.
+    Attributes:
+        desktop: The display.
+        devices: Its mouse and keyboard.
+        ended_by: What ended the session before its time; empty while it goes on.
 
     Raises:
-        StartError: If it ends instead, or takes too long.
+        StartError: If the display does not come up.
     """
-    socket, framebuffer = Path("/tmp/.X11-unix/X1"), runtime / "Xvfb_screen0"
-    _wait(lambda: socket.exists() and framebuffer.exists(), x_server, "the X server does not listen")
-    return Desktop(framebuffer)
+
+    def __init__(self, screen: str) -> None:
+        """Start both; `screen` is `<width>x<height>x<depth>`."""
+        self.ended_by = ""
+        self._lock = threading.Lock()
+        self._over = False
+        with walls.files_of(walls.DISPLAY):
+            for path in (SOCKET, LOCK, FRAMEBUFFER):
+                path.unlink(missing_ok=True)
+        os.environ["DISPLAY"] = ":1"
+        x_server = _start_x_server(screen)
+        self.desktop = _connected(x_server)
+        window_manager = _start_window_manager(self.desktop)
+        self.devices = Devices(self.desktop)
+        self.devices.park()
+        for watch, *watched in (
+            (self._watch, x_server, "the X server"),
+            (self._watch, window_manager, "the window manager"),
+            (self._watch_work, x_server.pid),
+        ):
+            threading.Thread(target=watch, args=watched, daemon=True).start()
+
+    def end(self) -> None:
+        """End everything that runs on the desktop; idempotent.
+
+        Raises:
+            walls.ProcessesLeftError: If a process does not end.
+        """
+        with self._lock:  # until the end: whoever starts something then starts it after the last kill
+            self._over = True
+            walls.end_everything()
+
+    def give_up(self, why: str) -> None:
+        """End a session that a program has made useless, and with it what every program holds."""
+        with self._lock:
+            if self._over:
+                return
+            self._over, self.ended_by = True, why
+            os.write(2, f"{why}\n".encode())
+            walls.end_everything()
+
+    def _watch(self, process: subprocess.Popen, name: str) -> None:
+        process.wait()
+        self.give_up(f"{name} has ended")
+
+    def _watch_work(self, x_server: int) -> None:
+        """End a session in which programs leave this server or the X server no time: no call would be answered.
+
+        A busy machine looks different: there the X server does not work before it answers, and few programs run.
+        """
+        walls.go_first()
+        asked, worked_s = None, 0.0
+        while not self._over:
+            with suppress(OSError):
+                if asked is None or asked != self.desktop.lock.since:
+                    asked, worked_s = self.desktop.lock.since, walls.worked_s(x_server)
+                elif walls.worked_s(x_server) - worked_s > MOST_WORK_S:
+                    self.give_up("a program has kept the X server busy")
+                if walls.at_least_run(MOST_RUNNING):
+                    self.give_up(f"{MOST_RUNNING} programs computed at once")
+            time.sleep(LOOK_S)
 
 
-def start_window_manager(desktop: Desktop) -> subprocess.Popen:
-    """Start openbox and wait until it owns the root window: windows that come earlier are sometimes never mapped.
+def _start_x_server(screen: str) -> subprocess.Popen:
+    options = f"-screen 0 {screen} -fbdir {FRAMEBUFFER.parent} -nolisten tcp -noreset -dpi 96 +extension XTEST"
+    command = [*walls.AS_DISPLAY, "Xvfb", ":1", *options.split()]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
 
-    Raises:
-        StartError: If it ends instead, or takes too long.
-    """
-    process = subprocess.Popen(["openbox"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+def _connected(x_server: subprocess.Popen) -> Desktop:
+    _wait(lambda: SOCKET.exists() and FRAMEBUFFER.exists(), x_server, "the X server does not listen")
+    return Desktop(FRAMEBUFFER)
+
+
+def _start_window_manager(desktop: Desktop) -> subprocess.Popen:
+    """Start openbox and wait until it owns the root window: windows that come earlier are sometimes never mapped."""
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen([*walls.AS_USER, "openbox"], stdin=quiet, stdout=quiet, stderr=quiet, cwd="/")
     _wait(desktop.has_window_manager, process, "openbox does not manage the display")
     return process
-
-
-def end_with(process: subprocess.Popen, name: str) -> None:
-    """End this server, and so the container, when a process that it cannot do without ends."""
-
-    def watch() -> None:
-        status = process.wait()
-        os.write(2, f"{name} ended with status {status}\n".encode())
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _wait(ready, process: subprocess.Popen, trouble: str) -> None:
@@ -62,4 +126,4 @@ def _wait(ready, process: subprocess.Popen, trouble: str) -> None:
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
             raise StartError(trouble)
-        time.sleep(0.01)
+        time.sleep(0.005)

@@ -5,9 +5,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-WRITABLE = ("/home/user", "/tmp", "/var/tmp", "/dev/shm", "/run/arpo")
-KEPT = ("/tmp/.X11-unix", "/tmp/.X11-unix/X1", "/tmp/.X1-lock", "/run/arpo/Xvfb_screen0")
-"""Of the X server, which outlives an episode."""
+import walls
+
+WRITABLE = ("/home/user", "/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/arpo")
+KEPT = "/tmp/.X11-unix"
+"""Belongs to the machine; the X server of the next session puts its socket there."""
 
 
 class FilesLeftError(Exception):
@@ -22,23 +24,25 @@ class Files:
         self._furnish()
 
     def renew(self) -> None:
-        """Remove everything and start again.
+        """Remove everything and start again; no program of the user may run.
 
         Raises:
             FilesLeftError: If the user may not remove something; then this desktop is of no use any more.
         """
         # A directory that its owner has locked keeps what is in it, even from him.
-        subprocess.run(["chmod", "--recursive", "u+rwx", *WRITABLE], stderr=subprocess.DEVNULL, check=False)
-        others = [word for path in KEPT for word in ("!", "-path", path)]
-        remove = ["find", *WRITABLE, "-ignore_readdir_race", "-depth", "-mindepth", "1", *others]
-        remove += ["!", "-delete", "-print"]
+        chmod = [*walls.AS_USER, "chmod", "--recursive", "u+rwx", *WRITABLE]
+        subprocess.run(chmod, stderr=subprocess.DEVNULL, check=False)
+        remove = [*walls.AS_USER, "find", *WRITABLE, "-ignore_readdir_race", "-depth", "-mindepth", "1"]
+        remove += ["!", "-path", KEPT, "!", "-user", "display", "!", "-delete", "-print"]
         done = subprocess.run(remove, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode or done.stdout:
             raise FilesLeftError(f"files of the last episode are left: {(done.stdout + done.stderr)[:500]}")
-        for directory, mode in self._modes.items():
-            if os.stat(directory).st_mode & 0o7777 != mode:
-                os.chmod(directory, mode)
+        subprocess.run([*walls.AS_USER, "ipcrm", "--all"], stderr=subprocess.DEVNULL, check=False)
         self._furnish()
 
     def _furnish(self) -> None:
-        shutil.copytree("/etc/skel", Path.home(), dirs_exist_ok=True)
+        with walls.files_of(walls.USER):
+            for directory, mode in self._modes.items():
+                if os.stat(directory).st_mode & 0o7777 != mode:
+                    os.chmod(directory, mode)
+            shutil.copytree("/etc/skel", Path.home(), dirs_exist_ok=True)

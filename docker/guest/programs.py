@@ -1,4 +1,4 @@
-"""The programs of the desktop: running, launching and ending them, and what they use up."""
+"""The programs of the desktop: running and launching them, and what they use up."""
 
 import os
 import shlex
@@ -6,44 +6,62 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
 
-from interpreter import Interpreter
+import walls
+from interpreter import LARGEST_OUTPUT, Interpreter
 
 EXECUTE_TIMEOUT_S = 120.0
 """OSWorld's."""
-FIRST_TO_DIE = ("choom", "--adjust", "900", "--")
-"""Before every application: where memory runs out, it goes before the X server and this server."""
+OWN_WORK_S = 1.0
+"""Processor time by which a program that does not end has had its chance: it does not wait for a busy machine."""
 DISK_RESERVE = 256 * 1024
 """Bytes; with less, applications fail to save and nobody can tell why."""
 
 
+class TooSlowError(Exception):
+    """Raised on a program that was not done in time, as it waited for this machine."""
+
+
+class HangingError(Exception):
+    """Raised on a program that was not done in time, as it waits for something that does not come, or never stops."""
+
+
 class Programs:
-    """Whatever runs on the desktop besides the X server, the window manager and this server."""
+    """Whatever runs on the desktop besides X server and window manager."""
 
     def __init__(self) -> None:
         self._interpreter: Interpreter | None = None
-        self._base = _processes()
         self._launched: list[subprocess.Popen] = []
 
     def execute(self, command: str | list[str], *, shell: bool, timeout_s: float = EXECUTE_TIMEOUT_S) -> dict:
-        """Run a program to its end and return its `output`, `error` and `returncode`."""
+        """Run a program to its end and return its `output`, `error` and `returncode`.
+
+        Raises:
+            HangingError, TooSlowError: If it does not end in time; it is killed then.
+        """
         arguments = _arguments(command, shell)
         self._collect()
         if _is_pyautogui(arguments) and (interpreter := self._warm_interpreter()):
             return interpreter.run(arguments[2], timeout_s)
-        done = subprocess.run(
-            [*FIRST_TO_DIE, *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            cwd=Path.home(),
-            check=False,
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            _at_home(arguments), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
         )
-        return {"output": done.stdout, "error": done.stderr, "returncode": done.returncode}
+        try:
+            output, error = _read(process, time.monotonic() + timeout_s)
+        except (TimeoutError, subprocess.TimeoutExpired):
+            error = TooSlowError if _waits_for_machine(process.pid) else HangingError
+            raise error(f"{command!r} did not end within {timeout_s:g} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+        return {"output": output, "error": error, "returncode": process.returncode}
 
     @property
     def warm(self) -> bool:
@@ -52,60 +70,98 @@ class Programs:
 
     def _warm_interpreter(self) -> Interpreter | None:
         """Return it, or None while it loads, from the first program on: most desktops never have one."""
-        if self._interpreter is None:
+        if self._interpreter is None or self._interpreter.gone:
             self._interpreter = Interpreter()
-            self._base.add(self._interpreter.pid)
         return self._interpreter if self._interpreter.ready else None
 
     def launch(self, command: str | list[str], *, shell: bool) -> None:
         """Start a program and leave it running."""
         quiet = subprocess.DEVNULL
-        arguments = [*FIRST_TO_DIE, *_arguments(command, shell)]
+        arguments = _at_home(_arguments(command, shell))
+        self._collect()
         self._launched.append(
-            subprocess.Popen(
-                arguments, stdin=quiet, stdout=quiet, stderr=quiet, cwd=Path.home(), start_new_session=True
-            )
+            subprocess.Popen(arguments, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
         )
 
     def _collect(self) -> None:
         """Let go of launched programs that have ended: until then, `pgrep` finds them."""
         self._launched = [process for process in self._launched if process.poll() is None]
 
-    def end_all(self) -> None:
-        """Kill every process of this user that was not there when the desktop was new."""
-        while strangers := _processes() - self._base:
-            for pid in strangers:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            for process in self._launched:
-                process.wait()
-            self._launched.clear()
-            time.sleep(0.005)
+
+def _at_home(arguments: list[str]) -> list[str]:
+    # The user goes there: this server may not, once the user has locked it.
+    return [*walls.AS_USER, "env", f"--chdir={Path.home()}", *arguments]
 
 
-def troubles(killed_before: int) -> list[str]:
-    """Return what makes this desktop worthless: no room in the home directory, or programs killed for memory.
+def _read(process: subprocess.Popen, deadline: float) -> tuple[str, str]:
+    """Return what a process writes until it closes both of its streams; one that writes too much is killed.
+
+    Raises:
+        TimeoutError: At the deadline.
+    """
+    written = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with DefaultSelector() as open_streams:
+        for stream in written:
+            open_streams.register(stream, EVENT_READ)
+        while open_streams.get_map():
+            if (left_s := deadline - time.monotonic()) <= 0:
+                raise TimeoutError
+            for key, _ in open_streams.select(left_s):
+                chunk = os.read(key.fd, 65536)
+                written[key.fileobj] += chunk
+                if not chunk:
+                    open_streams.unregister(key.fileobj)
+                if len(written[key.fileobj]) > LARGEST_OUTPUT:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    open_streams.unregister(key.fileobj)
+        process.wait(max(0.0, deadline - time.monotonic()) + 1.0)
+    return tuple(bytes(each[:LARGEST_OUTPUT]).decode(errors="replace") for each in written.values())
+
+
+def _waits_for_machine(session: int) -> bool:
+    """Say whether the processes of a session wait for a core or a disk, and have hardly had one."""
+    waits, worked_s = False, 0.0
+    for pid, _, state in walls.processes():
+        with suppress(OSError):
+            if os.getsid(pid) == session:
+                waits |= state in "RD"
+                worked_s += walls.worked_s(pid)
+    return waits and worked_s < OWN_WORK_S
+
+
+def troubles(before: dict[str, int]) -> list[str]:
+    """Return what programs did that makes their desktop worthless: they used up its disk, memory or processes.
 
     Args:
-        killed_before: What `killed_for_memory` gave when the episode began.
+        before: What `refused` gave when the episode began.
     """
     found = []
     free = os.statvfs(Path.home())
     if free.f_bavail * free.f_frsize < DISK_RESERVE:
         found.append("the home directory is full")
-    killed = killed_for_memory() - killed_before
-    if killed:
-        found.append(f"{killed} processes were killed because memory ran out")
+    since = {what: number - before[what] for what, number in refused().items()}
+    if since["oom_kill"]:
+        found.append(f"{since['oom_kill']} processes were killed because memory ran out")
+    if since["max"]:
+        found.append("it had as many processes as it may have")
     return found
 
 
-def killed_for_memory() -> int:
-    """Return how many processes of this container the kernel has killed so far; both versions of cgroups know."""
-    for counters in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+def refused() -> dict[str, int]:
+    """Return how often the kernel has killed a process of this container for memory (`oom_kill`), and how often it
+    has refused to make one (`max`); both versions of cgroups count."""
+    return {
+        "oom_kill": _counter("oom_kill", "memory.events", "memory/memory.oom_control"),
+        "max": _counter("max", "pids.events", "pids/pids.events"),
+    }
+
+
+def _counter(wanted: str, *files: str) -> int:
+    for file in files:
         with suppress(OSError):
-            for line in Path(counters).read_text().splitlines():
+            for line in Path("/sys/fs/cgroup", file).read_text().splitlines():
                 name, _, value = line.partition(" ")
-                if name == "oom_kill":
+                if name == wanted:
                     return int(value)
     return 0
 
@@ -115,9 +171,16 @@ def _arguments(command: str | list[str], shell: bool) -> list[str]:
         return ["/bin/sh", "-c", command if isinstance(command, str) else " ".join(command)]
     words = shlex.split(command) if isinstance(command, str) else list(command)
     words = [os.path.expanduser(word) if word.startswith("~/") else word for word in words]
-    if not words or shutil.which(words[0]) is None:  # `choom` would make it the exit status of a program
+    if not words or not _exists(words[0]):  # `env` would make it the exit status of a program
         raise FileNotFoundError(f"there is no program {words[0] if words else ''!r}")
     return words
+
+
+def _exists(program: str) -> bool:
+    if "/" not in program:
+        return shutil.which(program) is not None
+    with walls.files_of(walls.USER):
+        return os.path.exists(os.path.join(Path.home(), program))
 
 
 def _is_pyautogui(arguments: list[str]) -> bool:
@@ -130,19 +193,5 @@ def _is_pyautogui(arguments: list[str]) -> bool:
 
 
 def anything_runs() -> bool:
-    """Say whether a process of this user, other than this one, computes, waits for a core, or for a disk."""
-    return any(pid != os.getpid() and state in "RD" for pid, state in _states())
-
-
-def _processes() -> set[int]:
-    """Return the processes of this user; the dead that nobody has collected yet do not count."""
-    return {pid for pid, state in _states() if state not in "ZX"}
-
-
-def _states() -> Iterator[tuple[int, str]]:
-    """Yield id and state of the processes of this user."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdecimal():
-            with suppress(OSError):  # it ended while we looked
-                if entry.stat().st_uid == os.getuid():
-                    yield int(entry.name), Path(entry.path, "stat").read_text().rpartition(") ")[2][0]
+    """Say whether a program, the window manager or the X server computes, waits for a core, or for a disk."""
+    return any(state in "RD" for _, _, state in walls.processes((walls.USER.pw_uid, walls.DISPLAY.pw_uid)))

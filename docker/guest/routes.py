@@ -1,6 +1,5 @@
 """What each route does: OSWorld's by their names, requests and answers, and a few of our own."""
 
-import io
 import json
 import mimetypes
 import os
@@ -8,23 +7,29 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 import programs
-from desktop import Desktop
-from devices import Devices
+import walls
+from display import Session
 from files import Files
-from PIL import Image
-from programs import Programs
+from fingerprint import differences, fingerprint
+from programs import HangingError, Programs
+from Xlib.error import ConnectionClosedError
 
 Parameters = Mapping[str, object]
 
 OPEN_LIMIT_S = 25.0
 """Less than the 30 s that our client waits: then the answer says which window is missing."""
+LARGEST_FILE = 32 * 2**20
+"""Bytes of a file that anyone may read: a file of a terabyte takes no room on a disk, and all the memory here."""
 DOWNLOAD_TIMEOUT_S = 60.0
 RESET_LIMIT_S = 5.0
+REST_S = 0.05
+"""For so long nothing happens on a desktop that has started."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +57,28 @@ class Answer:
 
 
 class Guest:
-    """The routes of one desktop."""
+    """The routes of one desktop.
 
-    def __init__(self, desktop: Desktop, devices: Devices, running: Programs, files: Files) -> None:
-        self._desktop = desktop
-        self._devices = devices
-        self._programs = running
-        self._files = files
-        self._killed_before = 0
+    Raises:
+        StartError: If its display does not come up.
+    """
+
+    def __init__(self, screen: str) -> None:
+        """Bring the desktop up; `screen` is `<width>x<height>x<depth>`."""
+        self._screen = screen
+        self._files = Files()
+        self._programs = Programs()
+        self._session = Session(screen)
+        self._refused_before = programs.refused()
+        self._session.desktop.settle(REST_S, RESET_LIMIT_S, programs.anything_runs)
+        self._when_new = fingerprint(self._session.desktop)
         self._routes: dict[tuple[str, str], Callable[[Parameters], Answer]] = {
             # OSWorld's
             ("GET", "/screenshot"): self._screenshot,
             ("GET", "/accessibility"): self._accessibility,
             ("GET", "/terminal"): lambda _: Answer.json({"output": None, "status": "success"}),
             ("GET", "/platform"): lambda _: Answer.text("Linux"),
-            ("GET", "/cursor_position"): lambda _: Answer.json(self._desktop.pointer()),
+            ("GET", "/cursor_position"): lambda _: Answer.json(self._session.desktop.pointer()),
             ("POST", "/screen_size"): self._screen_size,
             ("POST", "/window_size"): self._window_size,
             ("POST", "/desktop_path"): self._desktop_path,
@@ -85,40 +97,55 @@ class Guest:
             ("POST", "/setup/close_window"): self._close_window,
             # ours
             ("GET", "/health"): self._health,
-            ("GET", "/windows"): lambda _: Answer.json(self._desktop.windows()),
+            ("GET", "/windows"): lambda _: Answer.json(self._session.desktop.windows()),
             ("POST", "/action"): self._action,
             ("POST", "/setup/reset"): self._reset,
         }
 
     def answer(self, method: str, path: str, parameters: Parameters) -> Answer:
-        """Answer one request."""
+        """Answer one request; of a desktop that its programs have made useless, with 409 and what they did."""
         route = self._routes.get((method, path.rstrip("/")))
         if route is None:
             return Answer.error(404, f"there is no {method} {path} here")
-        return route(parameters)
+        if route == self._reset:
+            return route(parameters)
+        session = self._session
+        try:
+            if not session.ended_by:
+                return route(parameters)
+        except Exception as error:
+            if isinstance(error, ConnectionClosedError):
+                session.give_up("a program has cut this server off the display")
+            if not session.ended_by:
+                raise
+        return Answer.error(409, f"the desktop is of no use any more: {session.ended_by}")
+
+    def give_up(self, why: str) -> None:
+        """End the session, which a program of it has made useless."""
+        self._session.give_up(why)
 
     def _screenshot(self, parameters: Parameters) -> Answer:
         """OSWorld's, and `quiet_s` with `limit_s`: wait first until the picture has come to rest."""
         if "quiet_s" in parameters:
             quiet_s, limit_s = float(str(parameters["quiet_s"])), float(str(parameters["limit_s"]))
-            self._desktop.settle(quiet_s, limit_s, programs.anything_runs)
-        return Answer(self._desktop.screenshot(), "image/png")
+            self._session.desktop.settle(quiet_s, limit_s, programs.anything_runs)
+        return Answer(self._session.desktop.screenshot(), "image/png")
 
     def _accessibility(self, parameters: Parameters) -> Answer:
         """Give the windows only: an accessibility bus would cost every application time and memory."""
         frames = "".join(
             f'<frame name={quoteattr(window["title"])} class={quoteattr(window["class"])} x="{window["x"]}" '
             f'y="{window["y"]}" width="{window["width"]}" height="{window["height"]}"/>'
-            for window in self._desktop.windows()
+            for window in self._session.desktop.windows()
         )
         return Answer.json({"AT": f"<desktop-frame>{frames}</desktop-frame>"})
 
     def _screen_size(self, parameters: Parameters) -> Answer:
-        return Answer.json({"width": self._desktop.width, "height": self._desktop.height})
+        return Answer.json({"width": self._session.desktop.width, "height": self._session.desktop.height})
 
     def _window_size(self, parameters: Parameters) -> Answer:
         name = str(parameters["app_class_name"])
-        for window in self._desktop.windows():
+        for window in self._session.desktop.windows():
             if name.casefold() in (window["instance"].casefold(), window["class"].casefold()):
                 return Answer.json({"width": window["width"], "height": window["height"]})
         return Answer.error(404, f"no window has the class or the instance {name}")
@@ -128,18 +155,25 @@ class Guest:
 
     def _list_directory(self, parameters: Parameters) -> Answer:
         path = _path(parameters, "path")
-        if not path.exists():
-            return Answer.error(404, f"there is no {path}")
-        return Answer.json({"directory_tree": _tree(path)})
+        with walls.files_of(walls.USER):
+            if not os.path.exists(path):
+                return Answer.error(404, f"there is no {path}")
+            return Answer.json({"directory_tree": _tree(path)})
 
     def _file(self, parameters: Parameters) -> Answer:
         path = _path(parameters, "file_path")
-        if not path.is_file():
-            return Answer.error(404, "File not found")
-        return Answer(path.read_bytes(), mimetypes.guess_type(path.name)[0] or "application/octet-stream")
+        with suppress(OSError), walls.files_of(walls.USER):
+            if path.is_file() and path.stat().st_size <= LARGEST_FILE:
+                return Answer(path.read_bytes(), mimetypes.guess_type(path.name)[0] or "application/octet-stream")
+        return Answer.error(404, f"File not found, or not readable, or larger than {LARGEST_FILE} bytes")
 
     def _execute(self, parameters: Parameters) -> Answer:
-        done = self._programs.execute(parameters["command"], shell=_flag(parameters, "shell"))
+        """OSWorld's, and `timeout_s`: end the program then, with 504 if that is not the machine's fault."""
+        timeout_s = float(str(parameters.get("timeout_s", programs.EXECUTE_TIMEOUT_S)))
+        try:
+            done = self._programs.execute(parameters["command"], shell=_flag(parameters, "shell"), timeout_s=timeout_s)
+        except HangingError as error:
+            return Answer.error(504, str(error))
         return Answer.json({"status": "success", **done})
 
     def _execute_with_verification(self, parameters: Parameters) -> Answer:
@@ -156,7 +190,7 @@ class Guest:
 
     def _verify(self, wanted: Mapping[str, str]) -> bool:
         window, command = wanted.get("window_exists"), wanted.get("command_success")
-        if window and self._desktop.find_window(window, strict=False, by_class=False) is None:
+        if window and self._session.desktop.find_window(window, strict=False, by_class=False) is None:
             return False
         return not command or self._programs.execute(command, shell=True)["returncode"] == 0
 
@@ -189,65 +223,69 @@ class Guest:
 
     def _upload(self, parameters: Parameters) -> Answer:
         path, content = _path(parameters, "file_path"), parameters["file_data"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else str(content).encode())
+        _write(path, content if isinstance(content, bytes) else str(content).encode())
         return Answer.text("File Uploaded")
 
     def _download(self, parameters: Parameters) -> Answer:
         path = _path(parameters, "path")
         with urllib.request.urlopen(str(parameters["url"]), timeout=DOWNLOAD_TIMEOUT_S) as response:
-            content = response.read()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+            _write(path, response.read())
         return Answer.text("File downloaded successfully")
 
     def _open(self, parameters: Parameters) -> Answer:
         path = _path(parameters, "path")
-        if not path.exists():
-            return Answer.error(404, f"there is no {path}")
+        with walls.files_of(walls.USER):
+            if not os.path.exists(path):
+                return Answer.error(404, f"there is no {path}")
         self._programs.launch(["pcmanfm", str(path)], shell=False)
         if not _within(OPEN_LIMIT_S, lambda: self._find(path.name) is not None):
             return Answer.error(500, f"no window shows {path.name} after {OPEN_LIMIT_S:.0f} s")
         return Answer.text("File opened successfully")
 
     def _find(self, name: str) -> int | None:
-        return self._desktop.find_window(name, strict=False, by_class=False)
+        return self._session.desktop.find_window(name, strict=False, by_class=False)
 
     def _activate_window(self, parameters: Parameters) -> Answer:
-        return self._with_window(parameters, self._desktop.activate)
+        return self._with_window(parameters, self._session.desktop.activate)
 
     def _close_window(self, parameters: Parameters) -> Answer:
-        return self._with_window(parameters, self._desktop.close)
+        return self._with_window(parameters, self._session.desktop.close)
 
     def _with_window(self, parameters: Parameters, act: Callable[[int], None]) -> Answer:
         name = str(parameters["window_name"])
         strict, by_class = _flag(parameters, "strict"), _flag(parameters, "by_class")
-        window = self._desktop.find_window(name, strict=strict, by_class=by_class)
+        window = self._session.desktop.find_window(name, strict=strict, by_class=by_class)
         if window is None:
             return Answer.error(404, f"there is no window {name!r}")
         act(window)
         return Answer.text("Window found and told")
 
     def _health(self, parameters: Parameters) -> Answer:
-        """Take a screenshot, because a server whose X server hangs still answers; then name what is wrong."""
-        picture = Image.open(io.BytesIO(self._desktop.screenshot()))
-        troubles = programs.troubles(self._killed_before)
-        report = {"troubles": troubles, "width": picture.width, "height": picture.height}
-        return Answer.json({**report, "warm": self._programs.warm}, 503 if troubles else 200)
+        """Ask the X server, because a server whose X server hangs still answers; then look what is used up."""
+        self._session.desktop.pointer()
+        if troubles := programs.troubles(self._refused_before):
+            return Answer.error(409, "the desktop is of no use any more: " + ", ".join(troubles))
+        size = {"width": self._session.desktop.width, "height": self._session.desktop.height}
+        return Answer.json({**size, "warm": self._programs.warm})
 
     def _action(self, parameters: Parameters) -> Answer:
-        self._devices.play(parameters["events"])
+        self._session.devices.play(parameters["events"])
         return Answer.json({"status": "success"})
 
     def _reset(self, parameters: Parameters) -> Answer:
-        """End every program, renew the files, let go of every key: X server and window manager stay."""
-        self._programs.end_all()
-        self._devices.release_all()
+        """End the session and every program, renew the files, start a session: as it was when this desktop was new."""
+        self._session.end()
         self._files.renew()
-        self._killed_before = programs.killed_for_memory()
-        self._devices.park()
-        if not _within(RESET_LIMIT_S, lambda: not self._desktop.windows()):
-            return Answer.error(500, "windows of programs that were killed are still there")
+        self._session = Session(self._screen)
+        self._refused_before = programs.refused()
+        left: list[str] = []
+
+        def is_new() -> bool:
+            left[:] = differences(self._when_new, fingerprint(self._session.desktop))
+            return not left
+
+        if not _within(RESET_LIMIT_S, is_new):
+            return Answer.error(500, f"this desktop is not as it was when it was new: {'; '.join(left)[:1000]}")
         return Answer.json({"status": "success"})
 
 
@@ -258,6 +296,12 @@ def _within(limit_s: float, ready: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def _write(path: Path, content: bytes) -> None:
+    with walls.files_of(walls.USER):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def _flag(parameters: Parameters, name: str) -> bool:

@@ -7,22 +7,20 @@ request must carry `Authorization: Bearer <secret>`. In the environment, every p
 import hmac
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from socket import socket
 from urllib.parse import parse_qs, urlsplit
 
-import display
-from devices import Devices
-from files import Files
-from programs import Programs
+import walls
+from display import StartError
 from routes import Answer, Guest
 
 PORT = 5000
-RUNTIME = Path("/run/arpo")
 LARGEST_BODY = 256 * 2**20
 
 
@@ -107,24 +105,39 @@ def _parts(content_type: str, raw: bytes) -> dict[str, object]:
     return fields
 
 
+class Server(ThreadingHTTPServer):
+    """A thread for each connection, whatever the programs of the desktop do."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def verify_request(self, request: socket, client_address: tuple[str, int]) -> bool:
+        """Hang up on programs of the desktop, where a run owns it: they could keep every thread busy."""
+        host = client_address[0]
+        return not Handler.secret or not (host.startswith("127.") or host == request.getsockname()[0])
+
+    def process_request(self, request: socket, client_address: tuple[str, int]) -> None:
+        """Start a thread; where programs have taken every process that there may be, end them first."""
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            Handler.guest.give_up("it had as many processes as it may have")
+            super().process_request(request, client_address)
+
+
 def main() -> int:
     """Bring the desktop up, then serve it for ever; the exit status."""
+    # As the first process of a container this one would not end by itself, and the engine kills it after ten seconds.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    walls.close_memory()
+    walls.close_sockets()
     Handler.secret = sys.stdin.readline().strip()
-    RUNTIME.mkdir(exist_ok=True)
-    x_server = display.start_x_server(os.environ.get("ARPO_SCREEN", "1280x720x24"), RUNTIME)
     try:
-        desktop = display.wait_for_display(x_server, RUNTIME)
-        display.end_with(x_server, "Xvfb")
-        display.end_with(display.start_window_manager(desktop), "openbox")
-    except display.StartError as error:
+        Handler.guest = Guest(os.environ.get("ARPO_SCREEN", "1280x720x24"))
+    except StartError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    files = Files()
-    devices = Devices(desktop)
-    devices.park()
-    Handler.guest = Guest(desktop, devices, Programs(), files)
-    server = ThreadingHTTPServer(("0.0.0.0", PORT), Handler)
-    server.daemon_threads = True
+    server = Server(("0.0.0.0", PORT), Handler)
     server.serve_forever()
     return 0
 

@@ -1,14 +1,17 @@
 #!/bin/sh
-# First process of a desktop: closes the network where the launcher asks for it, then serves as a user without rights.
+# First process of a desktop: closes the network where the launcher asks for it, gives up every right but those by which
+# the guest server starts and ends programs of other users, and becomes that server.
 set -eu
 if [ "${ARPO_NETWORK:-open}" = closed ]; then
     nft --file /opt/arpo/guest/closed_network.nft
 fi
 mkdir -p /tmp/.X11-unix
 chmod 1777 /tmp/.X11-unix
-secret=${ARPO_SECRET:-} # over standard input, where only the server finds it; any program can read an environment
+secret=${ARPO_SECRET:-} # over standard input, where only the server finds it
 unset ARPO_SECRET
-exec setpriv --reuid user --regid user --init-groups --no-new-privs --inh-caps=-all --bounding-set=-all \
-    python3 /opt/arpo/guest/server.py <<END
+rights=-all,+kill,+setgid,+setpcap,+setuid,+sys_nice
+# -s and -E: no module and no setting of the home directory, where programs of an earlier start may have left some.
+exec setpriv --clear-groups --no-new-privs --inh-caps=-all --bounding-set=$rights \
+    python3 -BEs /opt/arpo/guest/server.py <<END
 $secret
 END

@@ -4,6 +4,7 @@ import logging
 import shutil
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.flow.stream import Served
 from arpo.rollout.sampler import TaskRequest
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import RolloutBatch
+from arpo.types import Outcome, RolloutBatch
 from tests.rollout.support import TASKS, DawdlingEngine, PickyDesktop, interrupted, moody_clicker, red_clicker
 
 
@@ -82,6 +83,22 @@ def test_a_request_may_ask_for_another_size_and_limit(chat, make_collector):
 
 
 # --- failures of the world
+
+
+def test_a_desktop_that_its_agent_destroys_is_stored_once_and_never_tried_again(chat, make_collector, tmp_path):
+    make = faulty([Fault("destroyed", "step", probability=0.5)], tmp_path / "ledger")
+    batch = make_collector(make_env=make, engine=solver(chat), group_size=8).collect(TASKS[:1], 0, 0)
+    outcomes = Counter(trajectory.outcome for trajectory in batch.groups[0].trajectories)
+    assert 0 < outcomes[Outcome.DESTROYED] < 8
+    assert sum(outcomes.values()) == 8
+    assert batch.metrics["rollout/dropped_episodes"] == batch.metrics["rollout/retried_episodes"] == 0
+
+
+def test_a_desktop_that_is_destroyed_before_its_agent_acts_is_a_failure_of_the_world(chat, make_collector, tmp_path):
+    make = faulty([Fault("destroyed", "reset", attempts=1)], tmp_path / "ledger")
+    batch = make_collector(make_env=make, engine=solver(chat), group_size=2).collect(TASKS[:1], 0, 0)
+    assert {trajectory.outcome for trajectory in batch.groups[0].trajectories} == {Outcome.TERMINATED}
+    assert batch.metrics["rollout/retried_episodes"] == batch.metrics["env/fault_guest"] == 1
 
 
 def faulty(plan, ledger):

@@ -8,6 +8,7 @@ from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText, Wait
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render, render_response
 from arpo.envs.fake import FakeDesktop, fake_tasks, make_scene
+from arpo.envs.faults import Fault, Faults
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, Response
@@ -363,6 +364,22 @@ def test_failures_of_the_world_are_no_outcome(chat: ChatTokenizer):
         Played(chat, ["Action: wait()"], spec_of(), desktop=closed)
     with pytest.raises(EngineError):
         Played(chat, [], spec_of(), engine=ScriptedEngine(chat, lambda request: "", fail_every=1))
+
+
+@pytest.mark.parametrize("call", ["step", "evaluate"])
+def test_a_desktop_that_the_agent_destroyed_is_an_outcome_of_its_own_and_scores_nothing(chat: ChatTokenizer, call):
+    desktop = FakeDesktop(faults=Faults(plan=[Fault("destroyed", call)]))
+    played = Played(chat, [render_response(action) for action in solution("click")], spec_of(), desktop=desktop)
+    trajectory = played.trajectory
+    assert (trajectory.outcome, trajectory.task_reward, trajectory.format_reward) == (Outcome.DESTROYED, 0.0, 0.0)
+    assert [step.action.partition("(")[0] for step in trajectory.steps] == ["click"]
+    assert trajectory.last_screenshot == ""
+
+
+def test_nonsense_stays_nonsense_where_the_desktop_is_destroyed(chat: ChatTokenizer):
+    desktop = FakeDesktop(faults=Faults(plan=[Fault("destroyed", "evaluate")]))
+    trajectory = Played(chat, ["I would rather not."], spec_of(), desktop=desktop).trajectory
+    assert (trajectory.outcome, trajectory.format_reward) == (Outcome.DESTROYED, -1.0)
 
 
 def test_an_episode_is_metered(chat: ChatTokenizer):

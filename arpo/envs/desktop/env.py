@@ -15,7 +15,7 @@ from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.protocol import StepResult
 from arpo.envs.screenshot import most_bytes
 from arpo.errors import ConfigError, EnvError
-from arpo.host.container_spec import ContainerSpec
+from arpo.host.container_spec import ContainerSpec, Scratch
 from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
@@ -24,8 +24,14 @@ Network = Literal["closed", "open"]
 
 IMAGE = "arpo/desktop:plain"
 GUEST_PORT = 5000
-CAPABILITIES = ("NET_ADMIN", "SETGID", "SETPCAP", "SETUID")
-"""For the first process alone, which closes the network and then becomes a user without any."""
+CAPABILITIES = ("KILL", "NET_ADMIN", "SETGID", "SETPCAP", "SETUID", "SYS_NICE")
+"""For the first process, which closes the network, and for the guest server, which it becomes: that starts and ends
+the programs of other users, and has a core before them. They have none of these."""
+USER, DISPLAY_USER = 1000, 900
+"""Ids of the two in the image: programs run as the first, the X server as the second."""
+SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.shmall": "16384", "kernel.msgmni": "16"}
+"""Memory that outlives the programs that share it would be nobody's when memory runs out: 64 MiB in pages of 4096
+bytes, gone with the last program that has it; 16 queues of 16 KiB."""
 WINDOWS_TIMEOUT_S = 20.0
 DRAG_S = 0.5
 CHARACTER_S = 0.005
@@ -38,8 +44,8 @@ class DockerDesktop:
     Args:
         image: What `docker/build_image.sh` has built.
         screen: Width and height in pixels.
-        reset: What an episode starts with. `in_place`: all programs are ended and all files of the user renewed,
-            fastest; `restart`: the same container, with a new X server; `fresh`: a new container.
+        reset: What an episode starts with. `in_place`: all processes are ended, all files of the user renewed and the
+            desktop compared with a new one, fastest; `restart`: the same container, started again; `fresh`: a new one.
         network: `closed`: the guest reaches neither the network nor this machine. `open`: both.
         pause: Freeze the desktop between steps, so that it does not live on while the policy thinks.
         quiet_s: An observation waits until the screen has not changed and no program has computed for so long,
@@ -86,7 +92,8 @@ class DockerDesktop:
             capabilities=CAPABILITIES,
             memory_mb=memory_mb,
             cpus=cpus,
-            scratch_mb=scratch(disk_mb),
+            scratch=scratch(disk_mb),
+            sysctls=SYSCTLS,
         )
         self._episode: tuple[DesktopTask, TaskSetup] | None = None
         self._last: Action | None = None
@@ -109,6 +116,7 @@ class DockerDesktop:
         self._used, self._last = True, None
         setup.prepare(wanted.config)
         guest.wait_for(lambda: _has_windows(guest, wanted), f"the windows {wanted.windows}", WINDOWS_TIMEOUT_S)
+        guest.check_health()  # what is used up from here on, the policy has used up
         self._episode = wanted, setup
         return self._observe()
 
@@ -121,7 +129,7 @@ class DockerDesktop:
         return StepResult(self._observe())
 
     def evaluate(self) -> float:
-        """Return 1.0 when the task is done, else 0.0; a desktop that was broken meanwhile is not judged."""
+        """Return 1.0 when the task is done, else 0.0; a desktop that the policy has destroyed is not judged."""
         task, setup = self._playing("evaluate")
         self._machine.container.resume()
         self._machine.guest.check_health()
@@ -192,9 +200,14 @@ class DockerDesktop:
         return self._episode
 
 
-def scratch(disk_mb: int) -> dict[str, int]:
-    """Return the directories that a guest may write to, and their sizes in MiB."""
-    return {"/home/user": disk_mb, "/tmp": disk_mb, "/run/arpo": 40}  # a framebuffer of 4K is 32 MiB
+def scratch(disk_mb: int) -> dict[str, Scratch]:
+    """Return the directories that a guest may write to."""
+    return {
+        "/home/user": Scratch(disk_mb, USER),
+        "/tmp": Scratch(disk_mb),
+        "/run/arpo": Scratch(8, USER),
+        "/run/display": Scratch(40, DISPLAY_USER),  # a framebuffer of 4K is 32 MiB
+    }
 
 
 def _has_windows(guest: Guest, task: DesktopTask) -> bool:

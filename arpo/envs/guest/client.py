@@ -21,7 +21,7 @@ from arpo.envs.guest.transport import (
     BrokenConnectionError,
     Transport,
 )
-from arpo.errors import EnvError
+from arpo.errors import DesktopDestroyedError, EnvError
 
 Command = str | Sequence[str]
 
@@ -31,6 +31,8 @@ PATIENCE_FACTOR = 3
 """A program or a window gets so many times the deadline of other calls, and never less than PATIENCE_S."""
 LONGEST_EXECUTION_S = 90.0
 """Less than the 120 s after which OSWorld's server ends a program and calls that an answer."""
+EXECUTION_GRACE_S = 3.0
+"""So long before its deadline our guest server ends a program and says so."""
 GET_ATTEMPTS = 2
 GET_PAUSE_S = 0.05
 POLL_S = 0.02
@@ -45,6 +47,10 @@ LARGEST_LIST = 2**20
 """Bytes of a list in JSON, whose records take eight times as much memory."""
 LARGEST_FILE = 32 * 2**20
 """Bytes of a file that is graded."""
+
+
+class HangingProgramError(EnvError):
+    """A program of the guest that was ended because it waited for what never came, or never stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,8 @@ class _Window:
 
 class Guest:
     """A client of one guest server. A call that is not done at its deadline raises `EnvError` of kind `guest`.
+
+    Every call raises `DesktopDestroyedError` once the programs of the desktop have made it useless.
 
     So does an answer that is too long, packed, or of another type than it must be. Only what changes nothing (GET) is
     tried a second time, within the same deadline.
@@ -166,9 +174,13 @@ class Guest:
             self._post("/action", {"events": events}, timeout_s=self._timeout_s + duration_s)
 
     def execute(self, command: Command, *, shell: bool = False, timeout_s: float | None = None) -> Execution:
-        """Run a program to its end."""
+        """Run a program to its end.
+
+        Raises:
+            HangingProgramError: If our own guest server ended it before the deadline, and not for want of a core.
+        """
         timeout_s = timeout_s or min(self.patience_s, LONGEST_EXECUTION_S)
-        body = {"command": command, "shell": shell}
+        body = {"command": command, "shell": shell, "timeout_s": max(timeout_s - EXECUTION_GRACE_S, timeout_s / 2)}
         return decoded(self._post("/setup/execute", body, timeout_s=timeout_s), Execution, "/setup/execute")
 
     def launch(self, command: Command, *, shell: bool = False) -> None:
@@ -233,6 +245,10 @@ class Guest:
     def _content(self, answer: Answer, method: str, path: str) -> bytes:
         if answer.status != HTTPStatus.OK:
             said = answer.content[:500].decode(errors="replace")
+            if answer.status == HTTPStatus.CONFLICT:
+                raise DesktopDestroyedError(f"{method} {path}: {said}")
+            if answer.status == HTTPStatus.GATEWAY_TIMEOUT:
+                raise HangingProgramError("guest", f"{method} {path}: {said}")
             raise EnvError("guest", f"{method} {path} of {self._address} gave {answer.status}: {said}")
         return answer.content
 

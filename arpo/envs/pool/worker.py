@@ -8,13 +8,14 @@ import logging
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal, Protocol
 
 from arpo.agent.actions import Action
 from arpo.envs.protocol import DesktopEnv, DistractingEnv, SolvableEnv, StepResult
 from arpo.envs.screenshot import check_screenshot
-from arpo.errors import ArpoError, ConfigError, EnvError, env_boundary
+from arpo.errors import ArpoError, ConfigError, DesktopDestroyedError, EnvError, env_boundary
 from arpo.host.threads import DaemonThread
 from arpo.types import Observation, Task
 
@@ -110,6 +111,16 @@ class ThreadBackend:
         """Do nothing: threads end with the process."""
 
 
+@contextmanager
+def _before_the_agent(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong into an `EnvError`: nothing of it is an agent's doing yet."""
+    with env_boundary("reset", what):
+        try:
+            yield
+        except DesktopDestroyedError as error:
+            raise EnvError("guest", f"{what}: {error}") from error
+
+
 class HostedEnv:
     """An environment held to its contract: whatever it does wrong becomes an `EnvError`."""
 
@@ -123,13 +134,13 @@ class HostedEnv:
     def build(self) -> None:
         """Build the environment anew."""
         self.close()
-        with env_boundary("reset", "building the environment"):
+        with _before_the_agent("building the environment"):
             self._env = self._make_env()
 
     def reset(self, task: Task) -> Observation:
         """Reset the environment and check the screenshot."""
         self._solution = None
-        with env_boundary("reset", f"reset of task {task.id}"):
+        with _before_the_agent(f"reset of task {task.id}"):
             observation = self._built().reset(task)
         check_screenshot(observation)
         return observation

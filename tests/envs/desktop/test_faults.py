@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from arpo.agent.actions import TypeText, Wait
+from arpo.agent.actions import TypeText
 from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EnvError
 from tests.envs.desktops import QUICK, editor_task, needs_desktop
-from tests.envs.faults import FAULTS, freeze_the_x_server, kill, pause, use_up_the_memory
+from tests.envs.faults import FAULTS, freeze_the_x_server, kill, pause
 
 pytestmark = needs_desktop
 
@@ -80,17 +80,3 @@ def test_the_pool_replaces_a_desktop_that_broke(fault):
     assert len(built) == 2
     assert counters["env/fault_guest"] == 1
     assert counters["env/restarts"] == 1
-
-
-def test_memory_that_ran_out_in_one_episode_is_no_fault_of_the_next():
-    env = DockerDesktop(**QUICK)
-    try:
-        env.reset(editor_task())
-        use_up_the_memory(env._machine.container.id)
-        with pytest.raises(EnvError, match="memory ran out"):
-            env.evaluate()
-        env.reset(editor_task())
-        env.step(Wait())
-        assert env.evaluate() == 0.0
-    finally:
-        env.close()

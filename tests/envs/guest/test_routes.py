@@ -29,6 +29,18 @@ def guest():
     docker("rm", "--force", container)
 
 
+@pytest.mark.parametrize("init", [["--init"], []], ids=["with an init", "without"])
+def test_a_desktop_stops_when_it_is_told_to(init):
+    container = docker("run", "--detach", *init, IMAGE).strip()
+    try:
+        wait_for(lambda: "openbox" in docker("top", container))  # the server runs by then
+        began = time.monotonic()
+        docker("stop", container)
+        assert time.monotonic() - began < 5.0  # after ten the engine kills it
+    finally:
+        docker("rm", "--force", container)
+
+
 def execute(guest, command, **more):
     return guest.post("/execute", json={"command": command, "shell": False, **more}).json()
 
@@ -173,6 +185,38 @@ def test_a_reset_that_cannot_remove_something_says_so(guest):
     assert "foreign" in answer.json()["message"]
     docker("exec", "--user", "root", container, "sh", "-c", "rm -r ~user/foreign")
     assert guest.post("/setup/reset").status_code == 200
+
+
+def test_a_desktop_that_is_not_as_it_was_when_it_was_new_is_refused(guest):
+    container = execute(guest, "hostname")["output"].strip()
+    change = ["exec", "--user", "root", container, "sed", "--in-place"]
+    docker(*change, "$ a # another one", "/etc/skel/.bashrc")
+    answer = guest.post("/setup/reset")
+    assert answer.status_code == 500
+    assert "not as it was when it was new" in answer.json()["message"]
+    assert ".bashrc" in answer.json()["message"]
+    docker(*change, "$ d", "/etc/skel/.bashrc")
+    assert guest.post("/setup/reset").status_code == 200
+
+
+def test_a_program_that_waits_for_ever_is_ended_and_blamed(guest):
+    began = time.monotonic()
+    answer = guest.post("/execute", json={"command": "mkfifo ~/pipe; cat ~/pipe", "shell": True, "timeout_s": 1.0})
+    assert answer.status_code == 504
+    assert "did not end within 1 s" in answer.json()["message"]
+    assert 1.0 <= time.monotonic() - began < 10.0
+    assert execute(guest, ["pgrep", "-x", "cat"])["returncode"] == 1
+
+
+def test_a_program_that_writes_without_end_is_cut(guest):
+    done = execute(guest, ["cat", "/dev/zero"])
+    assert (len(done["output"]), done["returncode"]) == (320 * 1024, -9)
+
+
+def test_a_file_without_end_is_none(guest):
+    execute(guest, "truncate -s 1T ~/large; ln -s /dev/zero ~/endless", shell=True)
+    for name in ("large", "endless"):
+        assert guest.post("/file", data={"file_path": f"~/{name}"}).status_code == 404
 
 
 def test_a_fifo_is_no_file(guest):

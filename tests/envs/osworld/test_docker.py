@@ -20,7 +20,7 @@ DESKTOP = ContainerSpec(
     environment={"ARPO_SCREEN": "640x480x24", "ARPO_NETWORK": "closed"},
     capabilities=CAPABILITIES,
     memory_mb=768,
-    scratch_mb=scratch(64),
+    scratch=scratch(64),
 )
 LIST = f"{HOME}/list.txt"
 

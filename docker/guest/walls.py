@@ -1,0 +1,160 @@
+"""The walls between this server and the programs of the desktop: other users, no rights, and fewer system calls."""
+
+import ctypes
+import os
+import platform
+import pwd
+import signal
+import struct
+import threading
+import time
+from collections.abc import Container, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+USER = pwd.getpwnam("user")
+"""Owns the home directory; programs, and the window manager that starts some of them, run as this user."""
+DISPLAY = pwd.getpwnam("display")
+"""Owns the X server, so that no program can stop it or write to its framebuffer."""
+
+_X_FIRST, _PROGRAMS_FIRST = "800", "900"
+"""Where memory runs out, programs go before the X server, and the X server before this server. A program may lower its
+own number to 0, and then the X server goes first: that ends the session, and with it all programs."""
+_POWERLESS = ("--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+AS_DISPLAY = ("choom", "-n", _X_FIRST, "--", "setpriv", "--reuid=display", "--regid=display", *_POWERLESS)
+AS_USER = ("choom", "-n", _PROGRAMS_FIRST, "--", "setpriv", "--reuid=user", "--regid=user", *_POWERLESS)
+"""Before the command of a process: whose it is, with which rights, and when it goes where memory runs out."""
+
+END_LIMIT_S = 10.0
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 4, 22, 24
+_SECCOMP_MODE_FILTER = 2
+_LAST_CAPABILITY = 40
+_EAFNOSUPPORT, _ENOSYS = 97, 38
+_FAMILIES = (1, 2, 10, 16)
+"""Of sockets that may be made: Unix, IPv4, IPv6 and netlink. VSOCK would lead past the network's filter."""
+_CALLS = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
+"""Machines, with the kernel's number of their system calls and that of `socket` among these."""
+_IO_URING_SETUP = 425
+"""Makes sockets without `socket`."""
+_X32_CALLS = 0x40000000
+
+
+class ProcessesLeftError(Exception):
+    """Raised when a process does not end."""
+
+
+def close_memory() -> None:
+    """Let no process look into this one, write to it or trace it, whoever owns it."""
+    _call(_LIBC.prctl, _PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def close_sockets() -> None:
+    """Refuse the families of sockets that no desktop needs, here and in every process that starts later.
+
+    A filter beside the one of the container engine, which could be extended only by a copy of the whole of it.
+    """
+    machine, socket = _CALLS[platform.machine()]
+    load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
+    number, architecture, first_argument = 0, 4, 16  # places in `struct seccomp_data`
+    allow, refuse = 0x7FFF0000, 0x00050000
+    families = [(equal, len(_FAMILIES) - at, 0, family) for at, family in enumerate(_FAMILIES)]
+    program = [
+        (load, 0, 0, architecture),
+        (equal, 0, 3, machine),  # another one has other numbers, by which everything could be had
+        (load, 0, 0, number),
+        (at_least, 1, 0, _X32_CALLS),
+        (equal, 0, 1, _IO_URING_SETUP),
+        (answer, 0, 0, refuse | _ENOSYS),
+        (equal, 0, len(_FAMILIES) + 2, socket),
+        (load, 0, 0, first_argument),
+        *families,
+        (answer, 0, 0, refuse | _EAFNOSUPPORT),
+        (answer, 0, 0, allow),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    described = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code)))
+    _call(_LIBC.prctl, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(described), 0, 0)
+
+
+@contextmanager
+def files_of(owner: pwd.struct_passwd) -> Iterator[None]:
+    """Touch files as another user does, in this thread alone: links of that user lead nowhere else, and new files are
+    that user's."""
+    _LIBC.setfsgid(owner.pw_gid)
+    _LIBC.setfsuid(owner.pw_uid)
+    try:
+        yield
+    finally:
+        _LIBC.setfsuid(os.geteuid())
+        _LIBC.setfsgid(os.getegid())
+
+
+def become_user() -> None:
+    """Make this process one of the user's, as `AS_USER` does for a new one."""
+    Path("/proc/self/oom_score_adj").write_text(_PROGRAMS_FIRST)
+    for capability in range(_LAST_CAPABILITY + 1):
+        _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # a kernel may know fewer
+    os.setgroups([])
+    os.setresgid(USER.pw_gid, USER.pw_gid, USER.pw_gid)
+    os.setresuid(USER.pw_uid, USER.pw_uid, USER.pw_uid)
+    _call(_LIBC.prctl, _PR_SET_DUMPABLE, 1, 0, 0, 0)  # its own, as it is for every program
+
+
+def end_everything() -> None:
+    """Kill all processes at once, but for this one and the first: not even one that forks for ever escapes that.
+
+    Raises:
+        ProcessesLeftError: If one does not end.
+    """
+    deadline = time.monotonic() + END_LIMIT_S
+    while True:
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        if not (left := [pid for pid, _, state in processes() if pid not in (1, os.getpid()) and state not in "ZX"]):
+            return
+        if time.monotonic() > deadline:
+            raise ProcessesLeftError(f"processes do not end: {left[:10]}")
+        time.sleep(0.002)
+
+
+def processes(owners: Container[int] = ()) -> Iterator[tuple[int, int, str]]:
+    """Yield id, user and state of every process, or of those of some users."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it ended while we looked
+                if (owner := entry.stat().st_uid) in owners or not owners:
+                    state = Path(entry.path, "stat").read_text().rpartition(") ")[2][0]
+                    yield int(entry.name), owner, state
+
+
+def go_first() -> None:
+    """Let this thread have a core before every other one of the container, where the engine allows it."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
+
+
+def at_least_run(number: int) -> bool:
+    """Say whether so many threads of the user compute or wait for a core."""
+    if int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) < number:  # of the whole machine
+        return False
+    running = 0
+    for pid, _, _ in processes((USER.pw_uid,)):
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                running += Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(") ")[2][0] == "R"
+                if running >= number:
+                    return True
+    return False
+
+
+def worked_s(pid: int) -> float:
+    """Return how long a process and those of its children that have ended had a core."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _call(function, *arguments: object) -> None:
+    if function(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

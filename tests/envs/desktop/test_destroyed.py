@@ -1,0 +1,115 @@
+"""What an agent does to its own desktop is its own doing: judged, scored with 0, and never tried again."""
+
+import asyncio
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from arpo.agent.actions import Hotkey, TypeText, Wait
+from arpo.agent.prompt import Prompt
+from arpo.agent.render import render_response
+from arpo.envs.desktop.env import DockerDesktop
+from arpo.envs.pool.pool import EnvPool
+from arpo.errors import DesktopDestroyedError
+from arpo.inference.scripted import ScriptedEngine
+from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.episode import EpisodeSpec, Responder
+from arpo.rollout.meter import Meter
+from arpo.rollout.runner import EpisodeRunner
+from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Outcome
+from tests.envs.desktop.sabotage import DESTROYS, OUTLIVED
+from tests.envs.desktops import QUICK, editor_task, needs_desktop
+
+pytestmark = needs_desktop
+
+STRIKES_S = 30.0
+"""For so long a way to destroy a desktop may take until the first call that notices."""
+
+
+@pytest.fixture(scope="module")
+def desktop():
+    env = DockerDesktop(**QUICK)
+    yield env
+    env.close()
+
+
+def launch(env, command):
+    """Run a command as the agent could from a terminal."""
+    env._machine.guest.launch(["sh", "-c", command])
+
+
+def play_on(env):
+    """Go on with the episode until something is noticed, and let it be judged."""
+    until = time.monotonic() + STRIKES_S
+    while time.monotonic() < until:
+        env.step(Wait())
+        env._machine.guest.check_health()
+    return env.evaluate()
+
+
+@pytest.mark.parametrize("way", DESTROYS)
+def test_a_desktop_that_its_agent_destroys_is_the_agents_and_the_next_reset_repairs_it(desktop, way):
+    desktop.reset(editor_task())
+    container = desktop._machine.container.id
+    launch(desktop, DESTROYS[way])
+    with pytest.raises(DesktopDestroyedError):
+        play_on(desktop)
+    desktop.reset(editor_task())
+    assert desktop._machine.container.id == container
+    desktop.step(Wait())
+    assert desktop.evaluate() == 0.0
+
+
+@pytest.mark.parametrize("way", OUTLIVED)
+def test_what_does_not_destroy_a_desktop_does_not_keep_it_from_being_judged(desktop, way):
+    desktop.reset(shown_task())
+    launch(desktop, OUTLIVED[way])
+    time.sleep(1.0)
+    desktop.step(Wait())
+    assert desktop.evaluate() == 0.0
+
+
+def shown_task():
+    """The task of the editor, judged by what a program shows of the file."""
+    task = editor_task()
+    result = {"type": "vm_command_line", "command": "cat ~/list.txt", "shell": True}
+    task.config["evaluator"]["result"] = result
+    return task
+
+
+@pytest.fixture
+def chat(tiny_model):
+    return ChatTokenizer(tiny_model)
+
+
+@contextmanager
+def runner_of(chat, lines, directory):
+    """A runner on one real desktop, with an agent that says these lines."""
+    said = iter(lines)
+    engine = ScriptedEngine(chat, lambda request: next(said))
+    pool = EnvPool(lambda: DockerDesktop(**QUICK), size=1, backend="thread")
+    settings = RolloutSettings(group_size=2, max_steps=8, max_context=100_000, max_tokens=200, max_attempts=3)
+    yield pool, EpisodeRunner(pool, Responder(engine, chat, Prompt.compact()), TrajectoryStore(directory), settings)
+
+
+def test_an_agent_that_types_its_way_out_scores_nothing_once(chat, tmp_path):
+    actions = [Hotkey(("ctrl", "alt", "t")), Wait(), TypeText("kill -9 -1\n"), Wait(), Wait(), Wait(), Wait(), Wait()]
+    spec = EpisodeSpec("0/0/0", editor_task(), 5, max_steps=8, max_context=100_000, max_tokens=200, temperature=1.0)
+    meter = Meter()
+
+    async def play(pool, runner):
+        await pool.start()
+        try:
+            return await runner.run([[spec]], meter, {}), pool.counters()
+        finally:
+            await pool.close()
+
+    with runner_of(chat, [render_response(action) for action in actions], tmp_path) as (pool, runner):
+        [[trajectory]], counters = asyncio.run(play(pool, runner))
+    assert (trajectory.outcome, trajectory.task_reward, trajectory.format_reward) == (Outcome.DESTROYED, 0.0, 0.0)
+    assert (meter.done, meter.retried, meter.dropped) == (1, 0, 0)
+    assert counters["env/episodes"] == 1
+    assert not any(value for name, value in counters.items() if name.startswith("env/fault_"))

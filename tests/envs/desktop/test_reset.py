@@ -1,0 +1,60 @@
+"""A reset in place gives back a fresh desktop, whatever the episode before it did."""
+
+from contextlib import suppress
+
+import pytest
+
+from arpo.agent.actions import Hotkey, TypeText, Wait
+from arpo.envs.desktop.env import DockerDesktop
+from arpo.errors import DesktopDestroyedError, EnvError
+from tests.envs.desktop.sabotage import LEAKS
+from tests.envs.desktops import QUICK, needs_desktop, task
+
+pytestmark = needs_desktop
+
+TEXT = "yellow zebra <a> @x; {b} 'Q' \\ 12\n"
+TASK = task(
+    config=[{"type": "launch", "parameters": {"command": "mousepad ~/typed.txt"}}],
+    windows=["typed.txt"],
+    evaluator={"func": "infeasible"},
+)
+
+
+def new_desktop():
+    return DockerDesktop(**{**QUICK, "quiet_s": 0.3, "settle_limit_s": 15.0})
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """The first screenshot of a new container, and what it types."""
+    env = new_desktop()
+    yield first_moments(env)
+    env.close()
+
+
+@pytest.fixture(scope="module")
+def desktop():
+    env = new_desktop()
+    env.reset(TASK)
+    yield env
+    env.close()
+
+
+def first_moments(env):
+    screen = env.reset(TASK).screenshot
+    for action in (TypeText(TEXT), Hotkey(("ctrl", "s")), Wait()):
+        env.step(action)
+    return screen, env._machine.guest.file("~/typed.txt")
+
+
+def test_a_fresh_desktop_types_what_it_is_told(fresh):
+    assert fresh[1] == TEXT.encode()
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_nothing_of_an_episode_reaches_the_next_one(desktop, fresh, leak):
+    container = desktop._machine.container.id
+    with suppress(DesktopDestroyedError, EnvError):  # of a way that ends the session the answer may be missing
+        desktop._machine.guest.execute(LEAKS[leak], shell=True)
+    assert first_moments(desktop) == fresh
+    assert desktop._machine.container.id == container
