@@ -7,7 +7,6 @@ become gigabytes; all it can cost is the deadline and the limit.
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import httpcore
@@ -100,12 +99,13 @@ class Transport:
         for name, value in response.headers:
             if name.lower() == b"content-encoding":
                 raise _RefusedError(f"the answer is packed ({value[:40]!r}), which nobody asked for")
-        body = BytesIO()  # which gives away what it holds without a copy
+        chunks, size = [], 0  # one buffer that grows would be copied, and an answer without end would cost it twice
         for chunk in response.iter_stream():
-            if body.tell() + len(chunk) > most_bytes:
+            size += len(chunk)
+            if size > most_bytes:
                 raise _RefusedError(f"the answer has more than {most_bytes} bytes")
-            body.write(chunk)
-        return body.getvalue()
+            chunks.append(chunk)
+        return b"".join(chunks)
 
 
 class _RefusedError(Exception):
