@@ -153,7 +153,7 @@ def train(
     make = partial(Policy, model, **options.get("policy", {}))
     module = GRPOModule(
         make,
-        partial(optimizer, lr=3e-5),
+        partial(optimizer, lr=3e-5, eps=1e-4),  # a gradient of rounding alone must not become a whole step
         Objective(**options["objective"]),
         reference=make if options.get("reference") else None,
         **SHARED,
