@@ -5,6 +5,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,8 +33,8 @@ class Programs:
         """Run a program to its end and return its `output`, `error` and `returncode`."""
         arguments = _arguments(command, shell)
         self._collect()
-        if _is_pyautogui(arguments) and (interpreter := self._warm_interpreter()):
-            return interpreter.run(arguments[2], timeout_s)
+        if _is_pyautogui(arguments):
+            return self._warm_interpreter().run(arguments[2], timeout_s)
         done = subprocess.run(
             [*FIRST_TO_DIE, *arguments],
             capture_output=True,
@@ -50,12 +51,12 @@ class Programs:
         """Whether programs that use PyAutoGUI start at once."""
         return self._interpreter is not None and self._interpreter.ready
 
-    def _warm_interpreter(self) -> Interpreter | None:
-        """Return it, or None while it loads, from the first program on: most desktops never have one."""
-        if self._interpreter is None:
+    def _warm_interpreter(self) -> Interpreter:
+        """Return it, from the first program on: most desktops never have one."""
+        if self._interpreter is None or not self._interpreter.alive:
             self._interpreter = Interpreter()
             self._base.add(self._interpreter.pid)
-        return self._interpreter if self._interpreter.ready else None
+        return self._interpreter
 
     def launch(self, command: str | list[str], *, shell: bool) -> None:
         """Start a program and leave it running."""
@@ -123,7 +124,7 @@ def _arguments(command: str | list[str], shell: bool) -> list[str]:
 def _is_pyautogui(arguments: list[str]) -> bool:
     return (
         len(arguments) == 3
-        and arguments[0] in ("python", "python3")
+        and arguments[0] in ("python", "python3", sys.executable)
         and arguments[1] == "-c"
         and "pyautogui" in arguments[2]
     )

@@ -10,14 +10,15 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
 import programs
+import terminal
 from desktop import Desktop
 from devices import Devices
 from files import Files
 from PIL import Image
 from programs import Programs
+from session import Session
 
 Parameters = Mapping[str, object]
 
@@ -25,6 +26,8 @@ OPEN_LIMIT_S = 25.0
 """Less than the 30 s that our client waits: then the answer says which window is missing."""
 DOWNLOAD_TIMEOUT_S = 60.0
 RESET_LIMIT_S = 5.0
+ACCESSIBILITY = Path(__file__).with_name("accessibility.py")
+TERMINALS = ("XTerm", "UXTerm")
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,18 @@ class Answer:
 class Guest:
     """The routes of one desktop."""
 
-    def __init__(self, desktop: Desktop, devices: Devices, running: Programs, files: Files) -> None:
+    def __init__(self, desktop: Desktop, devices: Devices, running: Programs, files: Files, session: Session) -> None:
         self._desktop = desktop
         self._devices = devices
         self._programs = running
         self._files = files
+        self._session = session
         self._killed_before = 0
         self._routes: dict[tuple[str, str], Callable[[Parameters], Answer]] = {
             # OSWorld's
             ("GET", "/screenshot"): self._screenshot,
             ("GET", "/accessibility"): self._accessibility,
-            ("GET", "/terminal"): lambda _: Answer.json({"output": None, "status": "success"}),
+            ("GET", "/terminal"): self._terminal,
             ("GET", "/platform"): lambda _: Answer.text("Linux"),
             ("GET", "/cursor_position"): lambda _: Answer.json(self._desktop.pointer()),
             ("POST", "/screen_size"): self._screen_size,
@@ -105,13 +109,21 @@ class Guest:
         return Answer(self._desktop.screenshot(), "image/png")
 
     def _accessibility(self, parameters: Parameters) -> Answer:
-        """Give the windows only: an accessibility bus would cost every application time and memory."""
-        frames = "".join(
-            f'<frame name={quoteattr(window["title"])} class={quoteattr(window["class"])} x="{window["x"]}" '
-            f'y="{window["y"]}" width="{window["width"]}" height="{window["height"]}"/>'
-            for window in self._desktop.windows()
-        )
-        return Answer.json({"AT": f"<desktop-frame>{frames}</desktop-frame>"})
+        """Give every widget of applications that describe theirs, and the windows of the others."""
+        active = self._desktop.active_window()
+        windows = [{**window, "active": window["id"] == active} for window in self._desktop.windows()]
+        done = self._programs.execute([sys.executable, str(ACCESSIBILITY), json.dumps(windows)], shell=False)
+        if done["returncode"] != 0:
+            return Answer.error(500, done["error"])
+        return Answer.json({"AT": done["output"]})
+
+    def _terminal(self, parameters: Parameters) -> Answer:
+        """Give what the terminal shows that has the keyboard, or else the newest."""
+        active = self._desktop.active_window()
+        terminals = [window for window in self._desktop.windows() if window["class"] in TERMINALS]
+        terminals.sort(key=lambda window: window["id"] == active)
+        output = terminal.shown(terminals[-1]["pid"], self._programs) if terminals else None
+        return Answer.json({"output": output, "status": "success"})
 
     def _screen_size(self, parameters: Parameters) -> Answer:
         return Answer.json({"width": self._desktop.width, "height": self._desktop.height})
@@ -176,8 +188,10 @@ class Guest:
 
     def _run_bash_script(self, parameters: Parameters) -> Answer:
         script = str(parameters["script"])
-        directory = str(parameters.get("working_dir") or Path.home())
-        command = ["bash", "-c", f'cd "$1" && {script}', "bash", directory]
+        directory = Path(os.path.expanduser(str(parameters.get("working_dir") or "~")))
+        if not directory.is_dir():
+            return Answer.error(400, f"there is no directory {directory}: the script was not run")
+        command = ["bash", "-c", f'cd "$1" || exit; shift\n{script}', "bash", str(directory)]
         done = self._programs.execute(command, shell=False, timeout_s=float(str(parameters.get("timeout", 30))))
         status = "success" if done["returncode"] == 0 else "error"
         return Answer.json({"status": status, **done, "output": done["output"] + done["error"], "error": ""})
@@ -243,11 +257,13 @@ class Guest:
         """End every program, renew the files, let go of every key: X server and window manager stay."""
         self._programs.end_all()
         self._devices.release_all()
+        self._devices.play([["key_down", "esc"], ["key_up", "esc"]])  # the window manager's menu, which outlives them
         self._files.renew()
         self._killed_before = programs.killed_for_memory()
         self._devices.park()
         if not _within(RESET_LIMIT_S, lambda: not self._desktop.windows()):
             return Answer.error(500, "windows of programs that were killed are still there")
+        self._session.begin()
         return Answer.json({"status": "success"})
 
 

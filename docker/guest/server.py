@@ -20,6 +20,7 @@ from devices import Devices
 from files import Files
 from programs import Programs
 from routes import Answer, Guest
+from session import Session
 
 PORT = 5000
 RUNTIME = Path("/run/arpo")
@@ -122,7 +123,10 @@ def main() -> int:
     files = Files()
     devices = Devices(desktop)
     devices.park()
-    Handler.guest = Guest(desktop, devices, Programs(), files)
+    programs = Programs()
+    session = Session(desktop, programs)
+    session.begin()
+    Handler.guest = Guest(desktop, devices, programs, files, session)
     server = ThreadingHTTPServer(("0.0.0.0", PORT), Handler)
     server.daemon_threads = True
     server.serve_forever()
