@@ -57,7 +57,8 @@ def tree(windows: list[Mapping]) -> Element:
 
 def add(parent: Element, node: Atspi.Accessible, deadline: float, depth: int = 1) -> None:
     """Add a widget and what is in it."""
-    element = SubElement(parent, NAME.match((node.get_role_name().strip() or "unknown").replace(" ", "-"))[0])
+    role = (node.get_role_name() or "").strip().replace(" ", "-")
+    element = SubElement(parent, role if NAME.fullmatch(role) else "unknown")
     element.attrib.update({name: clean(value) for name, value in attributes(node)})
     if text := node.get_text_iface():
         element.text = clean(Atspi.Text.get_text(text, 0, Atspi.Text.get_character_count(text))) or None
@@ -77,11 +78,12 @@ def children(node: Atspi.Accessible) -> Iterator[Atspi.Accessible]:
 
 
 def attributes(node: Atspi.Accessible) -> Iterator[tuple[str, str]]:
-    """Yield names and values in OSWorld's order and spelling."""
+    """Yield names and values in OSWorld's order and spelling; of an application that just ended, nothing is known."""
     yield "name", node.get_name()
     states = {state.value_nick.replace("-", "_") for state in node.get_state_set().get_states()}
     yield from ((key("st", state), "true") for state in sorted(states))
-    yield from ((key("attr", name), value) for name, value in node.get_attributes().items() if NAME.fullmatch(name))
+    told = node.get_attributes() or {}
+    yield from ((key("attr", name), value) for name, value in told.items() if NAME.fullmatch(name))
     if {"visible", "showing"} <= states and node.get_component_iface():
         place = node.get_extents(Atspi.CoordType.SCREEN)
         yield key("cp", "screencoord"), str((place.x, place.y))
@@ -97,7 +99,7 @@ def attributes(node: Atspi.Accessible) -> Iterator[tuple[str, str]]:
         yield key("val", "step"), str(Atspi.Value.get_minimum_increment(value))
     if action := node.get_action_iface():
         for index in range(Atspi.Action.get_n_actions(action)):
-            name = Atspi.Action.get_action_name(action, index).replace(" ", "-")
+            name = (Atspi.Action.get_action_name(action, index) or "").replace(" ", "-")
             if NAME.fullmatch(name):
                 yield key("act", f"{name}_desc"), Atspi.Action.get_action_description(action, index)
                 yield key("act", f"{name}_kb"), Atspi.Action.get_key_binding(action, index)

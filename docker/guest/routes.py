@@ -14,11 +14,11 @@ from pathlib import Path
 import programs
 import terminal
 from desktop import Desktop
+from desktop_shell import DesktopShell
 from devices import Devices
 from files import Files
 from PIL import Image
 from programs import Programs
-from session import Session
 
 Parameters = Mapping[str, object]
 
@@ -57,12 +57,14 @@ class Answer:
 class Guest:
     """The routes of one desktop."""
 
-    def __init__(self, desktop: Desktop, devices: Devices, running: Programs, files: Files, session: Session) -> None:
+    def __init__(
+        self, desktop: Desktop, devices: Devices, running: Programs, files: Files, shell: DesktopShell
+    ) -> None:
         self._desktop = desktop
         self._devices = devices
         self._programs = running
         self._files = files
-        self._session = session
+        self._shell = shell
         self._killed_before = 0
         self._routes: dict[tuple[str, str], Callable[[Parameters], Answer]] = {
             # OSWorld's
@@ -263,7 +265,7 @@ class Guest:
         self._devices.park()
         if not _within(RESET_LIMIT_S, lambda: not self._desktop.windows()):
             return Answer.error(500, "windows of programs that were killed are still there")
-        self._session.begin()
+        self._shell.begin()
         return Answer.json({"status": "success"})
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import display
+from desktop_shell import DesktopShell
 from devices import Devices
 from files import Files
 from programs import Programs
 from routes import Answer, Guest
-from session import Session
 
 PORT = 5000
 RUNTIME = Path("/run/arpo")
@@ -124,9 +124,9 @@ def main() -> int:
     devices = Devices(desktop)
     devices.park()
     programs = Programs()
-    session = Session(desktop, programs)
-    session.begin()
-    Handler.guest = Guest(desktop, devices, programs, files, session)
+    shell = DesktopShell(desktop, programs)
+    shell.begin()
+    Handler.guest = Guest(desktop, devices, programs, files, shell)
     server = ThreadingHTTPServer(("0.0.0.0", PORT), Handler)
     server.daemon_threads = True
     server.serve_forever()

@@ -13,11 +13,11 @@ BUS = ["dbus-daemon", "--nofork", "--config-file=/usr/share/defaults/at-spi2/acc
 START_LIMIT_S = 10.0
 
 
-class SessionError(Exception):
+class ShellError(Exception):
     """Raised when the panel or the bus does not come up."""
 
 
-class Session:
+class DesktopShell:
     """The part of a desktop that runs as the user, who may end it: a reset starts it anew."""
 
     def __init__(self, desktop: Desktop, programs: Programs) -> None:
@@ -28,7 +28,7 @@ class Session:
         """Paint the background, start panel and bus, and wait until both are there.
 
         Raises:
-            SessionError: If they are not in time.
+            ShellError: If they are not in time.
         """
         self._desktop.paint(BACKGROUND)
         address = os.environ["AT_SPI_BUS_ADDRESS"]
@@ -38,5 +38,5 @@ class Session:
         deadline = time.monotonic() + START_LIMIT_S
         while not (socket.exists() and self._desktop.shows_panel(BACKGROUND)):
             if time.monotonic() > deadline:
-                raise SessionError(f"no panel or no {socket} after {START_LIMIT_S:.0f} s")
+                raise ShellError(f"no panel or no {socket} after {START_LIMIT_S:.0f} s")
             time.sleep(0.01)
