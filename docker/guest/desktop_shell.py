@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from desktop import Desktop
@@ -31,12 +32,17 @@ class DesktopShell:
             ShellError: If they are not in time.
         """
         self._desktop.paint(BACKGROUND)
+        self._wait(lambda: not self._desktop.shows_panel(BACKGROUND), "the panel before has not gone")
         address = os.environ["AT_SPI_BUS_ADDRESS"]
         self._programs.launch([*BUS, f"--address={address}"], shell=False)
         self._programs.launch(PANEL, shell=False)
+        self._wait(lambda: self._desktop.shows_panel(BACKGROUND), "no panel has come")
         socket = Path(address.partition("path=")[2])
+        self._wait(socket.exists, f"there is no {socket}")
+
+    def _wait(self, ready: Callable[[], bool], trouble: str) -> None:
         deadline = time.monotonic() + START_LIMIT_S
-        while not (socket.exists() and self._desktop.shows_panel(BACKGROUND)):
+        while not ready():
             if time.monotonic() > deadline:
-                raise ShellError(f"no panel or no {socket} after {START_LIMIT_S:.0f} s")
+                raise ShellError(f"{trouble} after {START_LIMIT_S:.0f} s")
             time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 import io
 import time
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -12,21 +13,30 @@ from tests.envs.desktops import IMAGE, docker, needs_desktop
 pytestmark = needs_desktop
 
 
+@contextmanager
+def booted():
+    """A client of a new desktop."""
+    container = docker("run", "--detach", "--init", "--publish", "127.0.0.1::5000", IMAGE).strip()
+    try:
+        port = docker("port", container, "5000/tcp").split(":")[1].split()[0]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
+            wait_for(lambda: is_healthy(client), 60)
+            yield client
+    finally:
+        docker("rm", "--force", container)
+
+
+def is_healthy(client):
+    try:
+        return client.get("/health").is_success
+    except httpx.TransportError:
+        return False
+
+
 @pytest.fixture(scope="module")
 def guest():
-    container = docker("run", "--detach", "--init", "--publish", "127.0.0.1::5000", IMAGE).strip()
-    port = docker("port", container, "5000/tcp").split(":")[1].split()[0]
-    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            if client.get("/health").is_success:
-                break
-        except httpx.TransportError:
-            time.sleep(0.1)
-    yield client
-    client.close()
-    docker("rm", "--force", container)
+    with booted() as client:
+        yield client
 
 
 def execute(guest, command, **more):
@@ -37,8 +47,8 @@ def windows(guest):
     return [window["title"] for window in guest.get("/windows").json()]
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 30
+def wait_for(condition, limit_s=30):
+    deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -176,8 +186,9 @@ def test_a_new_desktop_and_one_after_a_reset_look_the_same_whatever_was_open(gue
         execute(guest, ["pkill", "tint2"])
         click(guest, 500, 600, button=3)  # a menu, which is not the application's
 
-    guest.post("/setup/reset")
-    clean = at_rest(guest)
+    with booted() as first, booted() as second:
+        clean = at_rest(first)
+        assert at_rest(second).tobytes() == clean.tobytes()
     assert len(clean.getcolors(clean.width * clean.height)) > 50  # icons
     assert clean.getpixel((640, 300)) == (0x3C, 0x64, 0x78)
     assert clean.getpixel((1279, 719)) != (0x3C, 0x64, 0x78)
@@ -199,6 +210,23 @@ def test_fast_input_types_what_a_keyboard_has_and_what_it_has_not(guest):
     guest.post("/action", json={"events": [["text", text], ["key_down", "ctrl"], ["key_down", "s"]]})
     guest.post("/action", json={"events": [["key_up", "s"], ["key_up", "ctrl"]]})
     wait_for(lambda: guest.post("/file", data={"file_path": "~/typed.txt"}).content.decode() == text)
+
+
+def test_text_of_the_fast_way_and_of_pyautogui_can_be_mixed(guest):
+    """Both teach the same spare keys what the keyboard has not."""
+    guest.post("/setup/reset")
+    many = "".join(chr(0x4E00 + 7 * number) for number in range(60))  # more than there are spare keys
+    guest.post("/setup/launch", json={"command": ["mousepad", "~/mixed.txt"]})
+    wait_for(lambda: any("mixed.txt" in title for title in windows(guest)))
+    at_rest(guest)
+    guest.post("/action", json={"events": [["text", "é€"]]})
+    assert execute(guest, ["python", "-c", f"import pyautogui; pyautogui.write('<{many}')"])["returncode"] == 0
+    guest.post("/action", json={"events": [["text", "é€漢"]]})
+    guest.post(
+        "/action", json={"events": [["key_down", "ctrl"], ["key_down", "s"], ["key_up", "s"], ["key_up", "ctrl"]]}
+    )
+    wait_for(lambda: guest.post("/file", data={"file_path": "~/mixed.txt"}).is_success)
+    assert guest.post("/file", data={"file_path": "~/mixed.txt"}).content.decode() == f"é€<{many}é€漢"
 
 
 def test_an_unknown_event_or_key_is_refused_before_anything_is_played(guest):
