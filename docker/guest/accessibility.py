@@ -32,6 +32,8 @@ NAMESPACES = {
 }
 DEEPEST, WIDEST = 50, 1024
 """OSWorld's."""
+CORNER = 2
+"""Pixels from the edges of a table to where its first and its last cell surely are."""
 LIMIT_S = 10.0
 """After this the tree ends where it is; an application that stands still costs CALL_LIMIT_MS."""
 CALL_LIMIT_MS = 800
@@ -70,11 +72,35 @@ def add(parent: Element, node: Atspi.Accessible, deadline: float, depth: int = 1
 
 
 def children(node: Atspi.Accessible) -> Iterator[Atspi.Accessible]:
-    """Yield what is in a widget, as far as it is there."""
-    for index in range(min(node.get_child_count(), WIDEST)):
+    """Yield what is in a widget, as far as it is there; of a large table, the cells that it shows."""
+    count = node.get_child_count()
+    if count > WIDEST and node.get_table_iface():
+        yield from shown_cells(node)
+        return
+    for index in range(min(count, WIDEST)):
         child = node.get_child_at_index(index)
         if child is not None:
             yield child
+
+
+def shown_cells(node: Atspi.Accessible) -> Iterator[Atspi.Accessible]:
+    """Yield the cells between the two in the corners, by rows: a sheet of LibreOffice has 2^34."""
+    table, component = node.get_table_iface(), node.get_component_iface()
+    place = node.get_extents(Atspi.CoordType.SCREEN)
+    right, bottom = place.x + place.width - CORNER, place.y + place.height - CORNER
+    ends = []
+    for x, y in ((place.x + CORNER, place.y + CORNER), (right, bottom)):
+        cell = Atspi.Component.get_accessible_at_point(component, x, y, Atspi.CoordType.SCREEN)
+        if cell is None:
+            return
+        index = cell.get_index_in_parent()
+        ends.append((Atspi.Table.get_row_at_index(table, index), Atspi.Table.get_column_at_index(table, index)))
+    (top, left), (last_row, last_column) = ends
+    for row in range(top, last_row + 1):
+        for column in range(left, last_column + 1):
+            cell = Atspi.Table.get_accessible_at(table, row, column)
+            if cell is not None:
+                yield cell
 
 
 def attributes(node: Atspi.Accessible) -> Iterator[tuple[str, str]]:

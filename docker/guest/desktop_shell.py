@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from desktop import Desktop
+from display import StartError
 from programs import Programs
 
 BACKGROUND = 0x3C6478
@@ -14,7 +15,7 @@ BUS = ["dbus-daemon", "--nofork", "--config-file=/usr/share/defaults/at-spi2/acc
 START_LIMIT_S = 10.0
 
 
-class ShellError(Exception):
+class ShellError(StartError):
     """Raised when the panel or the bus does not come up."""
 
 

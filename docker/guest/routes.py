@@ -114,7 +114,7 @@ class Guest:
         """Give every widget of applications that describe theirs, and the windows of the others."""
         active = self._desktop.active_window()
         windows = [{**window, "active": window["id"] == active} for window in self._desktop.windows()]
-        done = self._programs.execute([sys.executable, str(ACCESSIBILITY), json.dumps(windows)], shell=False)
+        done = self._programs.execute([sys.executable, "-I", str(ACCESSIBILITY), json.dumps(windows)], shell=False)
         if done["returncode"] != 0:
             return Answer.error(500, done["error"])
         return Answer.json({"AT": done["output"]})

@@ -117,15 +117,15 @@ def main() -> int:
         desktop = display.wait_for_display(x_server, RUNTIME)
         display.end_with(x_server, "Xvfb")
         display.end_with(display.start_window_manager(desktop), "openbox")
+        programs = Programs()
+        shell = DesktopShell(desktop, programs)
+        files = Files()
+        shell.begin()
     except display.StartError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    files = Files()
     devices = Devices(desktop)
     devices.park()
-    programs = Programs()
-    shell = DesktopShell(desktop, programs)
-    shell.begin()
     Handler.guest = Guest(desktop, devices, programs, files, shell)
     server = ThreadingHTTPServer(("0.0.0.0", PORT), Handler)
     server.daemon_threads = True
