@@ -1,4 +1,7 @@
-"""What a desktop has before anybody uses it: a background, a panel, and the bus of accessible applications."""
+"""What a desktop has before anybody uses it: a background, a panel, and the bus of accessible applications.
+
+All of it runs as the user, who may end it: a reset begins it anew.
+"""
 
 import os
 import time
@@ -15,35 +18,25 @@ BUS = ["dbus-daemon", "--nofork", "--config-file=/usr/share/defaults/at-spi2/acc
 START_LIMIT_S = 10.0
 
 
-class ShellError(StartError):
-    """Raised when the panel or the bus does not come up."""
+def begin(desktop: Desktop, programs: Programs) -> None:
+    """Paint the background, start panel and bus, and wait until both are there.
+
+    Raises:
+        StartError: If they are not in time.
+    """
+    desktop.paint(BACKGROUND)
+    _wait(lambda: not desktop.shows_panel(BACKGROUND), "the panel before has not gone")
+    address = os.environ["AT_SPI_BUS_ADDRESS"]
+    programs.launch([*BUS, f"--address={address}"], shell=False)
+    programs.launch(PANEL, shell=False)
+    _wait(lambda: desktop.shows_panel(BACKGROUND), "no panel has come")
+    socket = Path(address.partition("path=")[2])
+    _wait(socket.exists, f"there is no {socket}")
 
 
-class DesktopShell:
-    """The part of a desktop that runs as the user, who may end it: a reset starts it anew."""
-
-    def __init__(self, desktop: Desktop, programs: Programs) -> None:
-        self._desktop = desktop
-        self._programs = programs
-
-    def begin(self) -> None:
-        """Paint the background, start panel and bus, and wait until both are there.
-
-        Raises:
-            ShellError: If they are not in time.
-        """
-        self._desktop.paint(BACKGROUND)
-        self._wait(lambda: not self._desktop.shows_panel(BACKGROUND), "the panel before has not gone")
-        address = os.environ["AT_SPI_BUS_ADDRESS"]
-        self._programs.launch([*BUS, f"--address={address}"], shell=False)
-        self._programs.launch(PANEL, shell=False)
-        self._wait(lambda: self._desktop.shows_panel(BACKGROUND), "no panel has come")
-        socket = Path(address.partition("path=")[2])
-        self._wait(socket.exists, f"there is no {socket}")
-
-    def _wait(self, ready: Callable[[], bool], trouble: str) -> None:
-        deadline = time.monotonic() + START_LIMIT_S
-        while not ready():
-            if time.monotonic() > deadline:
-                raise ShellError(f"{trouble} after {START_LIMIT_S:.0f} s")
-            time.sleep(0.01)
+def _wait(ready: Callable[[], bool], trouble: str) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while not ready():
+        if time.monotonic() > deadline:
+            raise StartError(f"{trouble} after {START_LIMIT_S:.0f} s")
+        time.sleep(0.01)

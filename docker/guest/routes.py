@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import desktop_shell
 import programs
 import terminal
 from desktop import Desktop
-from desktop_shell import DesktopShell
 from devices import Devices
 from files import Files
 from PIL import Image
@@ -57,14 +57,11 @@ class Answer:
 class Guest:
     """The routes of one desktop."""
 
-    def __init__(
-        self, desktop: Desktop, devices: Devices, running: Programs, files: Files, shell: DesktopShell
-    ) -> None:
+    def __init__(self, desktop: Desktop, devices: Devices, running: Programs, files: Files) -> None:
         self._desktop = desktop
         self._devices = devices
         self._programs = running
         self._files = files
-        self._shell = shell
         self._killed_before = 0
         self._routes: dict[tuple[str, str], Callable[[Parameters], Answer]] = {
             # OSWorld's
@@ -265,7 +262,7 @@ class Guest:
         self._devices.park()
         if not _within(RESET_LIMIT_S, lambda: not self._desktop.windows()):
             return Answer.error(500, "windows of programs that were killed are still there")
-        self._shell.begin()
+        desktop_shell.begin(self._desktop, self._programs)
         return Answer.json({"status": "success"})
 
 

@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import desktop_shell
 import display
-from desktop_shell import DesktopShell
 from devices import Devices
 from files import Files
 from programs import Programs
@@ -118,15 +118,14 @@ def main() -> int:
         display.end_with(x_server, "Xvfb")
         display.end_with(display.start_window_manager(desktop), "openbox")
         programs = Programs()
-        shell = DesktopShell(desktop, programs)
         files = Files()
-        shell.begin()
+        desktop_shell.begin(desktop, programs)
     except display.StartError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     devices = Devices(desktop)
     devices.park()
-    Handler.guest = Guest(desktop, devices, programs, files, shell)
+    Handler.guest = Guest(desktop, devices, programs, files)
     server = ThreadingHTTPServer(("0.0.0.0", PORT), Handler)
     server.daemon_threads = True
     server.serve_forever()
