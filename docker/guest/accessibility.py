@@ -1,15 +1,17 @@
 """The accessibility tree as OSWorld's server writes it: every widget of every application that speaks AT-SPI.
 
-    python3 accessibility.py '[{"title": …, "class": …, "x": …, …}]'
+    python3 accessibility.py '[{"title": …, "class": …, "x": …, …}]'      # prints XML, compressed, in base64
 
 A program of its own, because a broken application may hang whoever asks it. Windows of the list that no application
 describes, such as a terminal's, become an application with one frame.
 """
 
+import base64
 import json
 import re
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from xml.etree import ElementTree
@@ -154,4 +156,4 @@ def clean(text: str | None) -> str:
 if __name__ == "__main__":
     for short, long in NAMESPACES.items():
         ElementTree.register_namespace(short, long)
-    sys.stdout.write(ElementTree.tostring(tree(json.loads(sys.argv[1])), encoding="unicode"))
+    sys.stdout.write(base64.b64encode(zlib.compress(ElementTree.tostring(tree(json.loads(sys.argv[1]))))).decode())
