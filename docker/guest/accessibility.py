@@ -156,4 +156,5 @@ def clean(text: str | None) -> str:
 if __name__ == "__main__":
     for short, long in NAMESPACES.items():
         ElementTree.register_namespace(short, long)
-    sys.stdout.write(base64.b64encode(zlib.compress(ElementTree.tostring(tree(json.loads(sys.argv[1]))))).decode())
+    xml = ElementTree.tostring(tree(json.loads(sys.argv[1])), encoding="unicode")
+    sys.stdout.write(base64.b64encode(zlib.compress(xml.encode())).decode())

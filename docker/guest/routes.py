@@ -119,7 +119,7 @@ class Guest:
         if done["returncode"] != 0:
             return Answer.error(500, done["error"])
         xml = zlib.decompressobj().decompress(base64.b64decode(done["output"]), LARGEST_TREE)
-        return Answer.json({"AT": xml.decode()})
+        return Answer.json({"AT": xml.decode(errors="replace")})
 
     def _terminal(self, parameters: Parameters) -> Answer:
         """Give what the terminal shows that has the keyboard, or else the newest."""
