@@ -1,6 +1,6 @@
 """The accessibility tree as OSWorld's server writes it: every widget of every application that speaks AT-SPI.
 
-    python3 accessibility.py '[{"title": …, "class": …, "x": …, …}]'      # prints XML, compressed, in base64
+    python3 accessibility.py '[{"title": …, "pid": …, "x": …, …}]'      # prints XML, compressed, in base64
 
 A program of its own, because a broken application may hang whoever asks it. Windows of the list that no application
 describes, such as a terminal's, become an application with one frame.
@@ -49,12 +49,13 @@ def tree(windows: list[Mapping]) -> Element:
     Atspi.set_timeout(CALL_LIMIT_MS, CALL_LIMIT_MS)
     deadline = time.monotonic() + LIMIT_S
     root = Element("desktop-frame")
+    described = set()
     for application in children(Atspi.get_desktop(0)):
         with suppress(GLib.Error):  # it ended, or stands still
             add(root, application, deadline)
-    described = {frame.get("name") for frame in root.findall("./application/*")}
+            described.add(application.get_process_id())
     for window in windows:
-        if window["title"] not in described:
+        if window["pid"] not in described:
             add_window(root, window)
     return root
 

@@ -39,6 +39,13 @@ def guest():
         yield client
 
 
+@pytest.fixture
+def clean(guest):
+    """The same desktop, after a reset."""
+    assert guest.post("/setup/reset").is_success
+    return guest
+
+
 @pytest.mark.parametrize("init", [["--init"], []], ids=["with an init", "without"])
 def test_a_desktop_stops_when_it_is_told_to(init):
     container = docker("run", "--detach", *init, IMAGE).strip()
@@ -155,58 +162,60 @@ def test_windows_that_go_away_while_they_are_listed_are_left_out(guest):
     assert titles == {"sleep"}
 
 
-def test_an_application_that_ends_while_it_is_described_is_no_error(guest):
+def test_an_application_that_ends_while_it_is_described_is_no_error(clean):
     command = "for i in $(seq 6); do timeout 1.5 galculator; timeout 0.4 mousepad; done; touch ~/described"
-    guest.post("/setup/launch", json={"command": command, "shell": True})
+    clean.post("/setup/launch", json={"command": command, "shell": True})
     answers = []
-    while not guest.post("/file", data={"file_path": "~/described"}).is_success:
-        answers.append(guest.get("/accessibility"))
+    while not clean.post("/file", data={"file_path": "~/described"}).is_success:
+        answers.append(clean.get("/accessibility"))
     assert [answer.text for answer in answers if not answer.is_success] == []
     assert any("<menu-item" in answer.json()["AT"] for answer in answers)
-    wait_for(lambda: windows(guest) == [])
+    wait_for(lambda: windows(clean) == [])
 
 
-def test_a_minimised_window_comes_back_by_its_button_in_the_panel(guest):
-    guest.post("/setup/launch", json={"command": ["xterm", "-title", "Hidden"]})
-    wait_for(lambda: guest.get("/terminal").json()["output"] == "~ $")
-    (window,) = guest.get("/windows").json()
-    before = at_rest(guest)
-    click(guest, window["x"] + window["width"] - 42, window["y"] - 10)  # the first of three buttons of 16 pixels
-    assert changed(before, at_rest(guest), window)
-    click(guest, 200, 720 - 13)  # behind the launchers of four applications
-    assert not changed(before, at_rest(guest), window)
-    guest.post("/setup/close_window", json={"window_name": "Hidden"})
-    wait_for(lambda: windows(guest) == [])
+def test_a_minimised_window_comes_back_by_its_button_in_the_panel(clean):
+    clean.post("/setup/launch", json={"command": ["xterm", "-title", "Hidden"]})
+    wait_for(lambda: clean.get("/terminal").json()["output"] == "~ $")
+    (window,) = clean.get("/windows").json()
+    before = at_rest(clean)
+    click(clean, window["x"] + window["width"] - 42, window["y"] - 10)  # the first of three buttons of 16 pixels
+    assert changed(before, at_rest(clean), window)
+    click(clean, 200, 720 - 13)  # behind the launchers of four applications
+    assert not changed(before, at_rest(clean), window)
+    clean.post("/setup/close_window", json={"window_name": "Hidden"})
+    wait_for(lambda: windows(clean) == [])
 
 
-def test_panel_and_menu_start_applications(guest):
-    at_rest(guest)
-    click(guest, 46, 720 - 13)  # the second launcher
-    wait_for(lambda: any("Mousepad" in title for title in windows(guest)))
-    click(guest, 900, 300, button=3)
-    click(guest, 930, 300 + 9)  # the first line of the menu
-    wait_for(lambda: len(windows(guest)) == 2)
-    assert {window["class"] for window in guest.get("/windows").json()} == {"Mousepad", "Pcmanfm"}
+def test_panel_and_menu_start_applications(clean):
+    at_rest(clean)
+    click(clean, 46, 720 - 13)  # the second launcher
+    wait_for(lambda: any("Mousepad" in title for title in windows(clean)))
+    at_rest(clean)
+    click(clean, 900, 300, button=3)
+    at_rest(clean)
+    click(clean, 930, 300 + 9)  # the first line of the menu
+    wait_for(lambda: len(windows(clean)) == 2)
+    assert {window["class"] for window in clean.get("/windows").json()} == {"Mousepad", "Pcmanfm"}
 
 
-def test_a_new_desktop_and_one_after_a_reset_look_the_same_whatever_was_open(guest):
+def test_a_new_desktop_and_one_after_a_reset_look_the_same_whatever_was_open(clean):
     def change():
-        guest.post("/setup/launch", json={"command": ["galculator"]})
-        wait_for(lambda: len(windows(guest)) == 1)
+        clean.post("/setup/launch", json={"command": ["galculator"]})
+        wait_for(lambda: len(windows(clean)) == 1)
         script = "import Xlib.display as d; r = d.Display().screen().root; r.change_attributes(background_pixel=0)"
-        execute(guest, ["python3", "-c", script + "; r.clear_area(); r.get_geometry()"])
-        execute(guest, ["pkill", "tint2"])
-        click(guest, 500, 600, button=3)  # a menu, which is not the application's
+        execute(clean, ["python3", "-c", script + "; r.clear_area(); r.get_geometry()"])
+        execute(clean, ["pkill", "tint2"])
+        click(clean, 500, 600, button=3)  # a menu, which is not the application's
 
     with booted() as first, booted() as second:
-        clean = at_rest(first)
-        assert at_rest(second).tobytes() == clean.tobytes()
-    assert len(clean.getcolors(clean.width * clean.height)) > 50  # icons
-    assert clean.getpixel((640, 300)) == (0x3C, 0x64, 0x78)
-    assert clean.getpixel((1279, 719)) != (0x3C, 0x64, 0x78)
+        wanted = at_rest(first)
+        assert at_rest(second).tobytes() == wanted.tobytes()
+    assert len(wanted.getcolors(wanted.width * wanted.height)) > 50  # icons
+    assert wanted.getpixel((640, 300)) == (0x3C, 0x64, 0x78)
+    assert wanted.getpixel((1279, 719)) != (0x3C, 0x64, 0x78)
     change()
-    assert guest.post("/setup/reset").status_code == 200
-    assert at_rest(guest, quiet_s=0).tobytes() == clean.tobytes()
+    assert clean.post("/setup/reset").status_code == 200
+    assert at_rest(clean, quiet_s=0).tobytes() == wanted.tobytes()
 
 
 def test_no_application_has_to_look_at_every_font(guest):
@@ -224,21 +233,20 @@ def test_fast_input_types_what_a_keyboard_has_and_what_it_has_not(guest):
     wait_for(lambda: guest.post("/file", data={"file_path": "~/typed.txt"}).content.decode() == text)
 
 
-def test_text_of_the_fast_way_and_of_pyautogui_can_be_mixed(guest):
+def test_text_of_the_fast_way_and_of_pyautogui_can_be_mixed(clean):
     """Both teach the same spare keys what the keyboard has not."""
-    guest.post("/setup/reset")
     many = "".join(chr(0x4E00 + 7 * number) for number in range(60))  # more than there are spare keys
-    guest.post("/setup/launch", json={"command": ["mousepad", "~/mixed.txt"]})
-    wait_for(lambda: any("mixed.txt" in title for title in windows(guest)))
-    at_rest(guest)
-    guest.post("/action", json={"events": [["text", "é€"]]})
-    assert execute(guest, ["python", "-c", f"import pyautogui; pyautogui.write('<{many}')"])["returncode"] == 0
-    guest.post("/action", json={"events": [["text", "é€漢"]]})
-    guest.post(
+    clean.post("/setup/launch", json={"command": ["mousepad", "~/mixed.txt"]})
+    wait_for(lambda: any("mixed.txt" in title for title in windows(clean)))
+    at_rest(clean)
+    clean.post("/action", json={"events": [["text", "é€"]]})
+    assert execute(clean, ["python", "-c", f"import pyautogui; pyautogui.write('<{many}')"])["returncode"] == 0
+    clean.post("/action", json={"events": [["text", "é€漢"]]})
+    clean.post(
         "/action", json={"events": [["key_down", "ctrl"], ["key_down", "s"], ["key_up", "s"], ["key_up", "ctrl"]]}
     )
-    wait_for(lambda: guest.post("/file", data={"file_path": "~/mixed.txt"}).is_success)
-    assert guest.post("/file", data={"file_path": "~/mixed.txt"}).content.decode() == f"é€<{many}é€漢"
+    wait_for(lambda: clean.post("/file", data={"file_path": "~/mixed.txt"}).is_success)
+    assert clean.post("/file", data={"file_path": "~/mixed.txt"}).content.decode() == f"é€<{many}é€漢"
 
 
 def test_an_unknown_event_or_key_is_refused_before_anything_is_played(guest):
@@ -262,17 +270,6 @@ def test_a_script_without_its_directory_is_refused(guest):
     assert (answer.status_code, answer.json()["status"]) == (400, "error")
     assert "there is no directory /no/place" in answer.json()["message"]
     assert guest.post("/file", data={"file_path": "~/ran"}).status_code == 404
-
-
-def test_a_container_stops_at_once():
-    """The first process, here without `--init`, ignores SIGTERM as the kernel has it: 10 s until Docker kills it."""
-    container = docker("run", "--detach", IMAGE).strip()
-    try:
-        began = time.monotonic()
-        docker("stop", container)
-        assert time.monotonic() - began < 5  # 0.3 s on a quiet machine
-    finally:
-        docker("rm", "--force", container)
 
 
 def test_what_a_plain_osworld_client_asks_first(guest):
