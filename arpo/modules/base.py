@@ -14,7 +14,7 @@ from arpo.models.collate import collate, micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.sharding import full
 from arpo.models.tokenization import TokenizedTrajectory, tokenize
-from arpo.modules.optimizer import GradientGuard
+from arpo.modules.optimizer import GradientGuard, MakeOptimizer, NamedParameter
 from arpo.modules.token_record import TokenRecord
 from arpo.types import Trajectory
 
@@ -24,7 +24,7 @@ class PolicyModule(L.LightningModule):
 
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
-        optimizer: Builds the optimizer from the trainable parameters.
+        optimizer: Builds the optimizer from the trainable parameters and their names.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
         max_grad_norm: Gradient norm above which the gradient is scaled down.
         reference: Builds the frozen policy that this one is compared with, the one it started from. With LoRA nothing
@@ -45,7 +45,7 @@ class PolicyModule(L.LightningModule):
     def __init__(
         self,
         policy: Callable[..., Policy],
-        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        optimizer: MakeOptimizer,
         *,
         micro_batch_tokens: int,
         max_grad_norm: float,
@@ -82,6 +82,10 @@ class PolicyModule(L.LightningModule):
     def trainable_parameters(self) -> list[torch.nn.Parameter]:
         """Return the parameters that an update changes."""
         return [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+
+    def named_trainable_parameters(self) -> Iterator[NamedParameter]:
+        """Yield the names and parameters that an update changes."""
+        return ((name, parameter) for name, parameter in self.policy.named_parameters() if parameter.requires_grad)
 
     @torch.no_grad()
     def sampled_logprobs(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:

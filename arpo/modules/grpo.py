@@ -32,7 +32,7 @@ from arpo.modules.minibatch import (
     without_zero_advantage,
 )
 from arpo.modules.objective import Objective
-from arpo.modules.optimizer import warmup_factor
+from arpo.modules.optimizer import MakeOptimizer, warmup_factor
 from arpo.modules.pictures import (
     MOST_FEATURE_BYTES,
     VisualSizes,
@@ -52,7 +52,7 @@ class GRPOModule(PolicyModule):
 
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
-        optimizer: Builds the optimizer from the trainable parameters.
+        optimizer: Builds the optimizer from the trainable parameters and their names.
         objective: From rewards to advantages, and from log-probabilities to a loss.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
         reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
@@ -73,7 +73,7 @@ class GRPOModule(PolicyModule):
     def __init__(  # noqa: PLR0913 - one argument a line of the paper's table
         self,
         policy: Callable[..., Policy],
-        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        optimizer: MakeOptimizer,
         objective: Objective,
         *,
         warmup_steps: int = 0,
@@ -368,7 +368,7 @@ class GRPOModule(PolicyModule):
 
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        optimizer = self.make_optimizer(iter(self.trainable_parameters()))
+        optimizer = self.make_optimizer(self.named_trainable_parameters())
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_factor(step, self.warmup_steps))
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 

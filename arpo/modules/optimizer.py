@@ -1,11 +1,18 @@
-"""The learning rate's warm-up and a guard of the optimizer's steps."""
+"""How optimizers are built, the learning rate's warm-up, and a guard of the optimizer's steps."""
 
 import logging
 import math
+from collections.abc import Callable, Iterator
+
+import torch
 
 from arpo.errors import ArpoError
 
 log = logging.getLogger(__name__)
+
+NamedParameter = tuple[str, torch.nn.Parameter]
+MakeOptimizer = Callable[[Iterator[NamedParameter]], torch.optim.Optimizer]
+"""Builds an optimizer from parameters and their names, by which some tell embeddings from matrices."""
 
 MAX_BAD_GRADIENTS = 3
 """Updates in a row whose gradient is not finite before the run stops."""

@@ -1,12 +1,12 @@
 """Imitation: the warm start before reinforcement learning, and rejection sampling on successes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-import torch
 from typing_extensions import override
 
 from arpo.models.policy import Policy
 from arpo.modules.offline.base import OfflineModule, Sequences
+from arpo.modules.optimizer import MakeOptimizer
 from arpo.types import Trajectory
 
 
@@ -15,7 +15,7 @@ class SFTModule(OfflineModule):
 
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
-        optimizer: Builds the optimizer from the trainable parameters.
+        optimizer: Builds the optimizer from the trainable parameters and their names.
         steps: Optimizer steps of the run: the learning rate follows one cycle over them.
         warmup_fraction: Part of the steps in which the learning rate rises.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
@@ -25,7 +25,7 @@ class SFTModule(OfflineModule):
     def __init__(
         self,
         policy: Callable[..., Policy],
-        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        optimizer: MakeOptimizer,
         *,
         steps: int,
         warmup_fraction: float = 0.1,

@@ -108,7 +108,7 @@ class IdleModule(PolicyModule):
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self.make_optimizer(self.parameters())
+        return self.make_optimizer(self.named_parameters())
 
 
 class EngineFollows(L.Callback):

@@ -590,7 +590,7 @@ def test_steps_of_low_entropy_teach_nothing_and_still_count(
 
 def test_a_trajectory_without_advantage_still_counts_in_the_threshold(make_module, make_policy, make_group):
     """Rewards 1, 0 and 1/2: the third has no gradient, and two steps that others are compared with."""
-    group, policy = make_group(1.0, 0.0, 0.5, 0.5), make_policy()
+    group, policy = make_group(1.0, 0.0, 0.5, 0.5, first=3), make_policy()
     kept = trained_tokens(policy, group, 0.5)
     alone = trained_tokens(policy, replace(group, trajectories=group.trajectories[:2]), 0.5)
     assert [row.tolist() for row in kept[:2]] != [row.tolist() for row in alone]

@@ -44,8 +44,8 @@ class DockerDesktop:
     Args:
         image: What `docker/build_image.sh` has built.
         screen: Width and height in pixels.
-        reset: What an episode starts with. `in_place`: all programs are ended and all files of the user renewed,
-            fastest; `restart`: the same container, with a new X server; `fresh`: a new container.
+        reset: What an episode starts with. `in_place`: all processes are ended, all files of the user renewed and the
+            desktop compared with a new one, fastest; `restart`: the same container, started again; `fresh`: a new one.
         network: `closed`: the guest reaches neither the network nor this machine. `open`: both.
         pause: Freeze the desktop between steps, so that it does not live on while the policy thinks.
         quiet_s: An observation waits until the screen has not changed and no program has computed for so long,

@@ -1,6 +1,6 @@
 """The base of modules that learn from data which exists already: steps are counted, and every rank has the data."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Self
@@ -16,6 +16,7 @@ from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
 from arpo.modules.base import PolicyModule
+from arpo.modules.optimizer import MakeOptimizer
 from arpo.types import Trajectory
 
 Ask = Callable[[Sequence[TokenizedTrajectory], Mapping[str, bytes]], ActionLogprobs]
@@ -59,7 +60,7 @@ class OfflineModule(PolicyModule):
 
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
-        optimizer: Builds the optimizer from the trainable parameters.
+        optimizer: Builds the optimizer from the trainable parameters and their names.
         steps: Optimizer steps of the run: the learning rate follows one cycle over them.
         warmup_fraction: Part of the steps in which the learning rate rises.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
@@ -73,7 +74,7 @@ class OfflineModule(PolicyModule):
     def __init__(
         self,
         policy: Callable[..., Policy],
-        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        optimizer: MakeOptimizer,
         *,
         steps: int,
         warmup_fraction: float,
@@ -156,7 +157,7 @@ class OfflineModule(PolicyModule):
 
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        optimizer = self.make_optimizer(iter(self.trainable_parameters()))
+        optimizer = self.make_optimizer(self.named_trainable_parameters())
         peak = [group["lr"] for group in optimizer.param_groups]
         rise = max(self.warmup_fraction, 2 / self.steps)  # with one step, torch would divide by zero
         schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -1,6 +1,6 @@
 """Optimisation by single judgements (KTO, arXiv 2402.01306)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.offline.base import Sequences
 from arpo.modules.offline.preference import PreferenceModule
+from arpo.modules.optimizer import MakeOptimizer
 from arpo.types import Step, Trajectory
 
 
@@ -25,7 +26,7 @@ class KTOModule(PreferenceModule):
 
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
-        optimizer: Builds the optimizer from the trainable parameters.
+        optimizer: Builds the optimizer from the trainable parameters and their names.
         reference: Builds the policy that the run starts from; see `PreferenceModule`.
         desirable_weight: Weight of successes, λ_D. The paper keeps λ_D times their number within 1 to 4/3 of λ_U times
             the number of failures.
@@ -44,7 +45,7 @@ class KTOModule(PreferenceModule):
     def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
         policy: Callable[..., Policy],
-        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        optimizer: MakeOptimizer,
         reference: Callable[..., Policy],
         *,
         desirable_weight: float = 1.0,

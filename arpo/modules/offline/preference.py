@@ -1,7 +1,7 @@
 """Learning from judged trajectories: any loss of their log-likelihood against that of the start policy."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from typing_extensions import override
 from arpo.errors import check_positive
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.modules.offline.base import OfflineModule, Sequences
+from arpo.modules.optimizer import MakeOptimizer
 from arpo.types import Trajectory
 
 
@@ -23,7 +24,7 @@ class PreferenceModule(OfflineModule):
 
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
-        optimizer: Builds the optimizer from the trainable parameters.
+        optimizer: Builds the optimizer from the trainable parameters and their names.
         reference: Builds the policy that the run starts from, frozen. With LoRA nothing is built: the reference is the
             policy without its adapters.
         beta: Weight of the log-ratio in the loss: the larger, the closer to the reference.
@@ -39,7 +40,7 @@ class PreferenceModule(OfflineModule):
     def __init__(
         self,
         policy: Callable[..., Policy],
-        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        optimizer: MakeOptimizer,
         reference: Callable[..., Policy],
         *,
         beta: float,

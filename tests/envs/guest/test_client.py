@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from arpo.envs.guest.client import ALIVE_POLL_S, Execution, Guest
+from arpo.envs.guest.client import ALIVE_POLL_S, Execution, Guest, HangingProgramError
 from arpo.envs.guest.transport import Answer
-from arpo.errors import EnvError
+from arpo.errors import DesktopDestroyedError, EnvError
 
 
 class Misbehaving(BaseHTTPRequestHandler):
@@ -207,7 +207,14 @@ def test_answers_become_records(server, guest):
     assert guest.titles() == ["a"]
     server.behave = lambda request: request.reply(b'{"output": "o", "error": "e", "returncode": 3}')
     assert guest.execute(["true"]) == Execution("o", "e", 3)
-    assert json.loads(server.asked[-1][2]) == {"command": ["true"], "shell": False}
+    assert json.loads(server.asked[-1][2]) == {"command": ["true"], "shell": False, "timeout_s": 27.0}
+
+
+@pytest.mark.parametrize(("status", "error"), [(409, DesktopDestroyedError), (504, HangingProgramError)])
+def test_what_the_guest_blames_on_its_programs_has_an_error_of_its_own(server, guest, status, error):
+    server.behave = lambda request: request.reply(b"because", status=status)
+    with pytest.raises(error, match="/setup/execute: because"):
+        guest.execute(["true"])
 
 
 def test_nothing_packed_is_asked_for(server):

@@ -26,6 +26,12 @@ def test_bytes_become_what_the_checkpoints_own_processor_gives_bit_for_bit(
     assert torch.equal(films, expected["pixel_values"])
 
 
+def assert_same(ours: torch.Tensor, expected: torch.Tensor) -> None:
+    """Up to what the order of sums costs, beside the largest number."""
+    scale = expected.abs().max()
+    torch.testing.assert_close(ours / scale, expected / scale)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_first_layer_sees_the_same_as_the_original_convolution(
     tiny_model: Path, images: ImageProcessor, dtype: torch.dtype
@@ -35,7 +41,7 @@ def test_the_first_layer_sees_the_same_as_the_original_convolution(
     expected = plain(images(key, png).pixel_values)
     ours = PatchEmbedding(plain.proj, images)(images.packed(key, png).pixels)
     assert ours.dtype == dtype
-    torch.testing.assert_close(ours, expected)
+    assert_same(ours, expected)
 
 
 PICTURES = (
@@ -87,7 +93,7 @@ def test_visual_tokens_and_gradients_are_those_of_transformers_loop_over_windows
     plain, ours = (Qwen2_5_VLForConditionalGeneration.from_pretrained(checkpoint) for _ in range(2))
     expected = seen_by_transformers(plain, images)
     tokens = seen(VisionTower(ours.model.visual, images), images)
-    torch.testing.assert_close(tokens, expected, atol=1e-6, rtol=1e-5)
+    assert_same(tokens, expected)
     weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0))
     (expected * weights).sum().backward()
     (tokens * weights).sum().backward()
@@ -102,7 +108,7 @@ def test_the_tower_of_another_kernel_sees_the_same(windowed: Path) -> None:
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(windowed)
     eager = Qwen2_5_VLForConditionalGeneration.from_pretrained(windowed, attn_implementation="eager")
     expected = seen_by_transformers(plain, images)
-    torch.testing.assert_close(seen(VisionTower(eager.model.visual, images), images), expected, atol=1e-6, rtol=1e-5)
+    assert_same(seen(VisionTower(eager.model.visual, images), images), expected)
 
 
 def test_the_kernel_is_called_once_a_size_of_windows(windowed: Path) -> None:

@@ -1,0 +1,63 @@
+"""Muon for the matrices inside a network and AdamW for all else, as one optimizer."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim import AdamW, Muon, Optimizer
+from typing_extensions import override
+
+EMBEDDINGS = ("embed_tokens", "lm_head")
+"""In the names of matrices whose rows belong to words: a step touches few rows, and Muon would stretch those."""
+
+
+class MuonWithAdamW(Optimizer):
+    """Muon (arXiv 2502.16982, section 2) for matrices inside the network, AdamW (arXiv 1711.05101) for the rest.
+
+    With AdamW, a tiny policy that is to find things on a screenshot stays on a plateau for thousands of steps: what
+    tells places apart is a small part of the gradient. Muon makes all directions of an update equally long, and
+    the plateau goes (experiments/LOG.md).
+
+    Embeddings, convolutions, norms and biases are the rest. The weights of one device are meant, not shards.
+
+    Args:
+        parameters: Those to train, with their names.
+        lr: Learning rate of AdamW.
+        matrix_lr: Learning rate of Muon, whose updates have the same length whatever the gradient is.
+        betas: Of AdamW.
+        weight_decay: Of both.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        *,
+        lr: float,
+        matrix_lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.01,
+    ) -> None:
+        named = list(parameters)
+        matrices = [pair for pair in named if _is_matrix_inside(*pair)]
+        rest = [pair for pair in named if not _is_matrix_inside(*pair)]
+        self._parts: list[Optimizer] = []
+        if rest:
+            self._parts.append(AdamW(rest, lr=lr, betas=betas, weight_decay=weight_decay))
+        if matrices:
+            self._parts.append(Muon(matrices, lr=matrix_lr, weight_decay=weight_decay))
+        super().__init__([part.param_groups[0] for part in self._parts], {})
+
+    @override
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part, group in zip(self._parts, self.param_groups, strict=True):
+            part.param_groups, part.state = [group], self.state  # ours: schedules and checkpoints know nothing else
+            part.step()
+        return loss
+
+
+def _is_matrix_inside(name: str, parameter: torch.nn.Parameter) -> bool:
+    return parameter.ndim == 2 and not any(part in name for part in EMBEDDINGS)
