@@ -37,6 +37,8 @@ COMMANDS = {
     ),
     "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
     "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
+    "look": ("python -m arpo doctor --look", "Start one desktop and write a picture of it."),
+    "watch": ("python -m arpo watch", "Watch the desktops that run on this machine, live, in a browser."),
 }
 """The meaning of each word: the command to type, and what it does."""
 
@@ -44,6 +46,7 @@ TOOLS = {
     "export": "arpo.rollout.dataset.export",
     "compare": "arpo.display.comparison.command",
     "view": "arpo.display.viewer.command",
+    "watch": "arpo.display.watch",
 }
 """Where the commands are that have arguments of their own; each is imported when it is asked for."""
 
@@ -62,14 +65,14 @@ def main(words: Sequence[str]) -> int:
         case [] | ["-h" | "--help" | "help"]:
             sys.stdout.write(overview())
             return 0
-        case ["doctor"]:
-            from arpo.run.doctor import main as examine
+        case ["doctor", *rest] if rest in ([], ["--look"]):
+            from arpo.run import doctor
 
-            return examine()
+            return doctor.look() if rest else doctor.main()
         case ["export" | "compare" as word, *rest] if rest:
             return tool(word, rest)
-        case ["view", *rest]:
-            return tool("view", rest)
+        case ["view" | "watch" as word, *rest]:
+            return tool(word, rest)
         case ["plan" | "rehearse" as word, *overrides]:
             return compute(word, overrides)
         case [word] if word in COMMANDS:

@@ -21,7 +21,9 @@ def test_doctor_runs_the_doctor(monkeypatch):
     from arpo.run import doctor
 
     monkeypatch.setattr(doctor, "main", lambda: 7)
+    monkeypatch.setattr(doctor, "look", lambda: 8)
     assert main(["doctor"]) == 7
+    assert main(["doctor", "--look"]) == 8
 
 
 def test_plan_gets_the_words_after_it(monkeypatch):

@@ -80,7 +80,7 @@ def check_tool(arguments: list[str]) -> None:
     elif arguments[:1] == ["export"]:
         assert arguments[2:] == ["--to", "parquet"], f"python -m arpo export knows no {arguments[2:]}"
     else:
-        assert arguments in ([], ["doctor"]), f"python -m arpo knows no {arguments}"
+        assert arguments in ([], ["doctor"], ["doctor", "--look"], ["watch"]), f"python -m arpo knows no {arguments}"
 
 
 def check_command(words: list[str]) -> None:

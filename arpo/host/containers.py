@@ -6,7 +6,7 @@ The one file that knows the Docker SDK.
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -226,6 +226,34 @@ def ask_engine(image: str = "", timeout_s: float = API_TIMEOUT_S) -> EngineFacts
         facts, images = engine.info(), engine.images(image) if image else []
     summary = f"Docker {facts['ServerVersion']}, {facts['Driver']}, {facts['NCPU']} cores"
     return EngineFacts(summary, Path(facts["DockerRootDir"]), bool(images))
+
+
+@dataclass(frozen=True, slots=True)
+class RunningContainer:
+    """A container that runs on this machine, whoever started it."""
+
+    id: str
+    image: str
+    port: int
+    """Port of this machine that leads to the port of the guest that was asked for."""
+    environment: Mapping[str, str]
+
+
+def running_containers(guest_port: int) -> list[RunningContainer]:
+    """Return the running containers whose port of the guest leads to a port of this machine, oldest first.
+
+    Raises:
+        EnvError: If no engine answers.
+    """
+    found = []
+    with closing(connect()) as client, env_boundary("guest", "looking for containers that run"):
+        for each in client.containers.list(ignore_removed=True):
+            bindings = each.ports.get(f"{guest_port}/tcp")
+            if bindings:
+                config = each.attrs["Config"]
+                environment = dict(word.partition("=")[::2] for word in config["Env"])
+                found.append(RunningContainer(each.id, config["Image"], int(bindings[0]["HostPort"]), environment))
+    return found[::-1]
 
 
 def reap(client: "DockerClient") -> int:

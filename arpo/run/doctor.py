@@ -1,6 +1,7 @@
 """The examination of this machine: whether it can run real desktops, how fast, and how to mend what is missing.
 
     python -m arpo doctor
+    python -m arpo doctor --look        # a picture of a desktop instead
 
 Looks at the Docker engine, the image, disk, memory and loopback ports, boots one desktop and times it, and boots a
 small virtual machine, because /dev/kvm may be there and yet not boot any kernel.
@@ -28,6 +29,9 @@ from arpo.types import Task
 DESKTOP_MB = 160
 """MiB of a desktop with two applications, measured; LibreOffice and a browser take 500."""
 DISK_GB = 4.0
+PICTURE = Path("outputs/desktop.png")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +99,7 @@ def look_at_ports() -> Finding:
 
 def boot_desktop() -> Finding:
     """Boot one desktop and time what a run does all the time."""
-    config = {
-        "config": [{"type": "launch", "parameters": {"command": ["mousepad"]}}],
-        "windows": ["Mousepad"],
-        "evaluator": {"func": "infeasible"},
-    }
-    task = Task("doctor", "", config=config)
+    task = with_windows("mousepad")
     times = [time.perf_counter()]
     try:
         with closing(DockerDesktop()) as env:
@@ -114,6 +113,30 @@ def boot_desktop() -> Finding:
     booted_s, first_s, reset_s = (end - start for start, end in pairwise(times))
     said = f"healthy in {booted_s:.2f} s, an editor {first_s:.2f} s later, reset in {reset_s:.2f} s"
     return Finding("desktop", True, f"{said}, {screen.width}x{screen.height}")
+
+
+def with_windows(*programs: str) -> Task:
+    """Return a task that begins when each of these programs shows a window with its name."""
+    launches = [{"type": "launch", "parameters": {"command": [program]}} for program in programs]
+    windows = [{"mousepad": "Mousepad"}.get(program, program) for program in programs]
+    return Task("doctor", "", config={"config": launches, "windows": windows, "evaluator": {"func": "infeasible"}})
+
+
+def look() -> int:
+    """Start a desktop, write a picture of it, and say how to watch one live; the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        with Session.start(), closing(DockerDesktop()) as env:
+            screen = env.reset(with_windows("mousepad", "galculator"))
+    except ArpoError as error:
+        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
+        return 1
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_bytes(screen.screenshot)
+    log.info("wrote %s: a desktop of %s, %dx%d", PICTURE, IMAGE, screen.width, screen.height)
+    log.info("`python -m arpo watch` shows the desktops of a run live; one of your own:")
+    log.info("docker run --detach --init --publish 127.0.0.1::5000 %s", IMAGE)
+    return 0
 
 
 def look_at_kvm() -> Finding:

@@ -142,6 +142,26 @@ class Desktop:
         """Ask a window to close, as its close button does."""
         self._ask_window_manager(window, "_NET_CLOSE_WINDOW", [X.CurrentTime, 2, 0, 0, 0])
 
+    def paint(self, background: int) -> None:
+        """Give the screen behind all windows a colour, `0xRRGGBB`."""
+        with self.lock:
+            self.root.change_attributes(background_pixel=background)
+            self.root.clear_area()
+            self.display.sync()
+
+    def shows_panel(self, background: int) -> bool:
+        """Say whether a panel has been drawn over the background in the corner at the bottom right."""
+        with self.lock:
+            self._nudge()
+        red, green, blue = self._framebuffer.image().getpixel((self.width - 1, self.height - 1))
+        return red << 16 | green << 8 | blue != background
+
+    def active_window(self) -> int | None:
+        """Return the id of the window that has the keyboard."""
+        with self.lock:
+            active = self._property(self.root, "_NET_ACTIVE_WINDOW")
+        return int(active[0]) if len(active) and active[0] else None
+
     def has_window_manager(self) -> bool:
         """Say whether a window manager owns the root window, and has told all that it tells at its start."""
         with self.lock:
@@ -176,10 +196,15 @@ class Desktop:
             names = window.get_wm_class() or ("", "")
             size = window.get_geometry()
             place = window.translate_coords(self.root, 0, 0)
+            types = self._property(window, "_NET_WM_WINDOW_TYPE")
+            pid = self._property(window, "_NET_WM_PID")
         except XError:  # it went away while we looked
+            return None
+        if self.display.intern_atom("_NET_WM_WINDOW_TYPE_DOCK") in types:  # the panel, which is always there
             return None
         return {
             "id": window.id,
+            "pid": int(pid[0]) if len(pid) else 0,
             "title": title[:LONGEST_NAME],
             "instance": names[0][:LONGEST_NAME],
             "class": names[1][:LONGEST_NAME],

@@ -156,6 +156,9 @@ class Devices:
 
     def _teach(self, wanted: Collection[int]) -> None:
         """Let spare keys type keysyms, no more than there are; others of them forget."""
+        if not wanted:
+            return
+        self._read_spare_keys()
         missing = set(wanted) - set(self._spare.values())
         if not missing:
             return
@@ -168,6 +171,12 @@ class Devices:
             rows = [[self._spare[keycode]] * 2 for keycode in sorted(self._spare)]
             self._display.change_keyboard_mapping(FIRST_SPARE, rows)  # one message: GTK takes 50 ms for each
         self._catch_up()
+
+    def _read_spare_keys(self) -> None:
+        """Learn what others have taught: a program that types by PyAutoGUI teaches too."""
+        with self._desktop.lock:
+            rows = self._display.get_keyboard_mapping(FIRST_SPARE, len(self._spare))
+        self._spare.update(zip(range(FIRST_SPARE, FIRST_SPARE + len(rows)), (row[0] for row in rows), strict=True))
 
     def _catch_up(self) -> None:
         self._flush()

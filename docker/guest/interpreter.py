@@ -30,13 +30,13 @@ class Interpreter:
         os.close(write)
         self._answers = os.fdopen(read)
         self._lock = threading.Lock()
-        self._ready = False
+        self._loaded = threading.Event()
         threading.Thread(target=self._wait_until_ready, daemon=True).start()
 
     @property
     def ready(self) -> bool:
         """Whether it has finished loading, and lives."""
-        return self._ready and not self.gone
+        return self._loaded.is_set() and not self.gone
 
     @property
     def gone(self) -> bool:
@@ -44,19 +44,22 @@ class Interpreter:
         return self._process.poll() is not None
 
     def run(self, code: str, timeout_s: float) -> dict:
-        """Run a program and return its `output`, `error` and `returncode`."""
+        """Run a program, once PyAutoGUI is loaded, and return its `output`, `error` and `returncode`."""
+        self._loaded.wait()
         with self._lock:
             self._process.stdin.write(json.dumps({"code": code, "timeout_s": timeout_s}).encode() + b"\n")
             self._process.stdin.flush()
             return json.loads(self._answers.readline())
 
     def _wait_until_ready(self) -> None:
-        self._ready = self._answers.readline() == "ready\n"
+        self._answers.readline()
+        self._loaded.set()
 
 
 def serve(answers: int) -> None:
     """Load PyAutoGUI once, then run one program after the other in forks."""
     import pyautogui  # noqa: F401 - this import is what takes so long
+    import pyautogui_keys  # noqa: F401
 
     with os.fdopen(answers, "w") as out:
         print("ready", file=out, flush=True)
@@ -90,9 +93,11 @@ def execute(code: str) -> int:
     """Run a program here and return its exit status."""
     import pyautogui
     import pyautogui._pyautogui_x11 as backend
+    import pyautogui_keys
     from Xlib.display import Display
 
     backend._display = Display()  # a connection to the X server does not survive a fork
+    pyautogui_keys.install(backend, backend._display)
     pyautogui.PAUSE = 0
     status = 0
     try:

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -44,8 +45,8 @@ class Programs:
         """
         arguments = _arguments(command, shell)
         self._collect()
-        if _is_pyautogui(arguments) and (interpreter := self._warm_interpreter()):
-            return interpreter.run(arguments[2], timeout_s)
+        if _is_pyautogui(arguments):
+            return self._warm_interpreter().run(arguments[2], timeout_s)
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             _at_home(arguments), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
@@ -68,11 +69,11 @@ class Programs:
         """Whether programs that use PyAutoGUI start at once."""
         return self._interpreter is not None and self._interpreter.ready
 
-    def _warm_interpreter(self) -> Interpreter | None:
-        """Return it, or None while it loads, from the first program on: most desktops never have one."""
+    def _warm_interpreter(self) -> Interpreter:
+        """Return it, from the first program on: most desktops never have one."""
         if self._interpreter is None or self._interpreter.gone:
             self._interpreter = Interpreter()
-        return self._interpreter if self._interpreter.ready else None
+        return self._interpreter
 
     def launch(self, command: str | list[str], *, shell: bool) -> None:
         """Start a program and leave it running."""
@@ -186,7 +187,7 @@ def _exists(program: str) -> bool:
 def _is_pyautogui(arguments: list[str]) -> bool:
     return (
         len(arguments) == 3
-        and arguments[0] in ("python", "python3")
+        and arguments[0] in ("python", "python3", sys.executable)
         and arguments[1] == "-c"
         and "pyautogui" in arguments[2]
     )

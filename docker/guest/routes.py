@@ -1,18 +1,21 @@
 """What each route does: OSWorld's by their names, requests and answers, and a few of our own."""
 
+import base64
 import json
 import mimetypes
 import os
 import sys
 import time
 import urllib.request
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
+import desktop_shell
 import programs
+import terminal
 import walls
 from display import Session
 from files import Files
@@ -30,6 +33,10 @@ DOWNLOAD_TIMEOUT_S = 60.0
 RESET_LIMIT_S = 5.0
 REST_S = 0.05
 """For so long nothing happens on a desktop that has started."""
+ACCESSIBILITY = Path(__file__).with_name("accessibility.py")
+LARGEST_TREE = 16 * 2**20
+"""Bytes; LibreOffice with a sheet has one."""
+TERMINALS = ("XTerm", "UXTerm")
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class Guest:
         self._files = Files()
         self._programs = Programs()
         self._session = Session(screen)
+        desktop_shell.begin(self._session.desktop, self._programs)
         self._refused_before = programs.refused()
         self._session.desktop.settle(REST_S, RESET_LIMIT_S, programs.anything_runs)
         self._when_new = fingerprint(self._session.desktop)
@@ -76,7 +84,7 @@ class Guest:
             # OSWorld's
             ("GET", "/screenshot"): self._screenshot,
             ("GET", "/accessibility"): self._accessibility,
-            ("GET", "/terminal"): lambda _: Answer.json({"output": None, "status": "success"}),
+            ("GET", "/terminal"): self._terminal,
             ("GET", "/platform"): lambda _: Answer.text("Linux"),
             ("GET", "/cursor_position"): lambda _: Answer.json(self._session.desktop.pointer()),
             ("POST", "/screen_size"): self._screen_size,
@@ -132,13 +140,24 @@ class Guest:
         return Answer(self._session.desktop.screenshot(), "image/png")
 
     def _accessibility(self, parameters: Parameters) -> Answer:
-        """Give the windows only: an accessibility bus would cost every application time and memory."""
-        frames = "".join(
-            f'<frame name={quoteattr(window["title"])} class={quoteattr(window["class"])} x="{window["x"]}" '
-            f'y="{window["y"]}" width="{window["width"]}" height="{window["height"]}"/>'
-            for window in self._session.desktop.windows()
-        )
-        return Answer.json({"AT": f"<desktop-frame>{frames}</desktop-frame>"})
+        """Give every widget of applications that describe theirs, and the windows of the others."""
+        desktop = self._session.desktop
+        active = desktop.active_window()
+        windows = [{**window, "active": window["id"] == active} for window in desktop.windows()]
+        done = self._programs.execute([sys.executable, "-I", str(ACCESSIBILITY), json.dumps(windows)], shell=False)
+        if done["returncode"] != 0:
+            return Answer.error(500, done["error"])
+        xml = zlib.decompressobj().decompress(base64.b64decode(done["output"]), LARGEST_TREE)
+        return Answer.json({"AT": xml.decode(errors="replace")})
+
+    def _terminal(self, parameters: Parameters) -> Answer:
+        """Give what the terminal shows that has the keyboard, or else the newest."""
+        desktop = self._session.desktop
+        active = desktop.active_window()
+        terminals = [window for window in desktop.windows() if window["class"] in TERMINALS]
+        terminals.sort(key=lambda window: window["id"] == active)
+        output = terminal.shown(terminals[-1]["pid"], self._programs) if terminals else None
+        return Answer.json({"output": output, "status": "success"})
 
     def _screen_size(self, parameters: Parameters) -> Answer:
         return Answer.json({"width": self._session.desktop.width, "height": self._session.desktop.height})
@@ -210,8 +229,12 @@ class Guest:
 
     def _run_bash_script(self, parameters: Parameters) -> Answer:
         script = str(parameters["script"])
-        directory = str(parameters.get("working_dir") or Path.home())
-        command = ["bash", "-c", f'cd "$1" && {script}', "bash", directory]
+        directory = Path(os.path.expanduser(str(parameters.get("working_dir") or "~")))
+        with walls.files_of(walls.USER):
+            is_there = directory.is_dir()
+        if not is_there:
+            return Answer.error(400, f"there is no directory {directory}: the script was not run")
+        command = ["bash", "-c", f'cd "$1" || exit; shift\n{script}', "bash", str(directory)]
         done = self._programs.execute(command, shell=False, timeout_s=float(str(parameters.get("timeout", 30))))
         status = "success" if done["returncode"] == 0 else "error"
         return Answer.json({"status": status, **done, "output": done["output"] + done["error"], "error": ""})
@@ -277,6 +300,7 @@ class Guest:
         self._session.end()
         self._files.renew()
         self._session = Session(self._screen)
+        desktop_shell.begin(self._session.desktop, self._programs)
         self._refused_before = programs.refused()
         left: list[str] = []
 

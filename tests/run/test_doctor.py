@@ -1,6 +1,7 @@
 """The doctor: what it says of this machine, and of machines that lack something."""
 
 import pytest
+from PIL import Image
 
 from arpo.run import doctor
 from tests.envs.desktops import needs_desktop
@@ -17,6 +18,14 @@ def test_an_engine_that_does_not_answer_is_missing_and_says_how_to_start_one(mon
 def test_without_an_engine_nothing_is_booted(monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     assert [finding.name for finding in doctor.examine()] == ["engine", "memory", "disk", "ports", "kvm"]
+
+
+def test_without_an_engine_there_is_nothing_to_look_at(monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.chdir(tmp_path)
+    assert doctor.look() == 1
+    assert "make desktop" in caplog.text
+    assert not doctor.PICTURE.exists()
 
 
 @pytest.mark.parametrize("trouble", ["", "there is no /dev/kvm"])
@@ -37,6 +46,16 @@ class TestWithDesktops:
         findings = {finding.name: finding for finding in doctor.examine()}
         assert all(findings[name].good for name in ("engine", "image", "memory", "disk", "ports", "desktop"))
         assert "healthy in" in findings["desktop"].said
+
+    def test_a_look_is_a_picture_of_a_desktop_with_applications(self, monkeypatch, tmp_path, caplog):
+        monkeypatch.chdir(tmp_path)
+        caplog.set_level("INFO")
+        assert doctor.look() == 0
+        assert str(doctor.PICTURE) in caplog.text
+        assert "python -m arpo watch" in caplog.text
+        picture = Image.open(tmp_path / doctor.PICTURE)
+        assert picture.size == (1280, 720)
+        assert len(picture.convert("RGB").getcolors(1280 * 720)) > 100
 
     def test_a_missing_image_is_found_before_it_is_booted(self, monkeypatch):
         monkeypatch.setattr(doctor, "IMAGE", "arpo/none:at-all")

@@ -1,6 +1,7 @@
 """LibreOffice and Chromium in the office image, with the limits of an episode: opened, typed into, saved."""
 
 import io
+import json
 import time
 import zipfile
 from xml.etree import ElementTree
@@ -75,6 +76,15 @@ def test_calc_opens_a_table_computes_and_saves(env):
     assert titles(env) == ["mine.xlsx - LibreOffice Calc"]
     cells = {cell.get("r"): cell for cell in saved(env, "~/mine.xlsx", "xl/worksheets/sheet1.xml").iter(CELL)}
     assert [part.text for part in cells["B3"]] == ["B1+B2", "7"]
+
+
+def test_the_accessibility_tree_has_the_cells_that_a_sheet_shows(env):
+    env.reset(opened("printf 'tea,3\\nmilk,4\\n' > ~/mine.csv", "xlsx", ()))
+    answer = json.loads(env._machine.guest._get("/accessibility"))
+    (table,) = ElementTree.fromstring(answer["AT"]).iter("table")
+    cells = {cell.get("name"): cell.text for cell in table}
+    assert (cells["A1"], cells["B2"], cells["C3"]) == ("tea", "4", None)
+    assert 50 < len(cells) < 2000  # of 2^34
 
 
 def test_chromium_opens_a_page_and_its_scripts_run(env):

@@ -2,6 +2,7 @@
 
 import io
 import time
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -12,21 +13,37 @@ from tests.envs.desktops import IMAGE, docker, needs_desktop
 pytestmark = needs_desktop
 
 
+@contextmanager
+def booted():
+    """A client of a new desktop."""
+    container = docker("run", "--detach", "--init", "--publish", "127.0.0.1::5000", IMAGE).strip()
+    try:
+        port = docker("port", container, "5000/tcp").split(":")[1].split()[0]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
+            wait_for(lambda: is_healthy(client), 60)
+            yield client
+    finally:
+        docker("rm", "--force", container)
+
+
+def is_healthy(client):
+    try:
+        return client.get("/health").is_success
+    except httpx.TransportError:
+        return False
+
+
 @pytest.fixture(scope="module")
 def guest():
-    container = docker("run", "--detach", "--init", "--publish", "127.0.0.1::5000", IMAGE).strip()
-    port = docker("port", container, "5000/tcp").split(":")[1].split()[0]
-    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            if client.get("/health").is_success:
-                break
-        except httpx.TransportError:
-            time.sleep(0.1)
-    yield client
-    client.close()
-    docker("rm", "--force", container)
+    with booted() as client:
+        yield client
+
+
+@pytest.fixture
+def clean(guest):
+    """The same desktop, after a reset."""
+    assert guest.post("/setup/reset").is_success
+    return guest
 
 
 @pytest.mark.parametrize("init", [["--init"], []], ids=["with an init", "without"])
@@ -49,11 +66,28 @@ def windows(guest):
     return [window["title"] for window in guest.get("/windows").json()]
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 30
+def wait_for(condition, limit_s=30):
+    deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def at_rest(guest, quiet_s=0.3):
+    answer = guest.get("/screenshot", params={"quiet_s": str(quiet_s), "limit_s": "10"})
+    return Image.open(io.BytesIO(answer.content)).convert("RGB")
+
+
+def click(guest, x, y, button=1):
+    events = [["move", x, y], ["button_down", button], ["button_up", button]]
+    assert guest.post("/action", json={"events": events}).is_success
+
+
+def changed(before, after, window):
+    """Whether what is inside a window looks different."""
+    x, y, width, height = (window[name] for name in ("x", "y", "width", "height"))
+    box = (x, y, x + width, y + height)
+    return before.crop(box).tobytes() != after.crop(box).tobytes()
 
 
 def test_a_screenshot_is_a_png_of_the_screen(guest):
@@ -128,6 +162,62 @@ def test_windows_that_go_away_while_they_are_listed_are_left_out(guest):
     assert titles == {"sleep"}
 
 
+def test_an_application_that_ends_while_it_is_described_is_no_error(clean):
+    command = "for i in $(seq 6); do timeout 1.5 galculator; timeout 0.4 mousepad; done; touch ~/described"
+    clean.post("/setup/launch", json={"command": command, "shell": True})
+    answers = []
+    while not clean.post("/file", data={"file_path": "~/described"}).is_success:
+        answers.append(clean.get("/accessibility"))
+    assert [answer.text for answer in answers if not answer.is_success] == []
+    assert any("<menu-item" in answer.json()["AT"] for answer in answers)
+    wait_for(lambda: windows(clean) == [])
+
+
+def test_a_minimised_window_comes_back_by_its_button_in_the_panel(clean):
+    clean.post("/setup/launch", json={"command": ["xterm", "-title", "Hidden"]})
+    wait_for(lambda: clean.get("/terminal").json()["output"] == "~ $")
+    (window,) = clean.get("/windows").json()
+    before = at_rest(clean)
+    click(clean, window["x"] + window["width"] - 42, window["y"] - 10)  # the first of three buttons of 16 pixels
+    assert changed(before, at_rest(clean), window)
+    click(clean, 200, 720 - 13)  # behind the launchers of four applications
+    assert not changed(before, at_rest(clean), window)
+    clean.post("/setup/close_window", json={"window_name": "Hidden"})
+    wait_for(lambda: windows(clean) == [])
+
+
+def test_panel_and_menu_start_applications(clean):
+    at_rest(clean)
+    click(clean, 46, 720 - 13)  # the second launcher
+    wait_for(lambda: any("Mousepad" in title for title in windows(clean)))
+    at_rest(clean)
+    click(clean, 900, 300, button=3)
+    at_rest(clean)
+    click(clean, 930, 300 + 9)  # the first line of the menu
+    wait_for(lambda: len(windows(clean)) == 2)
+    assert {window["class"] for window in clean.get("/windows").json()} == {"Mousepad", "Pcmanfm"}
+
+
+def test_a_new_desktop_and_one_after_a_reset_look_the_same_whatever_was_open(clean):
+    def change():
+        clean.post("/setup/launch", json={"command": ["galculator"]})
+        wait_for(lambda: len(windows(clean)) == 1)
+        script = "import Xlib.display as d; r = d.Display().screen().root; r.change_attributes(background_pixel=0)"
+        execute(clean, ["python3", "-c", script + "; r.clear_area(); r.get_geometry()"])
+        execute(clean, ["pkill", "tint2"])
+        click(clean, 500, 600, button=3)  # a menu, which is not the application's
+
+    with booted() as first, booted() as second:
+        wanted = at_rest(first)
+        assert at_rest(second).tobytes() == wanted.tobytes()
+    assert len(wanted.getcolors(wanted.width * wanted.height)) > 50  # icons
+    assert wanted.getpixel((640, 300)) == (0x3C, 0x64, 0x78)
+    assert wanted.getpixel((1279, 719)) != (0x3C, 0x64, 0x78)
+    change()
+    assert clean.post("/setup/reset").status_code == 200
+    assert at_rest(clean, quiet_s=0).tobytes() == wanted.tobytes()
+
+
 def test_no_application_has_to_look_at_every_font(guest):
     assert "DejaVu" in execute(guest, ["fc-match", "sans"])["output"]
     assert execute(guest, ["ls", "~/.cache/fontconfig"])["returncode"] != 0
@@ -141,6 +231,22 @@ def test_fast_input_types_what_a_keyboard_has_and_what_it_has_not(guest):
     guest.post("/action", json={"events": [["text", text], ["key_down", "ctrl"], ["key_down", "s"]]})
     guest.post("/action", json={"events": [["key_up", "s"], ["key_up", "ctrl"]]})
     wait_for(lambda: guest.post("/file", data={"file_path": "~/typed.txt"}).content.decode() == text)
+
+
+def test_text_of_the_fast_way_and_of_pyautogui_can_be_mixed(clean):
+    """Both teach the same spare keys what the keyboard has not."""
+    many = "".join(chr(0x4E00 + 7 * number) for number in range(60))  # more than there are spare keys
+    clean.post("/setup/launch", json={"command": ["mousepad", "~/mixed.txt"]})
+    wait_for(lambda: any("mixed.txt" in title for title in windows(clean)))
+    at_rest(clean)
+    clean.post("/action", json={"events": [["text", "é€"]]})
+    assert execute(clean, ["python", "-c", f"import pyautogui; pyautogui.write('<{many}')"])["returncode"] == 0
+    clean.post("/action", json={"events": [["text", "é€漢"]]})
+    clean.post(
+        "/action", json={"events": [["key_down", "ctrl"], ["key_down", "s"], ["key_up", "s"], ["key_up", "ctrl"]]}
+    )
+    wait_for(lambda: clean.post("/file", data={"file_path": "~/mixed.txt"}).is_success)
+    assert clean.post("/file", data={"file_path": "~/mixed.txt"}).content.decode() == f"é€<{many}é€漢"
 
 
 def test_an_unknown_event_or_key_is_refused_before_anything_is_played(guest):
@@ -157,6 +263,13 @@ def test_code_and_scripts_run(guest):
     assert (done["status"], done["output"], done["return_code"]) == ("success", "42\n", 0)
     done = guest.post("/run_bash_script", json={"script": "pwd; exit 2", "timeout": 5, "working_dir": "/usr"}).json()
     assert (done["status"], done["output"], done["returncode"]) == ("error", "/usr\n", 2)
+
+
+def test_a_script_without_its_directory_is_refused(guest):
+    answer = guest.post("/run_bash_script", json={"script": "touch ~/ran\ntrue", "working_dir": "/no/place"})
+    assert (answer.status_code, answer.json()["status"]) == (400, "error")
+    assert "there is no directory /no/place" in answer.json()["message"]
+    assert guest.post("/file", data={"file_path": "~/ran"}).status_code == 404
 
 
 def test_what_a_plain_osworld_client_asks_first(guest):

@@ -19,6 +19,9 @@ pytestmark = [*needs_desktop, needs_graders, pytest.mark.slow]
 
 MAIN = Path(__file__).parent / "clients.py"
 NOTE = f"{HOME}/Desktop/note.txt"
+STATE = "{https://accessibility.ubuntu.example.org/ns/state}"
+COMPONENT = "{https://accessibility.ubuntu.example.org/ns/component}"
+ACTION = "{https://accessibility.ubuntu.example.org/ns/action}"
 
 
 class Clients:
@@ -46,9 +49,13 @@ class Clients:
         config = [{"type": kind, "parameters": parameters} for kind, parameters in steps.items()]
         assert self.ask("setup", "setup", config) == (True, [])
 
+    def tree(self):
+        """The accessibility tree."""
+        return ElementTree.fromstring(self.python("get_accessibility_tree"))
+
     def windows(self):
         """The titles of the windows, from the accessibility tree."""
-        return [frame.get("name") for frame in ElementTree.fromstring(self.python("get_accessibility_tree"))]
+        return [frame.get("name") for frame in self.tree().findall("./application/frame")]
 
     def wait_for(self, title):
         """Wait for a window, and until it takes keys."""
@@ -114,8 +121,13 @@ def note(clients):
 @pytest.fixture
 def first_line(clients, note):
     """Where the first line of the editor begins, in pixels."""
-    frame = ElementTree.fromstring(clients.python("get_accessibility_tree"))[0]
-    return int(frame.get("x")) + 6, int(frame.get("y")) + 37
+    x, y = numbers(clients.tree().find(".//text").get(f"{COMPONENT}screencoord"))
+    return x + 5, y + 10
+
+
+def numbers(pair):
+    """The numbers of a pair such as `(3, 4)`."""
+    return [int(number) for number in pair.strip("()").split(", ")]
 
 
 def position(clients):
@@ -127,7 +139,6 @@ def test_what_the_client_asks_about_the_machine(clients):
     assert clients.python("get_vm_screen_size") == {"width": 1280, "height": 720}
     assert clients.python("get_vm_platform") == "Linux"
     assert clients.python("get_vm_desktop_path") == f"{HOME}/Desktop"
-    assert clients.python("get_terminal_output") is None
 
 
 def test_files_are_uploaded_downloaded_and_listed(clients, tmp_path):
@@ -165,6 +176,22 @@ def test_the_keyboard_types_into_the_application(clients, note):
     clients.act("HOTKEY", keys=["ctrl", "a"])
     clients.act("TYPING", text="done")
     assert note() == "done"
+
+
+def test_code_that_uses_pyautogui_types_every_character_exactly(clients, note):
+    """`<` came out as `>` and `é€` not at all: PyAutoGUI has a list of an American keyboard."""
+    text = "<a> & 'b' \"c\" {d} [e] \\~|@#$%^*_+= é€ñßЯλ漢字🙂"
+    clients.run(f"pyautogui.typewrite({text!r}); pyautogui.write('\\n\\tx'); pyautogui.press('<')")
+    clients.run("pyautogui.hotkey('shift', 'é'); pyautogui.keyDown('>'); pyautogui.keyUp('>')")
+    assert note() == f"{text}\n\tx<é>"
+
+
+def test_more_new_characters_than_the_keyboard_has_room_for(clients, note):
+    text = "".join(chr(0x4E00 + 7 * number) for number in range(60))  # 48 spare keys
+    clients.run(f"pyautogui.typewrite({text!r})")
+    clients.act("TYPING", text=" ü ")
+    clients.run("pyautogui.write('é€')")
+    assert note() == f"{text} ü é€"
 
 
 def test_the_mouse_moves_clicks_and_drags(clients, note, first_line):
@@ -228,15 +255,68 @@ def test_windows_come_to_the_front_and_close(clients):
     clients.setup(sleep={"seconds": 0.5})
     clients.act("TYPING", text="touch ~/first\n")
     wait_until(lambda: clients.ask("python", "get_file", "~/first")[0] is not None)
-    frames = ElementTree.fromstring(clients.python("get_accessibility_tree"))
+    frames = clients.tree().findall("./application/frame")
     for name, frame in zip(("XFirst", "SECOND"), frames, strict=True):  # class or instance, in any case
-        size = {"width": int(frame.get("width")), "height": int(frame.get("height"))}
-        assert clients.python("get_vm_window_size", name) == size
+        width, height = numbers(frame.get(f"{COMPONENT}size"))
+        assert clients.python("get_vm_window_size", name) == {"width": width, "height": height}
+    assert [frame.get(f"{STATE}active") for frame in frames] == ["true", None]
     clients.setup(close_window={"window_name": "second.XSecond", "strict": True, "by_class": True})
     wait_until(lambda: clients.windows() == ["First"])
     assert clients.ask("setup", "_close_window_setup", "XFirst", True, True)[1] != []
     clients.setup(close_window={"window_name": "xfirst", "by_class": True})
     wait_until(lambda: clients.windows() == [])
+
+
+def test_the_tree_describes_the_widgets_of_an_application(clients, note):
+    clients.act("TYPING", text="a < b\nc")
+    tree = clients.tree()
+    (frame,) = tree.findall("./application[@name='mousepad']/frame")
+    assert frame.get(f"{STATE}active") == "true"
+    (text,) = frame.iter("text")
+    assert text.text == "a < b\nc"
+    assert text.get(f"{STATE}multi_line") == "true"
+    x, y = numbers(text.get(f"{COMPONENT}screencoord"))
+    width, height = numbers(text.get(f"{COMPONENT}size"))
+    assert 0 <= x < x + width <= 1280
+    assert 0 <= y < y + height <= 720
+    menu = next(menu for menu in frame.iter("menu") if menu.get("name") == "File")
+    assert menu.get(f"{ACTION}click_kb", "").startswith("<Alt>f")
+
+
+def test_an_application_that_stands_still_costs_the_tree_no_more_than_itself(clients, note):
+    clients.setup(launch={"command": ["galculator"]})
+    clients.wait_for("galculator")
+    clients.setup(execute={"command": ["pkill", "-STOP", "galculator"]})
+    began = time.monotonic()
+    tree = clients.tree()
+    assert time.monotonic() - began < 10
+    assert tree.find("./application[@name='mousepad']//text") is not None
+    assert "galculator" in [frame.get("name") for frame in tree.findall("./application/frame")]
+    clients.setup(execute={"command": ["pkill", "-KILL", "galculator"]})
+    wait_until(lambda: "galculator" not in clients.windows())
+
+
+def test_the_terminal_in_front_says_what_it_shows(clients):
+    assert clients.python("get_terminal_output") is None
+    for title, command in (("First", "seq 3; echo é漢"), ("Second", "seq 100; echo last")):
+        clients.setup(launch={"command": ["xterm", "-title", title, "-e", f"{command}; exec cat"]})
+        clients.wait_for(title)
+    assert clients.python("get_terminal_output").endswith("99\n100\nlast")
+    clients.setup(activate_window={"window_name": "First", "strict": True}, sleep={"seconds": 0.5})
+    clients.act("TYPING", text="typed  <&>")
+    assert clients.python("get_terminal_output") == "1\n2\n3\né漢\ntyped  <&>"
+    clients.setup(execute={"command": ["pkill", "xterm"]})
+    wait_until(lambda: clients.windows() == [])
+    assert clients.python("get_terminal_output") is None
+
+
+def test_a_script_whose_directory_is_missing_is_refused(clients):
+    result, errors = clients.ask("python", "run_bash_script", "touch ~/ran\ntrue", 5, "/no/such/place")
+    assert result["status"] == "error"
+    assert "there is no directory /no/such/place" in errors[0]
+    assert clients.ask("python", "get_file", "~/ran")[0] is None
+    done = clients.python("run_bash_script", "pwd\necho $#", 5, "~/Documents")
+    assert (done["status"], done["output"]) == ("success", f"{HOME}/Documents\n0\n")
 
 
 def test_a_file_opens_in_its_application(clients):
