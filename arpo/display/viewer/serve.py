@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,21 +31,22 @@ def make_server(site: Site, port: int) -> ThreadingHTTPServer:
     return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, directory=str(site.out), screens=stores))
 
 
-def serve(site: Site, port: int) -> None:
-    """Serve the viewer and follow its runs until Ctrl-C."""
+def serve(server: ThreadingHTTPServer, look: Callable[[], None]) -> None:
+    """Serve the viewer, and look for news of its runs, until Ctrl-C."""
     os.nice(NICENESS)
-    with make_server(site, port) as server:
-        log.info("http://127.0.0.1:%d/ follows the run; Ctrl-C ends it", server.server_port)
-        threading.Thread(target=server.serve_forever, name="arpo-viewer", daemon=True).start()
-        try:
-            pause_s = LOOK_EVERY_S
-            while True:
-                time.sleep(pause_s)
-                started = time.process_time()
-                site.write()
-                pause_s = max(LOOK_EVERY_S, (time.process_time() - started) / SHARE)
-        except KeyboardInterrupt:
-            server.shutdown()
+    log.info("http://127.0.0.1:%d/ follows the run; Ctrl-C ends it", server.server_port)
+    threading.Thread(target=server.serve_forever, name="arpo-viewer", daemon=True).start()
+    try:
+        pause_s = LOOK_EVERY_S
+        while True:
+            time.sleep(pause_s)
+            started = time.process_time()
+            look()
+            pause_s = max(LOOK_EVERY_S, (time.process_time() - started) / SHARE)
+    except KeyboardInterrupt:
+        log.info("ended")
+    finally:
+        server.shutdown()
 
 
 class _Handler(SimpleHTTPRequestHandler):
