@@ -101,6 +101,27 @@ def test_a_missing_package_is_a_sentence_that_says_what_to_install(tmp_path):
         check_loggers(composed("wandb", tmp_path))
 
 
+@pytest.fixture
+def wandb(tmp_path, monkeypatch):
+    """A package of that name, and a home where nobody is logged in."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "packages" / "wandb").mkdir(parents=True)
+    (tmp_path / "packages" / "wandb" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("wandb")
+def test_a_missing_login_is_found_before_the_run_starts(tmp_path):
+    with pytest.raises(ConfigError, match=r"logger=wandb sends to api.wandb.ai, where nobody is logged in"):
+        check_loggers(composed("wandb", tmp_path))
+    check_loggers(composed("wandb", tmp_path, "logger.wandb.offline=true"))
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password secret\n")
+    check_loggers(composed("wandb", tmp_path))
+
+
 def test_a_run_is_called_there_by_its_experiment_and_overrides(tmp_path):
     cfg = composed("wandb", tmp_path / "arpo_miniwob" / "replay=off,seed=2")
     assert cfg.logger.wandb.name == "arpo_miniwob/replay=off,seed=2"
