@@ -120,6 +120,7 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         environments=cfg.env.size,
         kept_steps=cfg.module.objective.high_entropy_steps,
         fleet="make_engine" in cfg.engine,
+        recorded=OmegaConf.select(cfg, "callbacks.update_log") is not None,
     )
     flops = update_flops(shape, weights, longest, work)
     size = sync_bytes(weights)
