@@ -96,8 +96,12 @@ def differences(comparison: Comparison) -> list[str]:
             said.append(f"*{arm.name}* is not compared with *{reference}*: {comparison.obstacles[arm.name]}.")
             continue
         for measure in comparison.measures:
-            found = comparison.difference(arm, measure.key) if measure.is_compared else None
-            if found is not None:
+            if not measure.is_compared:
+                continue
+            found = comparison.difference(arm, measure.key)
+            if found is None:
+                said.append(f"*{arm.name}*, {measure.words}: not known of one of the two.")
+            else:
                 how = f"{_seeds(found)}; {verdict(found)}"
                 said.append(f"*{arm.name}*, {measure.words}: **{gain(measure, found.interval)}**, {how}.")
     return said
