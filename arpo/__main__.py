@@ -66,10 +66,8 @@ def main(words: Sequence[str]) -> int:
             from arpo.run.doctor import main as examine
 
             return examine()
-        case ["export" | "compare" as word, *rest] if rest:
+        case [word, *rest] if word in TOOLS:
             return tool(word, rest)
-        case ["view", *rest]:
-            return tool("view", rest)
         case ["plan" | "rehearse" as word, *overrides]:
             return compute(word, overrides)
         case [word] if word in COMMANDS:
