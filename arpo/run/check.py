@@ -18,8 +18,7 @@ from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.build import build, check_numbers, imitates, required_model, rolls_out
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
-from arpo.run.login import missing_login
-from arpo.run.preflight import preflight, smallest_gpu_gib
+from arpo.run.preflight import missing_login, preflight, smallest_gpu_gib
 from arpo.run.warmstart import check_warmstart, demonstrations_of
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}

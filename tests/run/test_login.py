@@ -2,7 +2,7 @@
 
 import pytest
 
-from arpo.run.login import missing_login
+from arpo.run.preflight import missing_login
 
 
 @pytest.fixture
