@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from typing_extensions import override
 
@@ -65,12 +66,12 @@ class _Handler(SimpleHTTPRequestHandler):
         return super().translate_path(path)
 
     @override
-    def do_GET(self) -> None:
+    def send_head(self) -> BytesIO | BinaryIO | None:
         host = (self.headers.get("Host") or "").partition(":")[0]
         if host not in ("127.0.0.1", "localhost"):  # another page could have a name that leads here
             self.send_error(403)
-            return
-        super().do_GET()
+            return None
+        return super().send_head()
 
     @override
     def list_directory(self, path: str | os.PathLike[str]) -> None:

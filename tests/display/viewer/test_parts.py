@@ -84,7 +84,7 @@ def test_a_small_screenshot_is_shown_as_it_is_and_a_large_one_as_a_thumbnail(tmp
     assert (made.format, made.width, made.height) == ("WEBP", THUMBNAIL_WIDTH, 270)
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * (SMALL_BYTES + 1)])
-def test_what_is_no_picture_breaks_nothing(tmp_path, content):
-    ((_, uri, _),) = Pictures(tmp_path).of([stored(tmp_path, content)])
-    assert uri in ("", "data:image/png;base64,")
+def test_what_is_no_picture_has_no_address_or_one_that_shows_nothing(tmp_path):
+    small, large = stored(tmp_path, b""), stored(tmp_path, b"x" * (SMALL_BYTES + 1))
+    shown = Pictures(tmp_path).of([small, large, "0" * 64])
+    assert shown == [(small, "data:image/png;base64,", False), (large, "", False), ("0" * 64, "", False)]

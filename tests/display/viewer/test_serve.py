@@ -51,3 +51,4 @@ def test_nothing_else_is_there(base, path):
 
 def test_a_page_of_another_name_gets_nothing(base):
     assert get(base, "/", Host="evil.example:80").status_code == 403
+    assert httpx.head(base, headers={"Host": "evil.example"}, trust_env=False).status_code == 403
