@@ -15,7 +15,7 @@ from arpo.errors import ConfigError
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_loggers
 from arpo.run.loggers import JsonLinesLogger, TensorBoardLogger, finishing
-from arpo.run.train import build_trainer
+from arpo.run.train import build_logger, build_trainer
 
 CONF = Path(__file__).parent.parent.parent / "conf"
 
@@ -72,6 +72,13 @@ def test_a_table_is_written_beside_what_every_run_writes(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["epochs"] for line in lines] == [1, 2, 3]
     assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_a_table_has_an_iteration_as_soon_as_it_is_logged(tmp_path):
+    logger = build_logger(composed("csv", tmp_path).logger.csv, 0)
+    for step in (1, 2):
+        logger.log_metrics({"epochs": float(step)}, step=step)
+        assert epochs(tmp_path / "csv" / "version_0" / "metrics.csv") == list(range(1, step + 1))
 
 
 def test_a_resumed_run_has_a_second_table_and_keeps_the_first(tmp_path):
