@@ -133,8 +133,9 @@ def test_bytes_that_are_no_text_or_no_number_are_broken(store, old, new):
 
 def test_a_file_that_cannot_be_read_is_broken_and_the_others_are_read(store):
     odd = store.root / "train" / "iteration_000001.jsonl"
-    odd.mkdir()
     records = Records(store.root)
+    records.refresh()
+    odd.mkdir()
     assert records.refresh()
     assert not records.refresh()
     assert list(records.episodes) == ["0/0/0", "0/0/1"]
