@@ -5,6 +5,8 @@ import io
 
 import pytest
 from PIL import Image
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from arpo.agent import actions
 from arpo.agent.render import render
@@ -46,6 +48,12 @@ def test_tokens_put_together_are_the_text(tiny_model):
     assert "".join(found[number] for number in ids).startswith(text.partition("ü")[0])
     assert "".join(found[number] for number in ids).endswith("<|im_end|>")
     assert found.keys() == set(ids)
+
+
+def test_a_token_that_is_not_spelled_in_bytes_stands_for_itself(tmp_path):
+    vocabulary = {"a b": 0, "日本": 1, "Ġgr": 2}
+    Tokenizer(WordLevel(vocabulary, unk_token="a b")).save(str(tmp_path / "tokenizer.json"))
+    assert Words(tmp_path).of(vocabulary.values()) == [(0, "a b"), (1, "日本"), (2, " gr")]
 
 
 def test_an_id_that_is_no_word_is_shown_by_number(tiny_model):

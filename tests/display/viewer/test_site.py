@@ -11,7 +11,7 @@ from arpo.callbacks.update_log import update_record
 from arpo.display.viewer.site import Site
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
-from arpo.rollout.updates import update_path, write_update
+from arpo.rollout.updates import read_update, update_path, write_update
 from arpo.types import RolloutBatch
 from tests.display.viewer.support import (
     chunk_of,
@@ -139,6 +139,18 @@ def test_two_runs_stand_in_one_folder(tmp_path):
     Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
     assert len(index_of(tmp_path / "view", "a")["episodes"]["id"]) == 17
     assert len(index_of(tmp_path / "view", "b")["episodes"]["id"]) == 1
+
+
+def test_an_update_that_was_taken_again_shows_its_new_numbers(tmp_path):
+    store = small_run(tmp_path)
+    site = Site([tmp_path], tmp_path / "view")
+    site.write()
+    record = read_update(update_path(store.root, 0))
+    write_update(store.root, replace(record, numbers={"logprobs": record.numbers["logprobs"] - 1}))
+    site.write()
+    numbers = numbers_of(chunk_of(tmp_path / "view", "0/0")["members"][0])
+    assert list(numbers) == ["logprobs"]
+    assert numbers["logprobs"].tolist() == (record.tokens(0)["logprobs"] - 1).tolist()
 
 
 def test_a_chunk_that_somebody_lost_is_written_again(tmp_path):
