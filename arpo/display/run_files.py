@@ -63,7 +63,7 @@ def read_files(folder: Path) -> RunFiles:
 
 
 def _metrics(text: str, broken: list[str]) -> list[Record]:
-    lines = text.removesuffix("\n").split("\n") if text else []
+    lines = text.splitlines()
     found = []
     for number, line in enumerate(lines, start=1):
         try:
