@@ -17,7 +17,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """What the folder of a run says beside its episodes; empty where a file is missing or broken."""
+    """The words of a run's folder beside its episodes; empty where a file is missing or broken."""
 
     config: Record
     metrics: tuple[Record, ...]
