@@ -69,9 +69,7 @@ def main(words: Sequence[str]) -> int:
             from arpo.run import doctor
 
             return doctor.look() if rest else doctor.main()
-        case ["export" | "compare" as word, *rest] if rest:
-            return tool(word, rest)
-        case ["view" | "watch" as word, *rest]:
+        case [word, *rest] if word in TOOLS:
             return tool(word, rest)
         case ["plan" | "rehearse" as word, *overrides]:
             return compute(word, overrides)

@@ -2,11 +2,13 @@
 
 Updates the policy that the run started from with the episodes of one iteration, five times, and counts processor
 seconds: those of the whole update, those in which its record is collected and written, and those of the forward after
-it. The shares are of a whole iteration of the run, of which its metrics.jsonl knows the length.
+it. The shares are of a whole iteration of the run, of which its metrics.jsonl knows the length. It ends
+within a minute, also beside other work.
 """
 
 import argparse
-import json
+import logging
+import os
 import statistics
 import sys
 import tempfile
@@ -15,14 +17,18 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+# before torch is imported, as in train.py: two OpenMP pools on the same cores wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import lightning as L
 import torch
-import yaml
 from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arpo.callbacks.update_log import update_record
+from arpo.display.run_files import read_files
+from arpo.display.viewer.facts import settings_of
 from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.objective import Objective
@@ -58,12 +64,15 @@ def batch_of(run: Path, iteration: int) -> RolloutBatch:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--model", type=Path, help="where config.yaml names a directory relative to another one")
     parser.add_argument("--iteration", type=int, default=10)
     asked = parser.parse_args()
-    model = asked.model or Path(yaml.safe_load((asked.run / "config.yaml").read_text())["model"]["path"])
-    lines = [json.loads(line) for line in (asked.run / "metrics.jsonl").read_text().splitlines()]
-    iteration_s = statistics.median(line["time/iteration"] for line in lines if "time/iteration" in line)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    files = read_files(asked.run)
+    model = settings_of(files.config, asked.run).model
+    if model is None:
+        parser.error(f"the policy that {asked.run} started from is not where its config.yaml says")
+    torch.set_num_threads(files.config["threads"])
+    iteration_s = statistics.median(line["time/iteration"] for line in files.metrics if line.get("time/iteration"))
     batch = batch_of(asked.run, asked.iteration)
     TokenRecord.add = counted("record", TokenRecord.add)
     TokenRecord.read = counted("record", TokenRecord.read)

@@ -54,6 +54,13 @@ def test_a_comparison_gets_the_words_after_it(monkeypatch):
     assert main(["compare", "outputs/a/*", "--against", "default"]) == 3
 
 
+@pytest.mark.parametrize(("word", "lacking"), [("export", "run, --to"), ("compare", "runs")])
+def test_a_command_without_its_words_says_which(capsys, word, lacking):
+    with pytest.raises(SystemExit, match="2"):
+        main([word])
+    assert f"python -m arpo {word}: error: the following arguments are required: {lacking}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

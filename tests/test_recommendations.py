@@ -40,7 +40,7 @@ READERS_OWN = {"env=mine", "tasks=mine"}
 BASES = (
     ("train", "experiment=arpo_subset32"),
     ("train", "experiment=arpo_subset32", "trainer=ddp"),
-    ("train", "experiment=arpo_miniwob"),
+    ("train", "experiment=arpo_miniwob", "logger=wandb"),
     ("train", "experiment=arpo_desktop32"),
     ("train", "experiment=warmstart_miniwob"),
     ("train", "experiment=offline_dpo"),

@@ -14,13 +14,14 @@ from statistics import fmean
 
 import lightning as L
 from lightning.pytorch.utilities.types import TRAIN_DATALOADERS
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from arpo.agent.actions import Click, Finished
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
 from arpo.datamodules.arrivals import Arrivals
+from arpo.datamodules.batches import Batches
 from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.errors import ConfigError
 from arpo.host.files import atomically
@@ -116,7 +117,7 @@ class DemonstrationDataModule(L.LightningDataModule):
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:
-        return DataLoader(_Batches(self._batches, self.steps), batch_size=None)
+        return DataLoader(Batches(self._batches, self.steps), batch_size=None)
 
     @override
     def teardown(self, stage: str) -> None:
@@ -201,21 +202,6 @@ class DemonstrationDataModule(L.LightningDataModule):
         how = self.collector
         limits = (self.per_task, how.max_steps, *how.image_limits, how.success_threshold, how.seed)
         return hashlib.sha256(repr((tasks, how.demonstrator, limits)).encode()).hexdigest()
-
-
-class _Batches(IterableDataset[list[Trajectory]]):
-    """The batches of a run, made when they are wanted."""
-
-    def __init__(self, make: Callable[[], Iterator[list[Trajectory]]], count: int) -> None:
-        self._make = make
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @override
-    def __iter__(self) -> Iterator[list[Trajectory]]:
-        return self._make()
 
 
 def _place(demonstration: Trajectory) -> int:

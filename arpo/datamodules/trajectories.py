@@ -11,10 +11,11 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.utilities.types import TRAIN_DATALOADERS
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_worth_replaying
+from arpo.datamodules.batches import Batches
 from arpo.datamodules.examples import Example, Judge
 from arpo.errors import ConfigError, check_at_least
 from arpo.modules.base import PolicyModule
@@ -97,7 +98,7 @@ class TrajectoryDataModule(L.LightningDataModule):
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:
-        return DataLoader(_Iteration(self), batch_size=None)
+        return DataLoader(Batches(self.batches, self._steps_per_iteration()), batch_size=None)
 
     @override
     def teardown(self, stage: str) -> None:
@@ -212,19 +213,6 @@ class TrajectoryDataModule(L.LightningDataModule):
                 f"the checkpoint was written by a run whose {' and '.join(changed)} differ, so that batches and rate "
                 "would be others: resume with the same, or start a new run elsewhere with paths.output=DIR"
             )
-
-
-class _Iteration(IterableDataset[list[Trajectory]]):
-    """The batches of whatever iteration the trainer is in."""
-
-    def __init__(self, datamodule: TrajectoryDataModule) -> None:
-        self._datamodule = datamodule
-
-    def __iter__(self) -> Iterator[list[Trajectory]]:
-        return self._datamodule.batches()
-
-    def __len__(self) -> int:
-        return self._datamodule._steps_per_iteration()
 
 
 @lru_cache(maxsize=2)

@@ -77,19 +77,29 @@ def _success(run: Path, config: Mapping[str, Any], iteration: int | None) -> str
     if not results:
         return "This policy was not evaluated. `python evaluate.py` of ARPO does it."
     before = _results(run, 0) if iteration else {}
-    tables = [_table(name, result, before.get(name)) for name, result in results.items()]
+    try:
+        tables = [_table(name, result, before.get(name)) for name, result in results.items()]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise _broken(run, iteration) from error
     return "\n\n".join([_protocol(config), *tables])
 
 
 def _results(run: Path, iteration: int | None) -> dict[str, Any]:
-    path = run / "eval" / f"iteration_{iteration or 0:06d}.json"
-    if iteration is None or not path.exists():
+    if iteration is None or not _evaluation(run, iteration).exists():
         return {}
     try:
-        results: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ConfigError(f"{path} is broken: delete it, or the card would say what nobody measured") from error
-    return results
+        return dict(json.loads(_evaluation(run, iteration).read_text()))
+    except (ValueError, TypeError) as error:
+        raise _broken(run, iteration) from error
+
+
+def _evaluation(run: Path, iteration: int | None) -> Path:
+    return run / "eval" / f"iteration_{iteration or 0:06d}.json"
+
+
+def _broken(run: Path, iteration: int | None) -> ConfigError:
+    path = _evaluation(run, iteration)
+    return ConfigError(f"{path} is broken: delete it, or the card would say what nobody measured")
 
 
 def _protocol(config: Mapping[str, Any]) -> str:

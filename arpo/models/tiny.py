@@ -57,6 +57,13 @@ VISION_DEPTH = 2
 VISION_HEADS = 2
 VISION_SPREAD = 0.1
 """Standard deviation of the vision tower's first weights: 0.02, the real model's, suits a width of 1,280."""
+VISION = {
+    "depth": VISION_DEPTH,
+    "hidden_size": VISION_HIDDEN,
+    "intermediate_size": 2 * VISION_HIDDEN,
+    "num_heads": VISION_HEADS,
+    "initializer_range": VISION_SPREAD,
+}
 IMAGE_MEAN = (1.0, 1.0, 1.0)
 IMAGE_SPREAD = (0.15, 0.15, 0.15)
 """White is zero: most of a page is white, and a grey button on it would differ from it by a hundredth of its norm."""
@@ -191,15 +198,7 @@ def _build_model(
             "eos_token_id": ids["<|im_end|>"],
             "pad_token_id": ids["<|endoftext|>"],
         },
-        vision_config={
-            "depth": VISION_DEPTH,
-            "initializer_range": VISION_SPREAD,
-            "hidden_size": VISION_HIDDEN,
-            "intermediate_size": 2 * VISION_HIDDEN,
-            "num_heads": VISION_HEADS,
-            "out_hidden_size": hidden,
-            "fullatt_block_indexes": full_attention,
-        },
+        vision_config=VISION | {"out_hidden_size": hidden, "fullatt_block_indexes": full_attention},
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],

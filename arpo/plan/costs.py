@@ -9,6 +9,7 @@ from arpo.modules.pictures import MOST_FEATURE_BYTES
 from arpo.plan.hardware import GIB, Gpu
 from arpo.plan.layout import Layout
 from arpo.plan.longest import Longest
+from arpo.rollout.updates import NUMBERS
 
 BFLOAT16 = 2
 FLOAT32 = 4
@@ -63,6 +64,8 @@ class Work:
     """Share of the steps that are trained, where they are chosen by entropy; no minibatch is updated before."""
     fleet: bool = False
     """Whether engines read weights from Ray's object store."""
+    recorded: bool = True
+    """Whether `UpdateLog` writes down what each update did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +253,15 @@ def host_gib(
 
 
 def disk_gib(weights: Weights, longest: Longest, work: Work, keep: int, screenshot_mb: float) -> dict[str, float]:
-    """Return the disk space of a run by what it is for, in GiB: checkpoints hold what is trained and its moments."""
+    """Return the disk space of a run by what it is for, in GiB: checkpoints hold what is trained and its moments.
+
+    The record of an update counts all numbers of every token, though most updates leave out those after it.
+    """
     checkpoint = weights.trained * (FLOAT32 + MOMENTS) / GIB
     seen = work.iterations * work.trajectories * longest.steps * screenshot_mb * 1e6 / GIB
-    return {f"checkpoints, {keep} and the one being written": (keep + 1) * checkpoint, "trajectories": seen}
+    tokens = work.iterations * work.trajectories * longest.sampled_tokens
+    return {
+        f"checkpoints, {keep} and the one being written": (keep + 1) * checkpoint,
+        "trajectories": seen,
+        "records of updates": work.recorded * tokens * len(NUMBERS) * FLOAT32 / GIB,
+    }

@@ -105,7 +105,7 @@ def read_update(path: Path) -> UpdateRecord:
             UpdatedGroup(group["task_id"], tuple(group["members"]), tuple(group["injected"]))
             for group in head["groups"]
         )
-        return UpdateRecord(
+        record = UpdateRecord(
             iteration=int(head["iteration"]),
             policy_version=int(head["policy_version"]),
             groups=groups,
@@ -114,8 +114,24 @@ def read_update(path: Path) -> UpdateRecord:
             offsets=tensors.pop("offsets"),
             numbers={name: tensors[name] for name in NUMBERS if name in tensors},
         )
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        _check(record)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArpoError(f"{path} is not the record of an update ({type(error).__name__}: {error})") from error
+    return record
+
+
+def _check(record: UpdateRecord) -> None:
+    """Check that the parts of a record that was read fit together."""
+    members = [trajectory for group in record.groups for trajectory in group.members]
+    if not all(isinstance(trajectory, str) for trajectory in members):
+        raise TypeError("a member of a group is no id")
+    tokens = record.offsets[-1] if len(record.offsets) else 0
+    expected = {"advantages": (len(members),), "offsets": (len(members) + 1,)}
+    found = {"advantages": record.advantages.shape, "offsets": record.offsets.shape}
+    for name, values in record.numbers.items():
+        expected[name], found[name] = (int(tokens),), values.shape
+    if found != expected or record.offsets.dtype != np.int64 or (np.diff(record.offsets) < 0).any():
+        raise ValueError(f"its {len(members)} trajectories need {expected}, there are {found}")
 
 
 def forget_updates(root: Path, first_iteration: int) -> None:

@@ -18,7 +18,7 @@ from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.build import build, check_numbers, imitates, required_model, rolls_out
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
-from arpo.run.preflight import preflight, smallest_gpu_gib
+from arpo.run.preflight import missing_login, preflight, smallest_gpu_gib
 from arpo.run.warmstart import check_warmstart, demonstrations_of
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
@@ -132,10 +132,10 @@ def check_values(cfg: DictConfig) -> None:
 
 
 def check_loggers(cfg: DictConfig) -> None:
-    """Check that the packages of loggers are installed that no run needs.
+    """Check that the packages of loggers are installed that no run needs, and that somebody is logged in.
 
     Raises:
-        ConfigError: With the one that is missing.
+        ConfigError: With the package that is missing, or the place where nobody is logged in.
     """
     for name, node in (cfg.get("logger") or {}).items():
         package = OPTIONAL.get(node.get("_target_")) if isinstance(node, DictConfig) else None
@@ -144,6 +144,13 @@ def check_loggers(cfg: DictConfig) -> None:
                 f"logger={name} needs the package {package}, which is not installed: `uv pip install {package}`, then "
                 "try again; or take logger=default"
             )
+        if package == "wandb" and not node.get("offline"):
+            host = missing_login(os.environ, Path.home(), Path.cwd())
+            if host is not None:
+                raise ConfigError(
+                    f"logger={name} sends to {host}, where nobody is logged in: run `wandb login`, or write to this "
+                    f"disk alone with logger.{name}.offline=true"
+                )
 
 
 def check_tasks(cfg: DictConfig) -> None:

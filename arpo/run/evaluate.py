@@ -41,6 +41,7 @@ def evaluate(cfg: DictConfig) -> int:
         if cfg.export is not None:
             policy_directory(checkpoint, Path(cfg.export), card=card_of(checkpoint))
             return 0
+        write_atomically(Path(cfg.paths.run_dir) / "config.yaml", OmegaConf.to_yaml(recorded(cfg), resolve=True))
         directory = policy_directory(checkpoint, session.directory / "policy")
         cfg.model.path = str(directory)
         tasks = {name: build(cfg.tasks[name]) for name in cfg.lists}
@@ -54,6 +55,15 @@ def evaluate(cfg: DictConfig) -> int:
         finally:
             runtime.close()
     return 0
+
+
+def recorded(cfg: DictConfig) -> DictConfig:
+    """Return the configuration as it is kept: the vocabulary of a checkpoint lies where its run has taken it from."""
+    kept = cfg.copy()
+    checkpoint = Path(cfg.checkpoint)
+    if not (checkpoint / "config.json").exists():
+        kept.model.path = OmegaConf.select(OmegaConf.load(checkpoint.parent.parent / "config.yaml"), "model.path")
+    return kept
 
 
 def report(cfg: DictConfig, runtime: RolloutRuntime, tasks: Mapping[str, Sequence[Task]]) -> None:

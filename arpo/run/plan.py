@@ -111,16 +111,7 @@ def estimate(cfg: DictConfig) -> Plan:
 def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated: Simulated) -> Plan:
     given, weights, shape = cfg.assumptions, simulated.weights, simulated.shape
     check_positive(mfu=given.mfu)
-    work = Work(
-        trajectories=cfg.datamodule.sampler.tasks_per_iteration * cfg.rollout.settings.group_size,
-        minibatches=cfg.module.minibatches,
-        epochs=cfg.module.epochs,
-        iterations=cfg.iterations,
-        reference=cfg.module.objective.kl_coefficient > 0,
-        environments=cfg.env.size,
-        kept_steps=cfg.module.objective.high_entropy_steps,
-        fleet="make_engine" in cfg.engine,
-    )
+    work = work_of(cfg)
     flops = update_flops(shape, weights, longest, work)
     size = sync_bytes(weights)
     share = engine_share(cfg)
@@ -148,6 +139,21 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         host=host_gib(shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb),
         disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
         desktops="" if budget is None else Budget(**budget).needs(),
+    )
+
+
+def work_of(cfg: DictConfig) -> Work:
+    """Return what an iteration does, as the configuration has it."""
+    return Work(
+        trajectories=cfg.datamodule.sampler.tasks_per_iteration * cfg.rollout.settings.group_size,
+        minibatches=cfg.module.minibatches,
+        epochs=cfg.module.epochs,
+        iterations=cfg.iterations,
+        reference=cfg.module.objective.kl_coefficient > 0,
+        environments=cfg.env.size,
+        kept_steps=cfg.module.objective.high_entropy_steps,
+        fleet="make_engine" in cfg.engine,
+        recorded=OmegaConf.select(cfg, "callbacks.update_log") is not None,
     )
 
 

@@ -88,8 +88,11 @@ def test_what_was_not_recorded_is_left_open(run):
     assert "Not recorded." in card
 
 
-def test_a_broken_evaluation_is_named(run):
+@pytest.mark.parametrize(
+    "text", ["{", "5", "[1]", '{"held_out": 5}', '{"held_out": {}}', '{"held_out": {"overall": 1}}']
+)
+def test_a_broken_evaluation_is_named(run, text):
     evaluation(run, 50, 6)
-    (run / "eval" / "iteration_000050.json").write_text("{")
+    (run / "eval" / "iteration_000050.json").write_text(text)
     with pytest.raises(ConfigError, match=r"iteration_000050\.json is broken"):
         model_card(run, 50)

@@ -121,7 +121,7 @@ def test_a_later_number_replaces_an_earlier_one_and_padding_and_fillers_are_left
     one = SimpleNamespace(key=(0, 0, 0), advantage=1.0, filler=False, action_tokens=2)
     filler = SimpleNamespace(key=(0, 1, 0), advantage=1.0, filler=True, action_tokens=3)
     record.add([one, filler], logprobs=torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]]), entropy=None)
-    record.add([one], logprobs=torch.tensor([[5.0, 6.0]]))
+    record.add([one], logprobs=torch.tensor([[5.0, 6.0, 9.0]]))
     assert {key: row.tolist() for key, row in record.rows("logprobs").items()} == {(0, 0, 0): [5.0, 6.0]}
     assert record.rows("entropy") == {}
 
@@ -138,3 +138,12 @@ def test_what_ranks_recorded_comes_together():
         (1, 0, 0): [1.0],
     }
     assert records[0].advantages == {(0, 0): 0.0, (1, 0): 1.0}
+
+
+def test_what_is_added_after_a_look_is_brought_to_the_host_in_float32_too():
+    record = TokenRecord()
+    sample = SimpleNamespace(key=(0, 0, 0), advantage=1.0, filler=False, action_tokens=1)
+    for value in (1.0, 2.0):
+        record.add([sample], logprobs=torch.tensor([[value]], dtype=torch.bfloat16))
+        (row,) = record.rows("logprobs").values()
+        assert (row.dtype, row.tolist()) == (torch.float32, [value])

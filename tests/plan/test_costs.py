@@ -189,5 +189,9 @@ def test_beside_adapters_the_base_of_an_engine_that_sleeps_waits_on_the_host():
 
 def test_a_checkpoint_holds_what_is_trained_and_its_moments():
     found = disk_gib(ALL, LONGEST, WORK, keep=3, screenshot_mb=1.0)
-    # 12 bytes a parameter, three files and one in the making; 10 x 16 x 15 screenshots of 1 MB
-    assert list(found.values()) == pytest.approx([4 * 12 * 8e9 / 2**30, 2400e6 / 2**30])
+    # 12 bytes a parameter, three files and one in the making; 10 x 16 x 15 screenshots of 1 MB; 7 numbers of 4 bytes
+    # of the 65536 - 1 - 15 x 2691 = 25170 sampled tokens of each of the 160 trajectories
+    figures = [4 * 12 * 8e9 / 2**30, 2400e6 / 2**30, 160 * 25_170 * 28 / 2**30]
+    assert list(found.values()) == pytest.approx(figures)
+    without = disk_gib(ALL, LONGEST, replace(WORK, recorded=False), keep=3, screenshot_mb=1.0)
+    assert list(without.values()) == pytest.approx([*figures[:2], 0.0])

@@ -1,7 +1,11 @@
 """The record of an update on disk."""
 
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from arpo.errors import ArpoError
 from arpo.rollout.updates import (
@@ -80,3 +84,32 @@ def test_what_a_resumed_run_takes_again_is_forgotten(tmp_path):
         write_update(tmp_path, make_record(iteration))
     forget_updates(tmp_path, 2)
     assert [read_update(path).iteration for path in sorted((tmp_path / "updates").iterdir())] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "head"),
+    [
+        ({"offsets": np.array([0, 2, 5], dtype=np.int64)}, {}),
+        ({"offsets": np.array([0, 2, 3, 5], dtype=np.float32)}, {}),
+        ({"offsets": np.array([0, 3, 2, 5], dtype=np.int64)}, {}),
+        ({"offsets": np.zeros((4, 1), dtype=np.int64)}, {}),
+        ({"advantages": np.zeros((3, 2), dtype=np.float32)}, {}),
+        ({"advantages": np.zeros(2, dtype=np.float32)}, {}),
+        ({"logprobs": np.zeros(4, dtype=np.float32)}, {}),
+        ({}, {"groups": [{"task_id": "t", "members": [1, 2, 3], "injected": []}]}),
+        ({}, {"groups": [{"task_id": "t", "members": ["1/0/0"], "injected": []}]}),
+        ({}, {"groups": {}}),
+        ({}, {"iteration": "three"}),
+    ],
+)
+def test_a_record_whose_parts_do_not_fit_is_told_as_such(tmp_path, change, head):
+    record = make_record()
+    path = update_path(tmp_path, 3)
+    path.parent.mkdir()
+    tensors = {"advantages": record.advantages, "offsets": record.offsets, **record.numbers}
+    whole = {"iteration": 3, "policy_version": 3, "left_out": [], "groups": [asdict(group) for group in record.groups]}
+    path.write_bytes(save(tensors, metadata={"update": json.dumps(whole)}))
+    assert read_update(path).offsets.tolist() == [0, 2, 3, 5]
+    path.write_bytes(save(tensors | change, metadata={"update": json.dumps(whole | head)}))
+    with pytest.raises(ArpoError, match="is not the record of an update"):
+        read_update(path)

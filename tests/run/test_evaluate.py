@@ -13,7 +13,7 @@ from arpo.errors import ConfigError
 from arpo.models.policy import Policy
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_checkpoint, check_evaluation, check_export
-from arpo.run.evaluate import card_of, policy_directory
+from arpo.run.evaluate import card_of, policy_directory, recorded
 
 CONF = Path(__file__).parent.parent.parent / "conf"
 
@@ -51,6 +51,18 @@ def test_an_export_has_a_card_and_a_policy_that_is_only_evaluated_has_none(run_f
 def test_a_checkpoint_that_was_renamed_has_a_card_without_an_iteration(run_folder):
     folder, _ = run_folder
     assert ", an unknown iteration\n" in card_of(folder / "checkpoints" / "best.ckpt")
+
+
+def test_an_evaluation_is_recorded_with_the_directory_where_the_vocabulary_stays(run_folder, tiny_model):
+    folder, _ = run_folder
+    OmegaConf.save(OmegaConf.create({"model": {"path": "outputs/warm/policy"}}), folder / "config.yaml")
+    for checkpoint, path in (
+        (folder / "checkpoints" / "iteration_000003.ckpt", "outputs/warm/policy"),
+        (tiny_model, str(tiny_model)),
+    ):
+        cfg = OmegaConf.create({"checkpoint": str(checkpoint), "model": {"path": str(checkpoint)}})
+        assert recorded(cfg).model.path == path
+        assert cfg.model.path == str(checkpoint)  # what is evaluated stays
 
 
 def test_an_export_destroys_nothing(run_folder, tmp_path):

@@ -2,7 +2,7 @@
 
 import json
 import math
-import time
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,12 @@ from arpo.run.loggers import LAYOUT, JsonLinesLogger, TensorBoardLogger, cut_lin
 
 def read(directory: Path) -> EventAccumulator:
     return EventAccumulator(str(directory), size_guidance={"tensors": 0, "scalars": 0}).Reload()
+
+
+def make_older(events: Path) -> None:
+    """Date a file back by a second: files are read by name, and a resumed run is never of the same second."""
+    before, second, after = re.fullmatch(r"(.*\.)(\d{10})(\..*)", events.name).groups()
+    events.rename(events.with_name(f"{before}{int(second) - 1}{after}"))
 
 
 def curve(directory: Path, tag: str) -> list[tuple[int, float]]:
@@ -77,7 +83,7 @@ def test_a_resumed_run_hides_what_the_interrupted_one_wrote_beyond_its_checkpoin
     for step in (1, 2, 3, 4):
         first.log_metrics({"rollout/success_rate": 0.1 * step}, step=step)
     first.save()  # killed after iteration 4; its newest checkpoint is of iteration 2
-    time.sleep(1.1)  # files are read by name, which starts with the second; a resumed run is never of the same one
+    make_older(*tmp_path.glob("events.out.tfevents.*"))
     second = TensorBoardLogger(tmp_path, resume_step=2)
     second.log_metrics({"rollout/success_rate": 0.9}, step=3)
     second.finalize("success")

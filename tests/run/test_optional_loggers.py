@@ -15,7 +15,7 @@ from arpo.errors import ConfigError
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_loggers
 from arpo.run.loggers import JsonLinesLogger, TensorBoardLogger, finishing
-from arpo.run.train import build_trainer
+from arpo.run.train import build_logger, build_trainer
 
 CONF = Path(__file__).parent.parent.parent / "conf"
 
@@ -74,6 +74,13 @@ def test_a_table_is_written_beside_what_every_run_writes(tmp_path):
     assert list(tmp_path.glob("events.out.tfevents.*"))
 
 
+def test_a_table_has_an_iteration_as_soon_as_it_is_logged(tmp_path):
+    logger = build_logger(composed("csv", tmp_path).logger.csv, 0)
+    for step in (1, 2):
+        logger.log_metrics({"epochs": float(step)}, step=step)
+        assert epochs(tmp_path / "csv" / "version_0" / "metrics.csv") == list(range(1, step + 1))
+
+
 def test_a_resumed_run_has_a_second_table_and_keeps_the_first(tmp_path):
     train("csv", tmp_path)
     train("csv", tmp_path, resumed=Path("iteration_000002.ckpt"))
@@ -99,6 +106,27 @@ def test_a_missing_package_is_a_sentence_that_says_what_to_install(tmp_path):
         pytest.skip("wandb is installed")
     with pytest.raises(ConfigError, match=r"logger=wandb needs the package wandb, .*`uv pip install wandb`"):
         check_loggers(composed("wandb", tmp_path))
+
+
+@pytest.fixture
+def wandb(tmp_path, monkeypatch):
+    """A package of that name, and a home where nobody is logged in."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "packages" / "wandb").mkdir(parents=True)
+    (tmp_path / "packages" / "wandb" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("wandb")
+def test_a_missing_login_is_found_before_the_run_starts(tmp_path):
+    with pytest.raises(ConfigError, match=r"logger=wandb sends to api.wandb.ai, where nobody is logged in"):
+        check_loggers(composed("wandb", tmp_path))
+    check_loggers(composed("wandb", tmp_path, "logger.wandb.offline=true"))
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password secret\n")
+    check_loggers(composed("wandb", tmp_path))
 
 
 def test_a_run_is_called_there_by_its_experiment_and_overrides(tmp_path):

@@ -59,7 +59,7 @@ def group(runs: Sequence[Run]) -> tuple[list[Arm], list[str]]:
 
 
 def _started(run: Run) -> tuple[str, str]:
-    return (str(run.starts[0]["started"]) if run.starts else "", str(run.directory))
+    return (run.starts[0].started if run.starts else "", str(run.directory))
 
 
 def _names(groups: Sequence[Mapping[int, Run]], trees: Sequence[Tree]) -> list[str]:

@@ -8,7 +8,7 @@ from arpo.display.comparison.runs import Run
 
 INDIFFERENT = ("seed", "resume", "paths", "logger", "threads", "requires")
 """Keys at the top that say where, how fast or how often, not what."""
-BYSTANDERS = ("progress", "run_record", "graceful_stop", "checkpoint", "trajectory_log")
+BYSTANDERS = ("progress", "run_record", "graceful_stop", "checkpoint", "trajectory_log", "update_log")
 """Callbacks that change nothing of what is learned."""
 ABSENT = "absent"
 SHOWN = 60

@@ -1,27 +1,36 @@
 """A run read back from its folder: configuration, metrics, evaluations and origin."""
 
-import json
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from glob import glob
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from arpo.display.run_files import WRONG, read_files
 from arpo.errors import ConfigError
 
 SUCCESS = "rollout/success_rate"
 FILES = ("config.yaml", "metrics.jsonl", "run.json")
 """What the folder of a run has; one of them is enough to take it for one."""
-START = ("started", "updated", "status", "git", "machine")
-"""What is read of an entry of run.json."""
 CUT = re.compile(r".{80}-[0-9a-f]{8}")
 """The name of a folder whose overrides were too long for one; `arpo.run.folder` makes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a run, as its run.json has it."""
+
+    started: str
+    """Date and time."""
+    seconds: float
+    """To its end, or to when it was last heard of."""
+    status: str
+    """`finished`, `running`, or how it ended early."""
+    commit: str
+    """Ten digits; a checkout with local changes is said to be one; empty where nobody knows it."""
+    machine: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +45,7 @@ class Run:
     """Iterations that its configuration asks for."""
     iterations: tuple[Mapping[str, Any], ...]
     """The lines of metrics.jsonl that belong to a rollout; a value that is no finite number is None."""
-    starts: tuple[Mapping[str, Any], ...]
-    """The entries of run.json: code, machine, times and end of every start."""
+    starts: tuple[Start, ...]
     evaluations: Mapping[int, Mapping[str, float | None]]
     """Success rate by task list, by iteration."""
     evaluation_s: float
@@ -54,7 +62,7 @@ class Run:
     @property
     def unfinished(self) -> str:
         """The reason why nothing can be said about its end yet; empty where it has one."""
-        status = str(self.starts[-1]["status"]) if self.starts else "finished"
+        status = self.starts[-1].status if self.starts else "finished"
         if self.iterations and len(self.iterations) != self.budget:
             return f"{len(self.iterations)} of {self.budget} iterations"
         if status != "finished":
@@ -66,14 +74,12 @@ class Run:
     @property
     def wall_s(self) -> float:
         """Seconds from start to end, summed over the starts of a run that was resumed."""
-        times = [[datetime.fromisoformat(start[key]) for key in ("started", "updated")] for start in self.starts]
-        return sum((end - begin).total_seconds() for begin, end in times)
+        return sum(start.seconds for start in self.starts)
 
     @property
     def commits(self) -> frozenset[str]:
-        """The commits of its starts, ten digits each; a checkout with local changes is said to be one."""
-        gits = [start["git"] for start in self.starts if start["git"]]
-        return frozenset(git["commit"][:10] + (" with local changes" if git["dirty"] else "") for git in gits)
+        """The commits of its starts, as far as they are known."""
+        return frozenset(start.commit for start in self.starts if start.commit)
 
     def total(self, metric: str) -> float:
         """Return the sum of a metric over the iterations."""
@@ -128,72 +134,40 @@ def read_run(folder: Path) -> Run:
     Raises:
         ConfigError: If a file is missing or broken; a last line of its metrics that a crash cut is no line.
     """
-    config = _config(folder)
-    lines = _lines(folder)
+    files = read_files(folder)
+    for name, lacking in (("config.yaml", "so nobody knows what was run"), ("metrics.jsonl", "so it has not begun")):
+        if not (folder / name).exists():
+            raise ConfigError(f"{folder.name}: there is no {name}, {lacking}")
+    if files.broken:
+        raise ConfigError(f"{folder.name}: {files.broken[0]}")
+    seed, budget = files.config.get("seed"), files.config.get("iterations")
+    if not isinstance(seed, int) or not isinstance(budget, int):
+        raise ConfigError(f"{folder.name}: config.yaml lacks the seed or the iterations, so it is not of a training")
     return Run(
         directory=folder,
-        config=config,
-        seed=config["seed"],
-        budget=config["iterations"],
-        iterations=tuple(line for line in lines if SUCCESS in line),
-        starts=_starts(folder),
+        config=files.config,
+        seed=seed,
+        budget=budget,
+        iterations=tuple(line for line in files.metrics if SUCCESS in line),
+        starts=tuple(_start(folder, entry) for entry in files.starts),
         evaluations={
-            int(path.stem.removeprefix("iteration_")): _rates(folder, f"eval/{path.name}")
-            for path in sorted(folder.glob("eval/iteration_*.json"))
+            iteration: {listed: result["overall"]["success_rate"] for listed, result in results.items()}
+            for iteration, results in files.evaluations.items()
         },
-        evaluation_s=sum(line.get("time/evaluation") or 0.0 for line in lines),
+        evaluation_s=sum(line.get("time/evaluation") or 0.0 for line in files.metrics),
     )
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    if not (folder / "config.yaml").exists():
-        raise ConfigError(f"{folder.name}: there is no config.yaml, so nobody knows what was run")
+def _start(folder: Path, entry: Mapping[str, Any]) -> Start:
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{folder.name}: config.yaml is broken") from error
-    if not isinstance(config, dict) or not all(isinstance(config.get(key), int) for key in ("seed", "iterations")):
-        raise ConfigError(f"{folder.name}: config.yaml lacks the seed or the iterations, so it is not of a training")
-    return config
-
-
-def _lines(folder: Path) -> list[dict[str, Any]]:
-    if not (folder / "metrics.jsonl").exists():
-        raise ConfigError(f"{folder.name}: there is no metrics.jsonl, so it has not begun")
-    written = (folder / "metrics.jsonl").read_text(errors="replace").splitlines()
-    lines = []
-    for number, text in enumerate(written, start=1):
-        try:
-            line = json.loads(text)
-            lines.append({name: _finite(value) for name, value in line.items()})
-        except (ValueError, AttributeError) as error:
-            if number == len(written):
-                break
-            raise ConfigError(f"{folder.name}: line {number} of metrics.jsonl is broken") from error
-    return lines
-
-
-def _starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
-    if not (folder / "run.json").exists():
-        return ()
-    with _whole(folder, "run.json"):
-        starts = json.loads((folder / "run.json").read_text())["starts"]
-        return tuple({key: start[key] for key in START} for start in starts)
-
-
-def _rates(folder: Path, name: str) -> dict[str, float | None]:
-    with _whole(folder, name):
-        results = json.loads((folder / name).read_text())
-        return {listed: _finite(result["overall"]["success_rate"]) for listed, result in results.items()}
-
-
-@contextmanager
-def _whole(folder: Path, name: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{folder.name}: {name} is broken") from error
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        git, machine = entry["git"], entry["machine"]
+        begin, end = (datetime.fromisoformat(entry[key]) for key in ("started", "updated"))
+        return Start(
+            started=entry["started"],
+            seconds=(end - begin).total_seconds(),
+            status=str(entry["status"]),
+            commit=git["commit"][:10] + (" with local changes" if git["dirty"] else "") if git else "",
+            machine=f"{machine['cores']} cores, {machine['memory_gb']} GB, {', '.join(machine['gpus']) or 'no GPU'}",
+        )
+    except WRONG as error:
+        raise ConfigError(f"{folder.name}: run.json is broken") from error

@@ -1,7 +1,6 @@
 """The words for a comparison: Markdown tables, intervals, where numbers come from."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from arpo.display.comparison.arms import Arm, warnings
 from arpo.display.comparison.compare import Comparison
@@ -97,8 +96,12 @@ def differences(comparison: Comparison) -> list[str]:
             said.append(f"*{arm.name}* is not compared with *{reference}*: {comparison.obstacles[arm.name]}.")
             continue
         for measure in comparison.measures:
-            found = comparison.difference(arm, measure.key) if measure.is_compared else None
-            if found is not None:
+            if not measure.is_compared:
+                continue
+            found = comparison.difference(arm, measure.key)
+            if found is None:
+                said.append(f"*{arm.name}*, {measure.words}: not known of one of the two.")
+            else:
                 how = f"{_seeds(found)}; {verdict(found)}"
                 said.append(f"*{arm.name}*, {measure.words}: **{gain(measure, found.interval)}**, {how}.")
     return said
@@ -159,14 +162,9 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     commits = {commit for run in runs for commit in run.commits}
     return {
         "commits": sorted(commits) or ["not recorded"],
-        "machines": sorted({_machine(start["machine"]) for start in starts}) or ["not recorded"],
-        "days": sorted({start["started"][:10] for start in starts}) or ["not recorded"],
+        "machines": sorted({start.machine for start in starts}) or ["not recorded"],
+        "days": sorted({start.started[:10] for start in starts}) or ["not recorded"],
     }
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    gpus = ", ".join(machine["gpus"]) or "no GPU"
-    return f"{machine['cores']} cores, {machine['memory_gb']} GB, {gpus}"
 
 
 def origin(where: Mapping[str, Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from arpo.display.viewer.serve import serve
+from arpo.display.viewer.serve import make_server, serve
 from arpo.display.viewer.site import Site
 from arpo.errors import ArpoError, ConfigError
 
@@ -27,18 +27,43 @@ def main(words: Sequence[str]) -> int:
         out = asked.out or runs[0] / "view"
         started = time.monotonic()
         site = Site(runs, out, live=asked.serve)
-        site.write()
-    except (ArpoError, OSError) as error:
+        write(site)
+        log.info("wrote %s in %.1f s", out, time.monotonic() - started)
+        if asked.serve:
+            follow(site, asked.port)
+    except ArpoError as error:
         log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
         return 2
-    log.info("wrote %s in %.1f s", out, time.monotonic() - started)
     page = (out / "index.html").resolve().as_uri()
-    if asked.serve:
-        serve(site, asked.port)
-    elif asked.open:
+    if asked.open and not asked.serve:
         webbrowser.open(page)
     log.info("open %s in a browser", page)
     return 0
+
+
+def write(site: Site) -> None:
+    """Write the viewer's folder.
+
+    Raises:
+        ConfigError: If nothing can be written there.
+    """
+    try:
+        site.write()
+    except OSError as error:
+        raise ConfigError(f"cannot write the viewer to {site.out}: {error}; name a folder with --out") from error
+
+
+def follow(site: Site, port: int) -> None:
+    """Serve the viewer's folder until Ctrl-C.
+
+    Raises:
+        ConfigError: If the port is taken, or the folder cannot be written any more.
+    """
+    try:
+        with make_server(site, port) as server:
+            serve(server, lambda: write(site))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot serve at port {port}: {error}; name another with --port") from error
 
 
 def last_run(outputs: Path) -> Path:

@@ -1,12 +1,12 @@
 """The facts of a run beside its episodes: settings, curves, evaluations, and where it came from."""
 
-import json
 import math
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import yaml
+from arpo.display.run_files import Record, RunFiles
 
 CURVES = (
     "rollout/success_rate",
@@ -33,58 +33,46 @@ class Settings:
     """The directory of the checkpoint that it started from, if it is still there."""
 
 
-def settings_of(run: Path) -> Settings:
-    """Return what `config.yaml` of a run says."""
-    try:
-        config = yaml.safe_load((run / "config.yaml").read_text())
-    except (OSError, ValueError, yaml.YAMLError):
-        config = {}
+def settings_of(config: Record, run: Path) -> Settings:
+    """Return what the configuration of a run says."""
     threshold = _at(config, "rollout", "settings", "success_threshold")
     return Settings(
-        success_threshold=float(threshold) if isinstance(threshold, int | float) else DEFAULT_THRESHOLD,
+        success_threshold=float(threshold) if _is_number(threshold) else DEFAULT_THRESHOLD,
         model=_directory(run, _at(config, "model", "path")),
     )
 
 
-def curves_of(run: Path) -> dict[str, list[list[float]]]:
-    """Return points [iteration, value] of each metric that is drawn, from the whole lines of `metrics.jsonl`."""
-    points: dict[str, dict[float, float]] = {name: {} for name in CURVES}
-    for line in _lines(run / "metrics.jsonl"):
-        step = line.get("step")
+def curves_of(files: RunFiles) -> dict[str, list[list[float]]]:
+    """Return points [iteration, value] of each metric that is drawn; of two lines of an iteration the later counts."""
+    points: dict[str, dict[int, float]] = {name: {} for name in CURVES}
+    for line in files.metrics:
         for name in CURVES:
-            value = line.get(name)
-            if _is_number(step) and _is_number(value):
-                points[name][step] = value
+            if line.get(name) is not None:
+                points[name][line["step"]] = line[name]
     return {name: [[step, value] for step, value in sorted(found.items())] for name, found in points.items() if found}
 
 
-def evaluations_of(run: Path) -> list[list[Any]]:
+def evaluations_of(files: RunFiles) -> list[list[Any]]:
     """Return a row for each evaluation of each list: iteration, list, success, its interval, episodes, lost ones."""
     rows = []
-    for path in [*sorted((run / "eval").glob("iteration_*.json")), run / "results.json"]:
-        lists = _json(path)
-        name = path.stem.removeprefix("iteration_")
-        iteration = int(name) if name.isdigit() else 0
-        if isinstance(lists, dict) and "overall" in lists:
-            lists = {str(lists.get("name", "")): lists}
-        for listed, result in lists.items() if isinstance(lists, dict) else ():
-            overall = _at(result, "overall")
-            row = [_at(overall, key) for key in ("success_rate", "interval_low", "interval_high", "episodes")]
+    for iteration, results in [*files.evaluations.items(), (0, files.results)]:
+        for listed, result in results.items():
+            overall = result["overall"]
+            row = [overall.get(key) for key in ("success_rate", "interval_low", "interval_high", "episodes")]
             if all(map(_is_number, row)):
-                rows.append([iteration, listed, *row, _at(result, "lost")])
+                rows.append([iteration, listed, *row, result.get("lost")])
     return rows
 
 
-def origin_of(run: Path) -> list[list[str]]:
+def origin_of(files: RunFiles) -> list[list[str]]:
     """Return pairs of a word and a fact: how the run was started last, from which commit, and how it ended."""
-    starts = _at(_json(run / "run.json"), "starts")
-    last = starts[-1] if isinstance(starts, list) and starts else {}
-    command = _at(last, "command")
+    last = files.starts[-1] if files.starts else {}
+    command = last.get("command")
     found = {
-        "command": "python " + " ".join(map(str, command)) if isinstance(command, list) else None,
+        "command": shlex.join(["python", *map(str, command)]) if isinstance(command, list) else None,
         "commit": _at(last, "git", "commit"),
-        "started": _at(last, "started"),
-        "status": _at(last, "status"),
+        "started": last.get("started"),
+        "status": last.get("status"),
     }
     return [[word, str(fact)] for word, fact in found.items() if fact]
 
@@ -95,29 +83,6 @@ def _directory(run: Path, named: Any) -> Path | None:
         return None
     places = [Path(named), *(parent / named for parent in run.resolve().parents)]
     return next((place for place in places if (place / "tokenizer.json").is_file()), None)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        return []
-    found = []
-    for line in text.splitlines(keepends=True):
-        try:
-            record = json.loads(line) if line.endswith("\n") else None
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            found.append(record)
-    return found
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _at(tree: Any, *keys: str) -> Any:

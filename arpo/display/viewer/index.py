@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
+from arpo.display.run_files import read_files
 from arpo.display.viewer.chunks import INJECTED, LEFT_OUT, PARSE_ERROR, file_of
 from arpo.display.viewer.facts import curves_of, evaluations_of, origin_of
 from arpo.display.viewer.groups import Member, ShownGroup
@@ -40,17 +41,18 @@ def index_of(
         run: Its folder.
         groups: In the order in which they are shown.
         digests: Of each group's chunk.
-        broken: What could not be read.
+        broken: Episodes and updates that could not be read.
         torn: Files that end in a part of a record.
         success_threshold: The task reward above which an episode is a success.
         screens: The way from the page to the screenshots themselves.
         words_known: Whether the text of tokens is known.
     """
+    files = read_files(run)
     tasks, outcomes = _Table(), _Table()
     rows = [(number, member) for number, group in enumerate(groups) for member in group.members]
     return {
         "name": " / ".join(run.resolve().parts[-2:]),
-        "origin": origin_of(run),
+        "origin": origin_of(files),
         "threshold": success_threshold,
         "screens": screens,
         "wordsKnown": words_known,
@@ -58,9 +60,10 @@ def index_of(
         "episodes": _episodes(rows, tasks, outcomes),
         "tasks": tasks.values(),
         "outcomes": outcomes.values(),
-        "curves": list(curves_of(run).items()),
-        "evaluations": evaluations_of(run),
-        "broken": [[each.file, each.line, each.reason, each.text] for each in broken],
+        "curves": list(curves_of(files).items()),
+        "evaluations": evaluations_of(files),
+        "broken": [[each.file, each.line, each.reason, each.text] for each in broken]
+        + [["", 0, reason, ""] for reason in files.broken],
         "torn": list(torn),
     }
 

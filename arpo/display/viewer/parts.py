@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from PIL.Image import Resampling
 
 from arpo.agent import actions
@@ -117,7 +117,7 @@ class Pictures:
             if len(png) <= SMALL_BYTES:
                 return _address("png", png), False
             return _address("webp", _thumbnail(png)), True
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError, SyntaxError) as error:
+        except (OSError, Image.DecompressionBombError, ValueError, SyntaxError) as error:
             log.debug("%s: %s", path, error)
             return "", False
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BufferedReader
@@ -78,7 +79,7 @@ class Records:
     """The episodes below a trajectory store.
 
     A record counts once its line has its end: what is being written, or what a crash has cut, is no episode. A line
-    that is no record is kept as broken.
+    that is no record, or stands in a file where nobody would look for it, is kept as broken.
 
     Args:
         root: The trajectory store.
@@ -87,15 +88,18 @@ class Records:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._files: dict[Path, _File] = {}
+        self._refused: list[Broken] = []
+        """The files that could not be read at the last look."""
 
     def refresh(self) -> bool:
         """Read what was written since the last call, and return whether there was anything."""
         found = sorted(self.root.glob("*/iteration_*.jsonl"))
         changed = bool(self._files.keys() - set(found))
+        refused, self._refused = self._refused, []
         self._files = {path: file for path, file in self._files.items() if path in found}
         for path in found:
             changed |= self._read(path)
-        return changed
+        return changed or refused != self._refused
 
     @property
     def episodes(self) -> dict[str, Episode]:
@@ -104,8 +108,8 @@ class Records:
 
     @property
     def broken(self) -> list[Broken]:
-        """The lines that are no record."""
-        return [broken for _, file in sorted(self._files.items()) for broken in file.broken]
+        """The lines that are no record, and the files that cannot be read."""
+        return [*self._refused, *(broken for _, file in sorted(self._files.items()) for broken in file.broken)]
 
     @property
     def torn(self) -> list[str]:
@@ -138,6 +142,9 @@ class Records:
                 fresh = opened.read()
         except FileNotFoundError:  # a resumed run has just removed it
             return self._files.pop(path, None) is not None
+        except OSError as error:
+            self._refused.append(Broken(self._name(path), 0, f"cannot be read: {error.strerror}"))
+            return self._files.pop(path, None) is not None
         return self._take(path, known, fresh)
 
     def _take(self, path: Path, file: _File, fresh: bytes) -> bool:
@@ -148,7 +155,7 @@ class Records:
             file.lines += 1
             try:
                 file.episodes.append(read_episode(line, path, file.read))
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 text = line.decode(errors="replace")[:SHOWN_OF_BROKEN]
                 file.broken.append(Broken(self._name(path), file.lines, f"{type(error).__name__}: {error}", text))
             file.read += len(line) + 1
@@ -165,28 +172,32 @@ def read_episode(line: bytes, path: Path, offset: int) -> Episode:
     """Return the facts of a line of a trajectory store.
 
     Raises:
-        ValueError: If it is not JSON, or not that of a trajectory.
+        ValueError: If it is not JSON, not that of a trajectory, or of one that belongs into another file.
+        OverflowError: If a reward is too large for a float.
         KeyError: If something is missing in it.
         TypeError: If something in it is of another type than in a trajectory.
     """
-    record = json.loads(line, parse_constant=_refused)
+    record = json.loads(line.decode(), parse_constant=_refused)
     steps = _typed(record, "steps", list)
     for step in steps:
         _check_step(step)
     located = ID.fullmatch(_typed(record, "id", str))
     if located is None:
         raise ValueError(f"{record['id']!r} is not the id of a trajectory")
+    split, iteration = located["split"] or "train", int(located["iteration"])
+    if (path.parent.name, path.stem) != (split, f"iteration_{iteration:06d}"):
+        raise ValueError(f"{record['id']!r} belongs into {split}/iteration_{iteration:06d}.jsonl")
     versions = [step["policy_version"] for step in steps]
     return Episode(
         id=record["id"],
-        split=located["split"] or "train",
-        iteration=int(located["iteration"]),
+        split=split,
+        iteration=iteration,
         task_id=_typed(record, "task_id", str),
         domain=_typed(record, "domain", str),
         instruction=_typed(record, "instruction", str),
         outcome=_typed(record, "outcome", str),
-        task_reward=float(_typed(record, "task_reward", int, float)),
-        format_reward=float(_typed(record, "format_reward", int, float)),
+        task_reward=_reward(record, "task_reward"),
+        format_reward=_reward(record, "format_reward"),
         seed=_typed(record, "seed", int),
         steps=len(steps),
         tokens=sum(len(step["response_ids"]) for step in steps),
@@ -208,6 +219,13 @@ def _check_step(step: Any) -> None:
     for name, kinds in (("prompt_ids", {int}), ("response_ids", {int}), ("sampler_logprobs", {int, float})):
         if not set(map(type, _typed(step, name, list))) <= kinds:
             raise TypeError(f"{name} holds something that is no number")
+
+
+def _reward(record: Any, name: str) -> float:
+    value = float(_typed(record, name, int, float))
+    if not math.isfinite(value):  # JSON has no infinity, but 1e999
+        raise ValueError(f"{name} is {value}")
+    return value
 
 
 def _typed(record: Any, name: str, *kinds: type) -> Any:

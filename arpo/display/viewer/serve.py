@@ -4,11 +4,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from typing_extensions import override
 
@@ -31,21 +32,22 @@ def make_server(site: Site, port: int) -> ThreadingHTTPServer:
     return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, directory=str(site.out), screens=stores))
 
 
-def serve(site: Site, port: int) -> None:
-    """Serve the viewer and follow its runs until Ctrl-C."""
+def serve(server: ThreadingHTTPServer, look: Callable[[], None]) -> None:
+    """Serve the viewer, and look for news of its runs, until Ctrl-C."""
     os.nice(NICENESS)
-    with make_server(site, port) as server:
-        log.info("http://127.0.0.1:%d/ follows the run; Ctrl-C ends it", server.server_port)
-        threading.Thread(target=server.serve_forever, name="arpo-viewer", daemon=True).start()
-        try:
-            pause_s = LOOK_EVERY_S
-            while True:
-                time.sleep(pause_s)
-                started = time.process_time()
-                site.write()
-                pause_s = max(LOOK_EVERY_S, (time.process_time() - started) / SHARE)
-        except KeyboardInterrupt:
-            server.shutdown()
+    log.info("http://127.0.0.1:%d/ follows the run; Ctrl-C ends it", server.server_port)
+    threading.Thread(target=server.serve_forever, name="arpo-viewer", daemon=True).start()
+    try:
+        pause_s = LOOK_EVERY_S
+        while True:
+            time.sleep(pause_s)
+            started = time.process_time()
+            look()
+            pause_s = max(LOOK_EVERY_S, (time.process_time() - started) / SHARE)
+    except KeyboardInterrupt:
+        log.info("ended")
+    finally:
+        server.shutdown()
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -64,12 +66,12 @@ class _Handler(SimpleHTTPRequestHandler):
         return super().translate_path(path)
 
     @override
-    def do_GET(self) -> None:
+    def send_head(self) -> BytesIO | BinaryIO | None:
         host = (self.headers.get("Host") or "").partition(":")[0]
         if host not in ("127.0.0.1", "localhost"):  # another page could have a name that leads here
             self.send_error(403)
-            return
-        super().do_GET()
+            return None
+        return super().send_head()
 
     @override
     def list_directory(self, path: str | os.PathLike[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from arpo.display.run_files import read_files
 from arpo.display.viewer.chunks import digest_of, file_of, group_chunk, script, texts_of
 from arpo.display.viewer.facts import settings_of
 from arpo.display.viewer.groups import ShownGroup, Updates, show_groups
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 APP = Path(__file__).parent / "app"
 LETTERS = "ab"
+MARK = "viewer.css"
+"""The file by which the folder of a viewer is known; it is written first, so that also half a one is known."""
 
 
 class Site:
@@ -42,7 +45,7 @@ class Site:
     """
 
     def __init__(self, runs: Sequence[Path], out: Path, *, live: bool = False) -> None:
-        if out.exists() and any(out.iterdir()) and not (out / "data" / "site.js").exists():
+        if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
             raise ConfigError(f"{out} holds other files: name a new folder with --out")
         self.out = out
         self.live = live
@@ -51,12 +54,13 @@ class Site:
 
     def write(self) -> bool:
         """Write what has changed since the last call, and return whether there was anything."""
+        if not self._serial:
+            self.out.mkdir(parents=True, exist_ok=True)
+            for path in sorted(APP.iterdir(), key=lambda path: path.name != MARK):
+                shutil.copyfile(path, self.out / path.name)
         changed = [run.write() for run in self.runs]
         if not any(changed) and self._serial:
             return False
-        if not self._serial:
-            for path in APP.iterdir():
-                shutil.copyfile(path, self.out / path.name)
         self._serial += 1
         site = {"runs": [run.letter for run in self.runs], "live": self.live, "serial": self._serial}
         write_atomically(self.out / "data" / "site.js", script("site", site))
@@ -86,8 +90,8 @@ class RunData:
         self._records, self._updates = Records(self.store), Updates(self.store)
         self._records.refresh()
         if not self._records.episodes and not self._records.broken:
-            raise ConfigError(f"{run} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default")
-        self._settings = settings_of(run)
+            raise ConfigError(_without_episodes(run))
+        self._settings = settings_of(read_files(run).config, run)
         self._words, self._pictures = Words(self._settings.model), Pictures(self.store)
         self._digests: dict[str, str] = _read_state(self._state)
         self._shown: tuple[Any, ...] = ()
@@ -102,25 +106,30 @@ class RunData:
         self._shown = shown
         self.groups = show_groups(self._records.episodes, self._updates.records)
         digests = [self._digest(group) for group in self.groups]
-        stale = [g for g, digest in zip(self.groups, digests, strict=True) if self._digests.get(g.key) != digest]
+        stale = [
+            group
+            for group, digest in zip(self.groups, digests, strict=True)
+            if self._digests.get(group.key) != digest or not self._chunk(group).exists()
+        ]
         for group in stale:
             update = None if group.update is None else self._updates.whole(group.update)
             chunk = group_chunk(group, self._records, update, self._words, self._pictures)
-            write_atomically(self._directory / "g" / f"{file_of(group.key)}.js", script(self._name(group), chunk))
+            write_atomically(self._chunk(group), script(f"{self.letter}/g/{file_of(group.key)}", chunk))
         self._write_texts(stale)
         self._write_index(digests)
         self._digests = {group.key: digest for group, digest in zip(self.groups, digests, strict=True)}
         write_atomically(self._state, json.dumps({"run": str(self.run.resolve()), "groups": self._digests}))
         return True
 
-    def _name(self, group: ShownGroup) -> str:
-        return f"{self.letter}/g/{file_of(group.key)}"
+    def _chunk(self, group: ShownGroup) -> Path:
+        return self._directory / "g" / f"{file_of(group.key)}.js"
 
     def _stamps(self) -> list[tuple[str, int, int]]:
         """Return name, time and size of every file that the viewer reads."""
         patterns = ("*/iteration_*.jsonl", "updates/*.safetensors")
         paths = [path for pattern in patterns for path in self.store.glob(pattern)]
-        paths += [self.run / "metrics.jsonl", self.run / "run.json", *(self.run / "eval").glob("*.json")]
+        paths += [self.run / name for name in ("metrics.jsonl", "run.json", "results.json")]
+        paths += (self.run / "eval").glob("*.json")
         found = []
         for path in sorted(paths):
             try:
@@ -158,6 +167,18 @@ class RunData:
             words_known=self._words.known,
         )
         write_atomically(self._directory / "index.js", script(f"{self.letter}/index", index))
+
+
+def _without_episodes(run: Path) -> str:
+    """Return why a folder cannot be shown, and what to do."""
+    if not run.is_dir():
+        return f"there is no folder {run}: name that of a run, as outputs/arpo_miniwob/default"
+    runs = sorted(path.parent for pattern in ("*/trajectories", "*/*/trajectories") for path in run.glob(pattern))
+    if runs:
+        return f"{run} holds no episodes of its own, but runs: name one of them, as {runs[0]}"
+    if (run / "config.yaml").exists():
+        return f"{run} holds no episodes: none has ended yet, or it is a run that plays none, such as a warm start"
+    return f"{run} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default"
 
 
 def _read_state(path: Path) -> dict[str, str]:

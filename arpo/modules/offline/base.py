@@ -77,9 +77,9 @@ class OfflineModule(PolicyModule):
         optimizer: MakeOptimizer,
         *,
         steps: int,
-        warmup_fraction: float,
+        warmup_fraction: float = 0.1,
         micro_batch_tokens: int,
-        max_grad_norm: float,
+        max_grad_norm: float = 1.0,
         reference: Callable[..., Policy] | None = None,
     ) -> None:
         super().__init__(

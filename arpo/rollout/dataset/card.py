@@ -65,15 +65,14 @@ def data_card(name: str, censuses: Mapping[str, Census], origin: Path) -> str:
 
 
 def made_by(folder: Path) -> str:
-    """Return the command and the commit of a run in a sentence; nothing where its folder does not know them."""
-    path = folder / "run.json"
-    if not path.exists():
+    """Return the command and the commit of a run in a sentence; nothing where its run.json is missing or broken."""
+    try:
+        start: dict[str, Any] = json.loads((folder / "run.json").read_text())["starts"][-1]
+        command, git = shlex.join(start["command"]), start.get("git")
+        commit = f" at commit `{git['commit']}`{' with local changes' * bool(git.get('dirty'))}" if git else ""
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return ""
-    start: dict[str, Any] = json.loads(path.read_text())["starts"][-1]
-    git = start.get("git") or {}
-    changed = " with local changes" if git.get("dirty") else ""
-    commit = f" at commit `{git['commit']}`{changed}" if git else ""
-    return f"Made by `python {shlex.join(start['command'])}`{commit}."
+    return f"Made by `python {command}`{commit}."
 
 
 def _rows(censuses: Mapping[str, Census]) -> list[tuple[object, ...]]:

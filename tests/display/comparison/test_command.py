@@ -249,3 +249,12 @@ def test_nothing_but_unfinished_runs_is_refused_with_their_reasons(tmp_path, cap
     assert main([str(tmp_path / "*")]) == 2
     assert "no run has come to its end: seed=0: 1 of 2 iterations" in said(capsys, caplog)
     assert not (tmp_path / "comparison").exists()
+
+
+def test_what_is_not_known_of_an_arm_is_said(tmp_path, capsys, caplog):
+    nothing = {"rollout/success_rate": float("nan"), "policy/entropy": 0.5}
+    for seed in (0, 1):
+        write_run(tmp_path, f"replay=off,seed={seed}", [0.2] * 5, seed=seed, config={"replay": 0})
+        write_run(tmp_path, f"replay=on,seed={seed}", [0.3] * 5, seed=seed, config={"replay": 1}, metrics=nothing)
+    assert main([str(tmp_path / "*")]) == 0
+    assert "replay=on, success in the last 5 iterations: not known of one of the two." in said(capsys, caplog)

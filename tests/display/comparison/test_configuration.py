@@ -55,6 +55,7 @@ def test_the_folder_of_a_run_and_that_of_all_results_are_no_difference(tmp_path)
         {"threads": 2},
         {"logger": {"csv": {"_target_": "x"}}},
         {"callbacks": {"checkpoint": {"keep": 9}}},
+        {"callbacks": {"update_log": {"after_every_n_iterations": 1}}},
     ],
 )
 def test_what_says_how_fast_or_how_often_is_no_difference(tmp_path, other):

@@ -1,5 +1,6 @@
 """The viewer in a real browser, opened from the disk: click, keys, filters, links, hostile records."""
 
+import io
 import json
 import threading
 import time
@@ -7,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from arpo.display.viewer.serve import make_server
 from arpo.display.viewer.site import Site
 from arpo.envs.miniwob import chromium
 from arpo.envs.miniwob.executable import find_chromium
 from arpo.rollout.updates import read_update, update_path
-from arpo.types import Outcome
+from arpo.types import Outcome, screenshot_key
 from tests.browser import needs_chromium
 from tests.display.viewer.support import Page, make_episode, make_group, small_run, write_run
 
@@ -161,11 +163,21 @@ def test_the_numbers_of_a_token_are_those_of_the_update(page, out):
 
 @pytest.mark.parametrize(
     "hash",
-    ["#/a/group/9%2F9", "#/a/episode/0%2F0/99/1", "#/a/iteration/77", "#/%E0%A4%A", "#/a/__proto__", "#/b", "#/pair"],
+    [
+        "#/a/group/9%2F9",
+        "#/a/episode/0%2F0/99/1",
+        "#/a/iteration/77",
+        "#/%E0%A4%A",
+        "#/a/__proto__",
+        "#/b",
+        "#/pair",
+        "#/a/episode/0%2F0/0/1?by=constructor",
+    ],
 )
 def test_an_address_that_leads_nowhere_shows_a_page_all_the_same(page, out, hash):
     page.open(address(out, hash))
     assert page.count("h1") == 1
+    assert page.text("h1") != "This page cannot be shown"
     assert page.seen == []
 
 
@@ -237,6 +249,37 @@ def test_nothing_but_files_is_loaded_and_the_theme_follows_the_button(page, out)
     assert page.value("getComputedStyle(document.body).backgroundColor") != before
 
 
+def test_a_large_screenshot_is_whole_on_the_page_of_its_episode_and_small_elsewhere(page, tmp_path):
+    buffer = io.BytesIO()
+    Image.effect_noise((1920, 1080), 60).convert("RGB").save(buffer, "PNG")
+    key, episode = screenshot_key(buffer.getvalue()), make_episode(size=(1920, 1080))
+    steps = (replace(episode.steps[0], screenshot=key), *episode.steps[1:])
+    shown = {**episode.screenshots, key: buffer.getvalue()}
+    store = write_run(tmp_path / "50 %41#?&'", [replace(episode, steps=steps, screenshots=shown)])
+    Site([store.root.parent], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
+    page.until("document.querySelector('.screen > .picture img').naturalWidth === 1920")
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    page.until("document.querySelector('.member img').naturalWidth === 480")
+    (store.root / "screens" / key[:2] / f"{key}.png").unlink()
+    page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
+    page.until("document.querySelector('.screen > .picture img').naturalWidth === 480")
+    assert page.seen == []
+
+
+def test_an_evaluation_alone_and_two_runs_without_a_common_task_have_their_pages(page, tmp_path):
+    write_run(tmp_path / "one", [make_episode(f"eval-0/all/0/{member}", task_reward=member) for member in range(2)])
+    write_run(tmp_path / "two", make_group(0, 0, 1.0, 0.0, task_id="other/two/1"))
+    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view"))
+    assert page.count("a.cell") == 1
+    page.click("a.cell")
+    page.until("location.hash === '#/a/group/eval-0%2Fall%2F0' && document.querySelectorAll('.member').length === 2")
+    page.open(address(tmp_path / "view", "#/pair"))
+    assert "The runs have no task and iteration in common here." in page.text("article")
+    assert page.seen == []
+
+
 def test_two_runs_are_paired_by_task_and_seed(page, tmp_path):
     write_run(tmp_path / "one", make_group(0, 0, 1.0, 0.0))
     other = make_group(0, 0, 0.0, 0.0)
@@ -273,6 +316,27 @@ def test_a_live_run_is_followed_and_half_an_episode_is_never_shown(page, tmp_pat
         store.write(episodes[2])  # the store cuts what was torn
         site.write()
         page.until("document.querySelectorAll('.member').length === 3")
+        assert page.seen == []
+        server.shutdown()
+
+
+def test_what_somebody_reads_stays_as_it_is_while_the_run_goes_on(page, tmp_path):
+    store = write_run(tmp_path / "run", [make_episode("0/0/0")])
+    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
+    site.write()
+    with make_server(site, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{server.server_port}/#/a/episode/0%2F0/0/1")
+        page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        opened = page.count("details[open]")
+        store.write(make_episode("0/1/0"))
+        site.write()
+        page.until("START.serial() === 2")
+        page.value("new Promise((resolve) => setTimeout(resolve, 300))")  # longer than a page takes
+        assert page.count("details[open]") == opened > 0
+        store.write(make_episode("0/0/1"))
+        site.write()
+        page.until("START.serial() === 3 && document.querySelectorAll('details[open]').length === 0")
         assert page.seen == []
         server.shutdown()
 

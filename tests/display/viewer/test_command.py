@@ -1,6 +1,7 @@
 """`python -m arpo view`."""
 
 import os
+import socket
 
 from arpo.__main__ import main
 from arpo.display.viewer.command import last_run
@@ -25,8 +26,22 @@ def test_two_runs_go_where_they_are_told(tmp_path):
 def test_what_cannot_be_shown_is_one_sentence_and_exit_status_2(tmp_path, caplog):
     assert main(["view", str(tmp_path / "nowhere")]) == 2
     assert main(["view", "a", "b", "c"]) == 2
-    assert "holds no episodes: name the folder of a run" in caplog.text
+    assert "nowhere: name that of a run" in caplog.text
     assert "two runs stand side by side, not 3: name one or two" in caplog.text
+
+
+def test_a_place_that_takes_nothing_is_one_sentence_and_exit_status_2(tmp_path, caplog):
+    write_run(tmp_path / "run", make_group(0, 0, 1.0))
+    (tmp_path / "file").touch()
+    run = str(tmp_path / "run")
+    assert main(["view", run, "--out", str(tmp_path / "file")]) == 2
+    assert "holds other files: name a new folder with --out" in caplog.text
+    assert main(["view", run, "--out", str(tmp_path / "file" / "view")]) == 2
+    assert "cannot write the viewer to" in caplog.text
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["view", run, "--serve", "--port", str(taken.getsockname()[1])]) == 2
+    assert main(["view", run, "--serve", "--port", "70000"]) == 2
+    assert caplog.text.count("name another with --port") == 2
 
 
 def test_without_a_name_the_last_run_is_shown(tmp_path, monkeypatch, caplog):

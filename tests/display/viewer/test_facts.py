@@ -2,7 +2,24 @@
 
 import json
 
-from arpo.display.viewer.facts import curves_of, evaluations_of, origin_of, settings_of
+from arpo.display.run_files import read_files
+from arpo.display.viewer import facts
+
+
+def settings_of(run):
+    return facts.settings_of(read_files(run).config, run)
+
+
+def curves_of(run):
+    return facts.curves_of(read_files(run))
+
+
+def evaluations_of(run):
+    return facts.evaluations_of(read_files(run))
+
+
+def origin_of(run):
+    return facts.origin_of(read_files(run))
 
 
 def test_a_run_without_its_files_has_defaults(tmp_path):
@@ -25,9 +42,9 @@ def test_the_model_is_found_from_where_the_run_was_started(tmp_path):
 
 
 def test_a_configuration_that_is_no_yaml_or_names_nothing_breaks_nothing(tmp_path):
-    for text in ("{", "model: 5", "[1]", "model: {path: nowhere}"):
+    for text in ("{", "model: 5", "[1]", "model: {path: nowhere}", "rollout: {settings: {success_threshold: .nan}}"):
         (tmp_path / "config.yaml").write_text(text)
-        assert settings_of(tmp_path).model is None
+        assert settings_of(tmp_path) == facts.Settings(0.5, None)
 
 
 def test_curves_are_read_from_whole_lines_and_a_repeated_iteration_counts_once(tmp_path):
@@ -42,8 +59,10 @@ def test_evaluations_come_from_their_files_and_odd_ones_are_left_out(tmp_path):
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "iteration_000010.json").write_text(json.dumps({"held_out": {"overall": overall, "lost": 1}}))
     (tmp_path / "eval" / "iteration_000020.json").write_text("{")
-    (tmp_path / "eval" / "iteration_000030.json").write_text(json.dumps({"held_out": {"overall": {}}}))
-    (tmp_path / "results.json").write_text(json.dumps({"name": "tasks", "overall": overall, "lost": 0}))
+    (tmp_path / "eval" / "iteration_000030.json").write_text(
+        json.dumps({"held_out": {"overall": {"success_rate": 0.5}}})
+    )
+    (tmp_path / "results.json").write_text(json.dumps({"tasks": {"overall": overall, "lost": 0}}))
     assert evaluations_of(tmp_path) == [
         [10, "held_out", 0.5, 0.25, 0.75, 8, 1],
         [0, "tasks", 0.5, 0.25, 0.75, 8, 0],
@@ -53,7 +72,7 @@ def test_evaluations_come_from_their_files_and_odd_ones_are_left_out(tmp_path):
 def test_the_origin_is_that_of_the_last_start(tmp_path):
     starts = [
         {"command": ["old.py"]},
-        {"command": ["train.py", "seed=1"], "git": {"commit": "abc"}, "status": "finished"},
+        {"command": ["train.py", "seed=1,2"], "git": {"commit": "abc"}, "status": "finished"},
     ]
     (tmp_path / "run.json").write_text(json.dumps({"starts": starts}))
-    assert origin_of(tmp_path) == [["command", "python train.py seed=1"], ["commit", "abc"], ["status", "finished"]]
+    assert origin_of(tmp_path) == [["command", "python train.py seed=1,2"], ["commit", "abc"], ["status", "finished"]]

@@ -26,6 +26,8 @@ def test_a_group_has_the_members_that_the_update_learned_from_then_those_it_left
     assert [member.left_out for member in group.members] == [False, False, False, False, True]
     assert [member.advantage for member in group.members] == [-0.25, 0.75, -0.25, -0.25, None]
     assert group.first.id == "1/0/0"
+    # the second group of the first update stands behind the four members of the first; rewards less 0.25
+    assert [(member.number, member.advantage) for member in groups["0/1"].members] == [(4, -0.25), (5, 0.75)]
     assert ids(groups["0/0"]) == ["0/0/0", "0/0/1", "0/0/2", "0/0/3"]  # whose member is replayed elsewhere
 
 

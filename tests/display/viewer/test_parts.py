@@ -5,6 +5,8 @@ import io
 
 import pytest
 from PIL import Image
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from arpo.agent import actions
 from arpo.agent.render import render
@@ -48,6 +50,12 @@ def test_tokens_put_together_are_the_text(tiny_model):
     assert found.keys() == set(ids)
 
 
+def test_a_token_that_is_not_spelled_in_bytes_stands_for_itself(tmp_path):
+    vocabulary = {"a b": 0, "日本": 1, "Ġgr": 2}
+    Tokenizer(WordLevel(vocabulary, unk_token="a b")).save(str(tmp_path / "tokenizer.json"))
+    assert Words(tmp_path).of(vocabulary.values()) == [(0, "a b"), (1, "日本"), (2, " gr")]
+
+
 def test_an_id_that_is_no_word_is_shown_by_number(tiny_model):
     assert Words(tiny_model).of([10**6, -5, 2**70]) == [(-5, "⟨-5⟩"), (10**6, f"⟨{10**6}⟩"), (2**70, f"⟨{2**70}⟩")]
 
@@ -84,7 +92,7 @@ def test_a_small_screenshot_is_shown_as_it_is_and_a_large_one_as_a_thumbnail(tmp
     assert (made.format, made.width, made.height) == ("WEBP", THUMBNAIL_WIDTH, 270)
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * (SMALL_BYTES + 1)])
-def test_what_is_no_picture_breaks_nothing(tmp_path, content):
-    ((_, uri, _),) = Pictures(tmp_path).of([stored(tmp_path, content)])
-    assert uri in ("", "data:image/png;base64,")
+def test_what_is_no_picture_has_no_address_or_one_that_shows_nothing(tmp_path):
+    small, large = stored(tmp_path, b""), stored(tmp_path, b"x" * (SMALL_BYTES + 1))
+    shown = Pictures(tmp_path).of([small, large, "0" * 64])
+    assert shown == [(small, "data:image/png;base64,", False), (large, "", False), ("0" * 64, "", False)]

@@ -90,6 +90,10 @@ def test_a_file_that_a_resumed_run_wrote_anew_is_read_anew(store):
         {"task_reward": "high"},
         {"task_reward": float("nan")},
         {"task_reward": True},
+        {"task_reward": 10**400},
+        {"id": "1/0/0"},
+        {"id": "eval-0/0/0"},
+        {"id": f"{'9' * 300}/0/0"},
         {"task_id": None},
         {"seed": "1"},
     ],
@@ -107,6 +111,40 @@ def test_a_record_of_another_shape_is_broken_and_the_others_are_read(store, chan
         ("train/iteration_000000.jsonl", 3),
     ]
     assert records.broken[1].text == "{"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"task_reward": 1.0', b'"task_reward": 1e999'),
+        (b'"format_reward": 0.0', b'"format_reward": -1e999'),
+        (b"Press", b"\xff"),
+        (b"Press", b"\xed\xa0\x80"),
+        (b"{", b"\xef\xbb\xbf{"),
+        (b"{", b"\x00{"),
+    ],
+    ids=repr,
+)
+def test_bytes_that_are_no_text_or_no_number_are_broken(store, old, new):
+    line = path_of(store).read_bytes().splitlines()[0]
+    with pytest.raises(ValueError, match=r"decode|is -?inf|BOM|Expecting"):
+        read_episode(line.replace(old, new, 1), path_of(store), 0)
+
+
+def test_a_file_that_cannot_be_read_is_broken_and_the_others_are_read(store):
+    odd = store.root / "train" / "iteration_000001.jsonl"
+    records = Records(store.root)
+    records.refresh()
+    odd.mkdir()
+    assert records.refresh()
+    assert not records.refresh()
+    assert list(records.episodes) == ["0/0/0", "0/0/1"]
+    assert [(broken.file, broken.line) for broken in records.broken] == [("train/iteration_000001.jsonl", 0)]
+    odd.rmdir()
+    store.write(make_episode("1/0/0"))
+    assert records.refresh()
+    assert records.broken == []
+    assert list(records.episodes) == ["0/0/0", "0/0/1", "1/0/0"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.display.viewer.support import make_episode, write_run
 @pytest.fixture
 def base(tmp_path):
     write_run(tmp_path / "run", [make_episode()])
+    (tmp_path / "run" / "trajectories" / "..odd.png").write_text("beside the screenshots")
     site = Site([tmp_path / "run"], tmp_path / "view", live=True)
     site.write()
     with make_server(site, 0) as server:
@@ -40,6 +41,7 @@ def test_page_data_and_screenshots_are_there(base, tmp_path):
         "/../run/config.yaml",
         "/%2e%2e/run/trajectories/train/iteration_000000.jsonl",
         "/screens/a/ab/..%2f..%2ftrain%2fiteration_000000.jsonl.png",
+        "/screens/a/ab/..odd.png",
         "/screens/b/ab/" + "a" * 64 + ".png",
         "/screens/a/ab/" + "a" * 64 + ".png",
     ],
@@ -51,3 +53,4 @@ def test_nothing_else_is_there(base, path):
 
 def test_a_page_of_another_name_gets_nothing(base):
     assert get(base, "/", Host="evil.example:80").status_code == 403
+    assert httpx.head(base, headers={"Host": "evil.example"}, trust_env=False).status_code == 403

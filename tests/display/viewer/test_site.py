@@ -11,7 +11,7 @@ from arpo.callbacks.update_log import update_record
 from arpo.display.viewer.site import Site
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
-from arpo.rollout.updates import update_path, write_update
+from arpo.rollout.updates import read_update, update_path, write_update
 from arpo.types import RolloutBatch
 from tests.display.viewer.support import (
     chunk_of,
@@ -141,6 +141,37 @@ def test_two_runs_stand_in_one_folder(tmp_path):
     assert len(index_of(tmp_path / "view", "b")["episodes"]["id"]) == 1
 
 
+def test_an_update_that_was_taken_again_shows_its_new_numbers(tmp_path):
+    store = small_run(tmp_path)
+    site = Site([tmp_path], tmp_path / "view")
+    site.write()
+    record = read_update(update_path(store.root, 0))
+    write_update(store.root, replace(record, numbers={"logprobs": record.numbers["logprobs"] - 1}))
+    site.write()
+    numbers = numbers_of(chunk_of(tmp_path / "view", "0/0")["members"][0])
+    assert list(numbers) == ["logprobs"]
+    assert numbers["logprobs"].tolist() == (record.tokens(0)["logprobs"] - 1).tolist()
+
+
+def test_a_chunk_that_somebody_lost_is_written_again(tmp_path):
+    small_run(tmp_path)
+    Site([tmp_path], tmp_path / "view").write()
+    chunk = next((tmp_path / "view" / "data" / "a" / "g").iterdir())
+    whole = chunk.read_bytes()
+    chunk.unlink()
+    Site([tmp_path], tmp_path / "view").write()
+    assert chunk.read_bytes() == whole
+
+
+def test_a_viewer_that_was_cut_short_is_completed(tmp_path):
+    small_run(tmp_path)
+    Site([tmp_path], tmp_path / "view").write()
+    for name in ("site.js", "a/index.js", "a/state.json"):  # what is written last
+        (tmp_path / "view" / "data" / name).unlink()
+    Site([tmp_path], tmp_path / "view").write()
+    assert len(index_of(tmp_path / "view")["episodes"]["id"]) == 17
+
+
 def test_a_folder_of_something_else_is_not_written_into(tmp_path):
     write_run(tmp_path / "run", make_group(0, 0, 1.0))
     (tmp_path / "thesis").mkdir()
@@ -149,9 +180,29 @@ def test_a_folder_of_something_else_is_not_written_into(tmp_path):
         Site([tmp_path / "run"], tmp_path / "thesis")
 
 
-def test_a_run_without_episodes_is_told(tmp_path):
-    with pytest.raises(ConfigError, match="holds no episodes: name the folder of a run"):
-        Site([tmp_path], tmp_path / "view")
+def test_what_holds_no_episodes_is_told_from_what_is_not_there(tmp_path):
+    write_run(tmp_path / "outputs" / "x" / "default", make_group(0, 0, 1.0))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "warm").mkdir()
+    (tmp_path / "warm" / "config.yaml").touch()
+    (tmp_path / "file").touch()
+    for run, said in {
+        "nowhere": "there is no folder .*nowhere: name that of a run, as outputs/arpo_miniwob/default",
+        "file": "there is no folder",
+        "empty": "holds no episodes: name the folder of a run",
+        "warm": "holds no episodes: none has ended yet, or",
+        "outputs": "but runs: name one of them, as .*outputs/x/default$",
+        "outputs/x": "but runs: name one of them, as .*outputs/x/default$",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            Site([tmp_path / run], tmp_path / "view")
+
+
+def test_files_of_the_run_that_are_broken_are_listed(tmp_path):
+    small_run(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    Site([tmp_path], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["broken"] == [["", 0, "run.json is broken", ""]]
 
 
 def test_a_store_of_broken_lines_alone_still_opens(tmp_path):

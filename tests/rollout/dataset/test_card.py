@@ -39,3 +39,6 @@ def test_a_card_names_the_command_and_the_commit_of_the_run(tmp_path):
     changed = data_card("a run", {"train": census()}, tmp_path)
     assert "Made by `python train.py 'lists=[a, b]'` at commit `0123abc` with local changes." in changed
     assert "Made by" not in data_card("a run", {"train": census()}, tmp_path / "elsewhere")
+    for broken in ("{", "[]", '{"starts": []}', '{"starts": [{}]}', '{"starts": [{"command": 5}]}'):
+        (tmp_path / "run.json").write_text(broken)
+        assert "Made by" not in data_card("a run", {"train": census()}, tmp_path)

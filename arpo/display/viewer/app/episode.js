@@ -24,7 +24,8 @@ PAGES.episode = async (run, [key, place, at], query) => {
   if (!member) return h("article", {}, crumbs, broken("it changed while the viewer was written, or cannot be read"));
   const count = member.steps.length;
   const step = Math.min(Math.max(1, Number(at) || 1), Math.max(1, count)) - 1;
-  const by = member.knows(query.get("by")) ? query.get("by") : member.knows("ratio") ? "ratio" : "sampler";
+  const asked = query.get("by") || "";
+  const by = Object.hasOwn(MEASURES, asked) && member.knows(asked) ? asked : member.knows("ratio") ? "ratio" : "sampler";
   const keep = { by: query.get("by") || "" };
   const go = (to) => run.episodeAddress(row, to + 1, keep);
   episodeKeys(run, row, step, count, go, keep);

@@ -4,7 +4,7 @@
 PAGES.pair = ([one, other], _parts, query) => {
   const list = query.get("list") || "";
   const lists = [...new Set([one, other].flatMap((run) => run.all().map((group) => listOf(run, group))))].sort(natural);
-  const shown = lists.includes(list) ? list : lists[0];
+  const shown = [list, "training"].find((name) => lists.includes(name)) ?? lists[0];
   const tables = [one, other].map((run) => run.table(run.all().filter((group) => listOf(run, group) === shown)));
   const tasks = [...tables[0].cells.keys()].filter((task) => tables[1].cells.has(task)).sort(natural);
   const columns = tables[0].columns.filter((column) => tables[1].columns.includes(column));

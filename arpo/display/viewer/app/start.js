@@ -73,10 +73,18 @@ const START = (() => {
     if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   }
 
+  // Names the state of what a page of one group shows; nothing on other pages.
+  function subject() {
+    const { page, of, parts } = route();
+    return [PAGES.group, PAGES.episode].includes(page) ? of.groups.digest[of.byKey.get(parts[0])] : null;
+  }
+
   async function look() {
     const news = await Data.look("site").catch(() => null);
     if (!news || news.serial === site.serial) return;
+    const before = subject();
     await open(news);
+    if (before && before === subject()) return; // what somebody reads stays as it is
     if (!["INPUT", "SELECT"].includes(document.activeElement?.tagName)) {
       const at = window.scrollY;
       await show();
