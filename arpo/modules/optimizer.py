@@ -1,4 +1,4 @@
-"""What builds an optimizer, the learning rate's warm-up, and a guard of the optimizer's steps."""
+"""The way optimizers are built, the learning rate's warm-up, and a guard of the optimizer's steps."""
 
 import logging
 import math
