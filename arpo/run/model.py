@@ -32,6 +32,6 @@ def check_optimizer(cfg: DictConfig) -> None:
     """
     node = OmegaConf.select(cfg, "module.optimizer")
     try:
-        build(node)([torch.nn.Parameter(torch.zeros(1))])
+        build(node)([("weight", torch.nn.Parameter(torch.zeros(1, 1)))])
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{error} (configuration key: module.optimizer)") from error
