@@ -7,6 +7,8 @@ import torch
 from torch.optim import AdamW, Muon, Optimizer
 from typing_extensions import override
 
+from arpo.modules.optimizer import loss_of
+
 EMBEDDINGS = ("embed_tokens", "lm_head")
 """In the names of matrices whose rows belong to words: a step touches few rows, and Muon would stretch those."""
 
@@ -49,10 +51,7 @@ class MuonWithAdamW(Optimizer):
 
     @override
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for part, group in zip(self._parts, self.param_groups, strict=True):
             part.param_groups, part.state = [group], self.state  # ours: schedules and checkpoints know nothing else
             part.step()

@@ -11,6 +11,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 from typing_extensions import override
 
+from arpo.modules.optimizer import loss_of
+
 LARGE = 2**20
 """Bytes from which on a tensor gets pages of its own."""
 
@@ -28,10 +30,7 @@ class OffloadedAdamW(AdamW):
 
     @override
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         groups = self.param_groups
         try:
             for group in groups:

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -16,6 +17,14 @@ MakeOptimizer = Callable[[Iterator[NamedParameter]], torch.optim.Optimizer]
 
 MAX_BAD_GRADIENTS = 3
 """Updates in a row whose gradient is not finite before the run stops."""
+
+
+def loss_of(closure: Callable[[], Any] | None) -> Any:
+    """Return what the closure of an optimizer's step computes, with gradients; None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def warmup_factor(step: int, warmup_steps: int) -> float:
