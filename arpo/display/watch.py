@@ -15,6 +15,8 @@ from typing import Any
 
 from typing_extensions import override
 
+from arpo.display.loopback import names_this_machine
+from arpo.envs.desktop.env import GUEST_PORT
 from arpo.envs.guest.client import Guest
 from arpo.errors import ArpoError
 from arpo.host.container_spec import LOOPBACK
@@ -22,7 +24,6 @@ from arpo.host.containers import RunningContainer, running_containers
 
 log = logging.getLogger(__name__)
 
-GUEST_PORT = 5000
 PAGE = """<!doctype html><meta charset="utf-8"><title>ARPO: desktops</title>
 <style>
 body { margin: 1em; font: 14px sans-serif; background: #eee; display: flex; flex-wrap: wrap; gap: 1em }
@@ -107,8 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request of this machine's browser."""
-        host = (self.headers.get("Host") or "").partition(":")[0]
-        if host not in (LOOPBACK, "localhost"):  # another page could have a name that leads here
+        if not names_this_machine(self.headers):
             self.send_error(HTTPStatus.FORBIDDEN)
         elif self.path == "/":
             self._send("text/html; charset=utf-8", PAGE.encode())

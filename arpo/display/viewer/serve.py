@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from typing_extensions import override
 
+from arpo.display.loopback import names_this_machine
 from arpo.display.viewer.parts import KEY
 from arpo.display.viewer.site import Site
 
@@ -67,8 +68,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
     @override
     def send_head(self) -> BytesIO | BinaryIO | None:
-        host = (self.headers.get("Host") or "").partition(":")[0]
-        if host not in ("127.0.0.1", "localhost"):  # another page could have a name that leads here
+        if not names_this_machine(self.headers):
             self.send_error(403)
             return None
         return super().send_head()
