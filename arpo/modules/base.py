@@ -81,7 +81,7 @@ class PolicyModule(L.LightningModule):
 
     def trainable_parameters(self) -> list[torch.nn.Parameter]:
         """Return the parameters that an update changes."""
-        return [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        return [parameter for _, parameter in self.named_trainable_parameters()]
 
     def named_trainable_parameters(self) -> Iterator[NamedParameter]:
         """Yield the names and parameters that an update changes."""

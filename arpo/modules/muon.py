@@ -7,7 +7,7 @@ import torch
 from torch.optim import AdamW, Muon, Optimizer
 from typing_extensions import override
 
-from arpo.modules.optimizer import loss_of
+from arpo.modules.optimizer import NamedParameter, loss_of
 
 EMBEDDINGS = ("embed_tokens", "lm_head")
 """In the names of matrices whose rows belong to words: a step touches few rows, and Muon would stretch those."""
@@ -32,7 +32,7 @@ class MuonWithAdamW(Optimizer):
 
     def __init__(
         self,
-        parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        parameters: Iterable[NamedParameter],
         *,
         lr: float,
         matrix_lr: float,
