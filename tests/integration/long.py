@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
+from transformers import AutoProcessor
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from arpo.agent.actions import Action, Scroll
 from arpo.envs.protocol import StepResult
@@ -18,7 +20,7 @@ from arpo.inference.probe import probe_trajectory, questions
 from arpo.inference.vllm import VllmEngine
 from arpo.models.collate import collate
 from arpo.models.policy import LoraSettings, Policy
-from arpo.models.tiny import make_tiny
+from arpo.models.tiny import VISION_SPREAD, make_tiny
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
@@ -32,8 +34,10 @@ WORDS = ("file", "edit", "view", "report", "budget", "total", "save", "cell", "d
 DIRECTIONS = ("up", "down", "left", "right")
 TOKENS = 40
 """Of a response; the longest has some twenty."""
-RATE = 1e-5
-"""Moves log-probabilities of this policy by more than the noise in an update, and by less than the tolerance."""
+RATE = 7e-5
+"""Moves log-probabilities of this policy by twenty times the noise in an update."""
+TOLERANCE = 0.01
+"""Ten times this policy's noise in bfloat16; a 7B has more noise, and a run more tolerance."""
 SHARPER = 2.0
 """The factor of all logits once it has learned: a word in a hundred would be wrong, and end the episode."""
 
@@ -57,7 +61,7 @@ def write_talker(directory: Path) -> Path:
         full_attention=(1,),
         context=CONTEXT,
     )
-    policy = Policy(path, train_vision=False)
+    policy = look_as_the_7b(path)
     optimizer = torch.optim.AdamW([each for each in policy.parameters() if each.requires_grad], lr=3e-3)
 
     def learn_from(logprobs: Tensor) -> None:
@@ -78,6 +82,20 @@ def write_talker(directory: Path) -> Path:
         policy.model.model.language_model.norm.weight.mul_(SHARPER)
     policy.save(directory / "talker")
     return directory / "talker"
+
+
+def look_as_the_7b(path: Path) -> Policy:
+    """Load a tiny policy with the pixels and the first vision weights of Qwen2.5-VL in the place of its own."""
+    processor = AutoProcessor.from_pretrained(path)
+    processor.image_processor.image_mean, processor.image_processor.image_std = OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+    processor.save_pretrained(path)
+    policy = Policy(path, train_vision=False)
+    spread = policy.model.config.get_text_config().initializer_range
+    with torch.no_grad():
+        for weights in policy.model.model.visual.parameters():
+            if weights.ndim > 1:  # biases begin as nought, and norms as one
+                weights.mul_(spread / VISION_SPREAD)
+    return policy
 
 
 def written(policy: Policy, generator: random.Random) -> tuple[int, ...]:
@@ -215,6 +233,7 @@ def learn(
         tasks=slides(1),
         make_env=Slides,
         probe_every=1,
+        tolerance=TOLERANCE,
         learning_rate=rate,
         policy=partial(Policy, model, dtype="bfloat16", train_vision=lora is None, lora=lora),
         settings=RolloutSettings(group_size=group_size, max_steps=screenshots, max_tokens=TOKENS, max_context=CONTEXT),

@@ -87,6 +87,7 @@ def train(
     tasks: Sequence[Task] = TASKS,
     make_env: Callable[[], DesktopEnv] = FakeDesktop,
     probe_every: int = 0,
+    tolerance: float | None = None,
     learning_rate: float = 1e-3,
     policy: Callable[..., Policy] | None = None,
     settings: RolloutSettings = SETTINGS,
@@ -111,7 +112,13 @@ def train(
     trainer = L.Trainer(
         accelerator="cpu",
         max_epochs=iterations,
-        callbacks=[RolloutMetrics(), *injection, WeightSync(probe_every=probe_every), recorder, *callbacks],
+        callbacks=[
+            RolloutMetrics(),
+            *injection,
+            WeightSync(probe_every=probe_every, tolerance=tolerance),
+            recorder,
+            *callbacks,
+        ],
         logger=False,
         default_root_dir=directory,
         enable_progress_bar=False,
