@@ -22,13 +22,9 @@ PANELS = (
 )
 
 
-def arms_of(tasks: str) -> tuple[Arm, ...]:
-    """Return the arms on the tasks of `arpo_<tasks>` and `dart_<tasks>`."""
-    return (
-        Arm(ARPO, f"arpo_{tasks}"),
-        Arm("ARPO, decoupled", f"arpo_{tasks}", AHEAD),
-        Arm("DART", f"dart_{tasks}"),
-    )
+def arms_of(arpo: str, dart: str) -> tuple[Arm, ...]:
+    """Return the arms: an experiment, the same decoupled, and DART's on the same tasks."""
+    return (Arm(ARPO, arpo), Arm("ARPO, decoupled", arpo, AHEAD), Arm("DART", dart))
 
 
 def measures(target: float) -> tuple[Measure, ...]:

@@ -9,7 +9,7 @@ sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside
 
 from experiments.against_arpo import arms_of, collect  # noqa: E402
 
-ARMS = arms_of("desktop32")
+ARMS = arms_of("arpo_desktop32", "dart_desktop32")
 SEEDS = (0, 1, 2)
 
 

@@ -9,7 +9,7 @@ sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside
 
 from experiments.against_arpo import arms_of, collect  # noqa: E402
 
-ARMS = arms_of("miniwob")
+ARMS = arms_of("arpo_miniwob_fixed", "dart_miniwob")
 SEEDS = (0, 1, 2)
 
 
