@@ -111,7 +111,7 @@ class Desktop:
             if now - began > limit_s:
                 return False
             time.sleep(LOOK_S)
-            after = self.checksum()
+            after = self._framebuffer.checksum()  # a nudge wakes programs, which would then be busy
             if after != before or is_busy():
                 before, since = after, time.monotonic()
         return True

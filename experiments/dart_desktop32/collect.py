@@ -7,9 +7,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from experiments.against_arpo import arms_of, collect  # noqa: E402
+from experiments.against_arpo import ARPO, collect  # noqa: E402
+from experiments.study import Arm  # noqa: E402
 
-ARMS = arms_of("arpo_desktop32", "dart_desktop32")
+SHORT = ("iterations=24",)
+ARMS = (Arm(ARPO, "arpo_desktop32", SHORT), Arm("DART", "dart_desktop32", SHORT))
 SEEDS = (0, 1, 2)
 
 
