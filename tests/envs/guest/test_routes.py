@@ -198,6 +198,18 @@ def test_panel_and_menu_start_applications(clean):
     assert {window["class"] for window in clean.get("/windows").json()} == {"Mousepad", "Pcmanfm"}
 
 
+def test_waiting_for_a_desktop_to_rest_wakes_no_program(clean):
+    def wake_ups():
+        both = "$(pgrep openbox) $(pgrep tint2)"
+        found = execute(clean, f"for each in {both}; do grep ^voluntary /proc/$each/status; done", shell=True)
+        return sum(int(line.split()[1]) for line in found["output"].splitlines())
+
+    at_rest(clean)
+    before = wake_ups()
+    at_rest(clean, quiet_s=2.0)
+    assert wake_ups() - before < 20  # a hundred looks, and whoever is awake looks busy
+
+
 def test_a_new_desktop_and_one_after_a_reset_look_the_same_whatever_was_open(clean):
     def change():
         clean.post("/setup/launch", json={"command": ["galculator"]})
