@@ -146,9 +146,11 @@ class VllmEngine(PumpedEngine):
         if not torch.cuda.is_available():
             set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         with _random_state_kept():
-            from vllm import EngineArgs
+            from vllm import EngineArgs, _custom_ops
             from vllm.v1.engine.llm_engine import LLMEngine
 
+            # On a CPU, matrices packed for vLLM's own oneDNN: packing them has crashed at one start in some hundred.
+            _custom_ops._supports_onednn = False
             RAY.wait_for_start()  # the import, which takes longest, may go on beside it
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._arguments))
         self._stamp(0)

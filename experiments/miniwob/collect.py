@@ -1,5 +1,6 @@
 """The main job in numbers: `python experiments/miniwob/collect.py [outputs/arpo_miniwob] --write`."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from arpo.display.comparison.runs import Run, find_runs, read_run, read_runs  # 
 from arpo.display.comparison.words import origin, percent, points, provenance, table  # noqa: E402
 from experiments.study import ROOT, collect_options, write_block, write_study  # noqa: E402
 
-LISTS = {"in_domain": "training tasks", "held_out": "held-out seeds"}
+LISTS = {"held_out": "held-out seeds", "in_domain": "training tasks", "held_out_pages": "held-out pages"}
 PHASES = ("rollout", "update", "sync")
 
 
@@ -69,6 +70,7 @@ def summarize(runs: Sequence[Run], left_out: Sequence[str], warmstart_s: float |
         "budget_iterations": runs[0].budget,
         "warmstart_s": warmstart_s,
         "success": {name: success(runs, name) for name in LISTS},
+        "pages": by_page(runs, "held_out"),
         "time": mean_time(runs),
         "left_out": list(left_out),
         "provenance": provenance(runs),
@@ -87,6 +89,26 @@ def success(runs: Sequence[Run], name: str) -> dict[str, Any] | None:
         "final": fmean(last for _, last in values.values()),
         "rise": asdict(t_interval([last - first for first, last in values.values()])),
     }
+
+
+def by_page(runs: Sequence[Run], name: str) -> list[dict[str, Any]]:
+    """Success on each page of a task list before and after training, mean over runs; the best page comes first."""
+    phases = [[page_results(run, iteration, name) for run in runs] for iteration in (0, runs[0].budget)]
+    pages = [
+        {"page": page, "episodes": phases[0][0][page]["episodes"]}
+        | {
+            when: fmean(results[page]["success_rate"] for results in phase)
+            for when, phase in zip(("base", "final"), phases, strict=True)
+        }
+        for page in phases[0][0]
+    ]
+    return sorted(pages, key=lambda row: -row["final"])
+
+
+def page_results(run: Run, iteration: int, name: str) -> dict[str, Any]:
+    """What an evaluation says of each page of a task list."""
+    results = json.loads((run.directory / "eval" / f"iteration_{iteration:06d}.json").read_text())
+    return {domain["name"]: domain for domain in results[name].get("domains", [])}
 
 
 def mean_time(runs: Sequence[Run]) -> dict[str, float]:
@@ -112,7 +134,7 @@ def mean_time(runs: Sequence[Run]) -> dict[str, float]:
 
 def report(summary: dict[str, Any]) -> str:
     """The measured block of this folder's README."""
-    parts = [success_table(summary), time_table(summary), origin(summary["provenance"])]
+    parts = [success_table(summary), page_table(summary), time_table(summary), origin(summary["provenance"])]
     if summary["left_out"]:
         parts.append("Left out: " + "; ".join(summary["left_out"]) + ".")
     return "\n\n".join(parts)
@@ -138,6 +160,14 @@ def success_table(summary: dict[str, Any]) -> str:
         "rise [95 % t interval]",
     ]
     return table(header, lines)
+
+
+def page_table(summary: dict[str, Any]) -> str:
+    """Success on held-out seeds, a row a page."""
+    lines = [
+        [row["page"], str(row["episodes"]), percent(row["base"]), percent(row["final"])] for row in summary["pages"]
+    ]
+    return table(["held-out seeds by page, mean over seeds", "episodes", "warm start", "at the end"], lines)
 
 
 def time_table(summary: dict[str, Any]) -> str:
