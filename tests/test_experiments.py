@@ -284,6 +284,23 @@ def test_the_main_job_is_summed_up_over_seeds(tmp_path):
     assert summary["success"]["held_out"]["final"] == pytest.approx(0.2)
 
 
+def test_success_on_held_out_seeds_is_told_page_by_page_the_best_first(tmp_path):
+    for seed, after in enumerate((0.5, 0.7)):
+        folder = main_run(tmp_path, f"seed={seed}", seed=seed, base=0.25, final=0.75)
+        for iteration, (tab, color) in {0: (0.2, 0.4), 4: (after, 0.5)}.items():
+            path = folder / "eval" / f"iteration_{iteration:06d}.json"
+            results = json.loads(path.read_text())
+            pages = {"click-tab": tab, "click-color": color}
+            domains = [{"name": page, "success_rate": rate, "episodes": 25} for page, rate in pages.items()]
+            path.write_text(json.dumps(results | {"held_out": results["held_out"] | {"domains": domains}}))
+    summary = miniwob.summarize(*chosen(tmp_path), warmstart_s=None)
+    assert summary["pages"] == [
+        {"page": "click-tab", "episodes": 25, "base": pytest.approx(0.2), "final": pytest.approx(0.6)},
+        {"page": "click-color", "episodes": 25, "base": pytest.approx(0.4), "final": pytest.approx(0.5)},
+    ]
+    assert "| click-tab | 25 | 20.0 % | 60.0 % |" in miniwob.page_table(summary)
+
+
 def test_the_time_of_a_run_is_split_into_what_it_was_spent_on(tmp_path):
     main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
     split = miniwob.summarize(*chosen(tmp_path), warmstart_s=None)["time"]
