@@ -395,10 +395,10 @@ def test_dart_on_desktops_has_two_engines_on_cpus():
     assert (cfg.engine.replicas, cfg.engine.num_gpus, cfg.rollout.settings.max_policy_lag) == (2, 0, 1)
 
 
-@pytest.mark.parametrize("name", ["miniwob", "desktop32"])
-def test_dart_differs_from_arpo_in_its_mechanism_alone(name):
+@pytest.mark.parametrize("names", [("arpo_miniwob_fixed", "dart_miniwob"), ("arpo_desktop32", "dart_desktop32")])
+def test_dart_differs_from_arpo_in_its_mechanism_alone(names):
     """So that both can be compared: same tasks, same model, same budget."""
-    arpo, dart = (plain(compose(f"experiment={kind}_{name}")) for kind in ("arpo", "dart"))
+    arpo, dart = (plain(compose(f"experiment={name}")) for name in names)
     for shared in ("env", "tasks", "model", "prompt", "warmstart", "iterations", "evaluation", "trainer"):
         assert arpo[shared] == dart[shared]
     assert arpo["module"]["optimizer"] == dart["module"]["optimizer"]

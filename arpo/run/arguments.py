@@ -24,6 +24,7 @@ LIGHT = (
     "arpo.host.",
     "arpo.rollout.settings.",
     "arpo.rollout.storage.",
+    "builtins.",
     "datetime.",
 )
 """Beginnings of targets that are imported without torch."""

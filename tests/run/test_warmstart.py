@@ -74,7 +74,7 @@ def test_a_warm_start_tells_demonstrations_in_the_image_window_of_the_run(entry_
     ensure_model(root / "policy", "warmstart_fake", "outputs", image_window=2)
     assert "rollout.settings.image_window=2" in (root / "called").read_text().split()
     cfg = compose_file("train", ["experiment=dart_miniwob", "rollout.settings.image_window=2", "paths.output=out"])
-    folder = f"out/warmstart_miniwob/{run_name(['rollout.settings.image_window=2'])}"
+    folder = f"out/warmstart_miniwob_fixed/{run_name(['rollout.settings.image_window=2'])}"
     assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
 
 
