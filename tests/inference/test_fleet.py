@@ -17,7 +17,7 @@ import ray
 import torch
 from torch import Tensor
 
-from arpo.errors import ConfigError, EngineError, WeightSyncError
+from arpo.errors import ConfigError, EngineError, EngineGoneError, WeightSyncError
 from arpo.host.ray import RAY
 from arpo.host.trial import on_trial
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
@@ -207,7 +207,10 @@ def test_a_replica_that_dies_between_requests_disturbs_neither_sleep_nor_update_
         await fleet.update_weights(weights(), 1)
         for work in (fleet.sleep, partial(fleet.update_weights, weights(), 2)):
             dead = fleet.replicas[0]
-            dead.kill()  # nobody has told the fleet, and the process may answer once more before it ends
+            dead.kill()  # nobody has told the fleet
+            with pytest.raises(EngineGoneError):  # the process may answer once more before it ends
+                while await dead.pulse() is not None:
+                    await asyncio.sleep(0.01)
             await work()
             await missed(fleet, dead)
         await whole(fleet)
