@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -57,15 +57,17 @@ def read_arms(outputs: Path, arms: Sequence[Arm]) -> tuple[list[compared_arms.Ar
     return found, left_out
 
 
-def compare_arms(outputs: Path, arms: Sequence[Arm], measures: Sequence[Measure], *, against: str) -> Comparison:
-    """Compare the runs of some arms.
+def compare_arms(
+    outputs: Path, arms: Sequence[Arm], measures: Sequence[Measure], *, against: str, subject: str = ""
+) -> Comparison:
+    """Compare the runs of some arms; `subject` is a pattern of the keys by which they are meant to differ.
 
     Raises:
         ConfigError: If none came to its end.
         ValueError: If two arms that have runs are not comparable.
     """
     found, left_out = read_arms(outputs, arms)
-    comparison = compare(found, measures, against=against, left_out=left_out)
+    comparison = compare(found, measures, against=against, left_out=left_out, subject=subject)
     for arm in found:
         if arm.runs and comparison.reference.runs and arm.name in comparison.obstacles:
             raise ValueError(f"{against} and {arm.name} are not comparable: {comparison.obstacles[arm.name]}")
@@ -119,17 +121,31 @@ def collect(
     measures: Sequence[Measure],
     columns: Mapping[str, str | Column],
     arguments: Sequence[str] | None,
+    *,
+    subject: str = "",
+    first: Callable[[Comparison], str] | None = None,
 ) -> None:
     """Write what came out into the folder of a study, and on demand into its README: the whole of a `collect.py`.
 
     The first arm is what the others are compared with.
+
+    Args:
+        here: The folder.
+        description: What `--help` says.
+        arms: What is compared.
+        measures: What is measured of a run.
+        columns: Of `results.csv`, as `rows` has them.
+        arguments: The command line; None for that of the process.
+        subject: A pattern of the keys by which the arms are meant to differ, such as `tasks.train.*`.
+        first: What the block says above the comparison.
     """
     options = collect_options(description, "", arguments)
-    comparison = compare_arms(options.runs, arms, measures, against=arms[0].name)
+    comparison = compare_arms(options.runs, arms, measures, against=arms[0].name, subject=subject)
     write_study(here, rows(comparison.arms, columns), summarize(comparison))
-    print(report(comparison))
+    words = "\n\n".join([*([first(comparison)] if first is not None else []), report(comparison)])
+    print(words)
     if options.write:
-        write_block(here / "README.md", report(comparison))
+        write_block(here / "README.md", words)
 
 
 # --- statistics -----------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml"))
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
-NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "requires")
+NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "method", "requires")
 """Groups of a plan, and those that come with another choice: what a run requires is chosen with its environment."""
 CHOICES = [f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in NO_CHOICE]
 PRESETS = [(f"preset={name}",) for name in ("official", "dart_paper", "dart_code")]

@@ -6,20 +6,25 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from arpo.display.comparison.compare import Comparison
-from arpo.display.comparison.curves import Panel
+from arpo.display.comparison.curves import COLORS, Panel
 from arpo.display.comparison.intervals import Interval
 from arpo.display.comparison.measures import Measure, evaluated, mean_of, minutes_to
 from arpo.display.comparison.runs import find_runs, read_run, read_runs
 from arpo.display.comparison.words import report
 from arpo.errors import ConfigError
-from experiments import curves, study
+from arpo.run.build import build
+from experiments import curves, small, study
+from experiments.generalisation import collect as generalisation
 from experiments.miniwob import collect as miniwob
+from experiments.offline_online import collect as offline_online
 from experiments.replay_ablation import collect as ablation
 from experiments.scheduling import collect as scheduling
 from experiments.study import Arm, compare_arms, summarize
-from tests.display.comparison.folders import START, STUDY, rebuild_replay_ablation, write_run
+from experiments.subset import collect as subset
+from tests.display.comparison.folders import START, STUDY, compose, rebuild_replay_ablation, write_run
 
 
 def write_pair(outputs: Path, seed: int, grpo: list[float], arpo: list[float]) -> None:
@@ -155,6 +160,9 @@ def test_the_evaluation_after_the_last_update_is_reported_where_both_arms_have_i
 
 # --- arms -----------------------------------------------------------------------------------------------------------
 
+OF_ARMS = ["policy_lag", "dart_ablation", "dart_miniwob", "dart_desktop32"]
+OF_ARMS += ["generalisation", "subset", "offline_online", "seeds_a_page"]
+"""The studies whose commands are written from their arms."""
 PLAIN, CURATED = Arm("plain", "study"), Arm("curated", "study", ("replay=pool", "module.objective.clip_high=0.28"))
 MEASURES = (
     Measure("evaluated", "success", evaluated("in_domain"), is_compared=True),
@@ -233,7 +241,7 @@ def test_the_time_to_a_success_is_counted_until_five_iterations_reach_it_togethe
     assert minutes_to(0.6)(run) is None
 
 
-@pytest.mark.parametrize("name", ["policy_lag", "dart_ablation", "dart_miniwob", "dart_desktop32"])
+@pytest.mark.parametrize("name", OF_ARMS)
 def test_the_page_of_a_study_has_the_command_of_every_arm(name):
     collect = import_module(f"experiments.{name}.collect")
     page = (study.ROOT / "experiments" / name / "README.md").read_text()
@@ -248,6 +256,112 @@ def test_the_plot_of_a_study_is_drawn_from_its_results(tmp_path):
         csv.writer(file).writerows(rows)
     curves.save(tmp_path, [Panel("success", "success (%)", 100)], "A study")
     assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_bars_are_drawn_beside_curves_and_alone(tmp_path):
+    (tmp_path / "results.csv").write_text("arm,iteration,success\na,1,0.2\n")
+    bars = curves.Bars("success (%)", {"a": {"here": [0.2, 0.4], "there": [0.1]}, "b": {"there": [0.5]}})
+    curves.save(tmp_path, [Panel("success", "success (%)", 100)], "A study", [bars, bars])
+    three = Image.open(tmp_path / "plot.png")
+    curves.save(tmp_path, [], "A study", [bars])
+    one = Image.open(tmp_path / "plot.png")
+    assert three.width == 3 * one.width
+    colors = {color for _, color in one.convert("RGB").getcolors(one.width * one.height)}
+    # 60 % of a colour on white
+    blended = [tuple(round(0.6 * part + 0.4 * 255) for part in bytes.fromhex(one[1:])) for one in COLORS[:3]]
+    assert [any(near(color, wanted) for color in colors) for wanted in blended] == [True, True, False]
+
+
+def near(color: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return all(abs(one - other) <= 1 for one, other in zip(color, wanted, strict=True))
+
+
+def test_bars_are_made_of_every_run_s_measures(tmp_path):
+    runs = [
+        {"arm": "plain", "seed": 0, "held_out": 0.2, "trained": 0.5},
+        {"arm": "plain", "seed": 1, "held_out": 0.3, "trained": None},
+        {"arm": "another", "seed": 0, "held_out": 0.9},
+    ]
+    (tmp_path / "summary.json").write_text(json.dumps({"runs": runs}))
+    found = curves.of_seeds(tmp_path, {"absent": "A", "plain": "P"}, {"trained": "training", "held_out": "seeds"})
+    assert found == {"P": {"training": [0.5], "seeds": [0.2, 0.3]}}
+    assert curves.turned(found) == {"training": {"P": [0.5]}, "seeds": {"P": [0.2, 0.3]}}
+
+
+# --- the paper in small ---------------------------------------------------------------------------------------------
+
+
+def small_run(outputs: Path, arm: Arm, seed: int, successes: dict[str, int], *, lists=("in_domain",)) -> None:
+    """A run of one iteration whose evaluation has four episodes of each task."""
+    folder = arm.folder(outputs, seed)
+    write_run(folder.parent, folder.name, [0.5], seed=seed, metrics={"group/degenerate": 0.25})
+    tasks = [{"name": task, "episodes": 4, "successes": count} for task, count in successes.items()]
+    pages = [one | {"name": one["name"].split("/")[1]} for one in tasks]
+    result = {
+        "overall": {"success_rate": sum(successes.values()) / (4 * len(tasks))},
+        "tasks": tasks,
+        "domains": pages,
+    }
+    (folder / "eval").mkdir()
+    (folder / "eval" / "iteration_000001.json").write_text(json.dumps(dict.fromkeys(lists, result)))
+
+
+def test_the_pages_where_arpo_leads_most_come_first(tmp_path):
+    for seed, (grpo, arpo) in enumerate([(1, 3), (0, 2)]):
+        small_run(tmp_path, small.GRPO, seed, {"miniwob/a/1": 4, "miniwob/b/1": grpo})
+        small_run(tmp_path, small.ARPO, seed, {"miniwob/a/1": 2, "miniwob/b/1": arpo})
+    comparison = compare_arms(tmp_path, generalisation.ARMS, generalisation.MEASURES, against="GRPO")
+    assert generalisation.page_rows(comparison, "in_domain") == [
+        ["b", "–", "12.5 %", "62.5 %", "+50.0"],  # 1 of 8 and 5 of 8
+        ["a", "–", "100.0 %", "50.0 %", "-50.0"],
+    ]
+    words = generalisation.beside_the_paper(comparison)
+    assert "| training tasks | – | 56.2 % | 56.2 % |" in words
+    assert "| *paper: 96 other tasks of OSWorld* | 55.2 % | 52.1 % | 56.3 % |" in words
+
+
+def test_both_lists_of_the_subset_are_measured_on_one_evaluation(tmp_path):
+    for arm in subset.ARMS:
+        small_run(
+            tmp_path, arm, 0, {"miniwob/a/1000": 4, "miniwob/a/1001": 2, "miniwob/a/1002": 1, "miniwob/a/1007": 0}
+        )
+    comparison = compare_arms(tmp_path, subset.ARMS, subset.MEASURES, against="128 tasks")
+    found = comparison.values["32 tasks"][0]
+    assert (found["subset"], found["others"]) == (6 / 8, 1 / 8)
+    assert found["signal"] == 0.75  # 1 - 0.25
+    assert found["held_out"] is None
+
+
+def test_the_subset_is_the_one_of_the_configuration():
+    cfg = compose("experiment=miniwob_small", "tasks=miniwob_subset32")
+    trained, judged = build(cfg.tasks.train), build(cfg.tasks.in_domain)
+    assert (len(trained), len(judged)) == (32, 128)
+    assert [task for task in judged if subset.is_of_the_subset(task.id)] == trained
+    assert build(compose("experiment=miniwob_small").tasks.train) == judged
+
+
+def test_offline_arms_are_shown_at_both_numbers_of_steps(tmp_path):
+    for arm in (offline_online.GRPO, offline_online.EQUAL[1], offline_online.MORE[1]):
+        done = 3 if arm in offline_online.MORE else 1
+        small_run(tmp_path, arm, 0, {"miniwob/a/1": done}, lists=small.LISTS)
+    comparison = compare_arms(tmp_path, offline_online.ARMS, offline_online.MEASURES, against="GRPO")
+    rows = offline_online.beside_the_paper(comparison).splitlines()
+    assert "| DPO | 25.0 % | 25.0 % | 25.0 % | 75.0 % | 75.0 % | 75.0 % | 22.4 % |" in rows
+    assert "| GRPO | 25.0 % | 25.0 % | 25.0 % | – | – | – | 26.0 % |" in rows
+
+
+def test_the_arms_of_the_paper_in_small_have_one_budget():
+    online = compose("experiment=miniwob_small")
+    steps = online.iterations * online.module.minibatches
+    episodes = online.iterations * online.datamodule.sampler.tasks_per_iteration * online.rollout.settings.group_size
+    assert (steps, episodes) == (120, 3840)
+    for arm in offline_online.EQUAL:
+        offline = compose(f"experiment={arm.experiment}", "seed=3")
+        assert (offline.datamodule.steps, offline.datamodule.first) == (steps, None)
+        assert offline.source == str(small.BASE.folder(Path("outputs"), 3))
+    base = compose("experiment=base_rollouts")
+    assert (base.module.optimizer.lr, base.module.optimizer.weight_decay, base.replay._target_) == (0, 0, None)
+    assert build(base.tasks.train) == build(online.tasks.train)
 
 
 # --- scheduling -----------------------------------------------------------------------------------------------------

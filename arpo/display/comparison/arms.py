@@ -94,14 +94,22 @@ def _told_apart(names: Sequence[str], trees: Sequence[Tree]) -> list[str]:
     return told
 
 
-def obstacle(reference: Arm, other: Arm) -> str:
-    """Return why two arms cannot be compared; empty where they can."""
+def obstacle(reference: Arm, other: Arm, *, subject: str = "") -> str:
+    """Return why two arms cannot be compared; empty where they can.
+
+    Args:
+        reference: One of them.
+        other: The other.
+        subject: A pattern of the keys by which the arms are meant to differ, such as `tasks.train.*`.
+    """
     if not reference.runs or not other.runs:
         return "one of them has no run that has come to its end"
     mine, its = (next(iter(arm.runs.values())) for arm in (reference, other))
     keys = differing(settings([mine, its]))
     for what, places in COMPARABLE.items():
         for key, (before, after) in keys.items():
+            if fnmatchcase(key, subject):
+                continue
             if any(key == place.removesuffix(".*") or fnmatchcase(key, place) for place in places):
                 return f"they have different {what} ({key}: {before} and {after})"
     return ""

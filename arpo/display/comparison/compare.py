@@ -58,7 +58,12 @@ class Comparison:
 
 
 def compare(
-    arms: Sequence[Arm], measures: Iterable[Measure], *, against: str | None = None, left_out: Sequence[str] = ()
+    arms: Sequence[Arm],
+    measures: Iterable[Measure],
+    *,
+    against: str | None = None,
+    left_out: Sequence[str] = (),
+    subject: str = "",
 ) -> Comparison:
     """Measure all runs of some arms and compare each arm with one of them.
 
@@ -67,6 +72,7 @@ def compare(
         measures: What is measured; one that no run has is left out.
         against: The name of the reference; by default the first arm that is comparable with most of the others.
         left_out: Runs that do not count, each with the reason.
+        subject: A pattern of the keys by which the arms are meant to differ, such as `tasks.train.*`.
 
     Raises:
         ConfigError: If no arm has the name, or no arm a run.
@@ -85,7 +91,7 @@ def compare(
     known = {
         key for runs in values.values() for found in runs.values() for key, value in found.items() if value is not None
     }
-    reasons = {arm.name: obstacle(reference, arm) for arm in arms if arm is not reference}
+    reasons = {arm.name: obstacle(reference, arm, subject=subject) for arm in arms if arm is not reference}
     return Comparison(
         arms=tuple(arms),
         measures=tuple(measure for measure in measures if measure.key in known),

@@ -2,11 +2,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # half a second, which only who draws has to wait
+    from matplotlib.axes import Axes
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 """Okabe and Ito's colours, which colour-blind readers tell apart; the strokes differ too."""
@@ -40,14 +43,15 @@ class Curve:
         return max(map(len, self.values.values()))
 
     def points(self, factor: float = 1.0) -> list[tuple[int, float, float]]:
-        """Return iteration, mean and standard error, s / sqrt(n); 0 for one value, which says nothing about it."""
+        """Return iteration, mean and standard error."""
         return [
-            (iteration, factor * fmean(found), factor * _standard_error(found))
+            (iteration, factor * fmean(found), factor * standard_error(found))
             for iteration, found in sorted(self.values.items())
         ]
 
 
-def _standard_error(values: list[float]) -> float:
+def standard_error(values: Sequence[float]) -> float:
+    """Return s / sqrt(n); 0 for one value, which says nothing about it."""
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
@@ -61,7 +65,9 @@ def curves(rows: Rows, column: str) -> dict[str, Curve]:
     return {arm: Curve(dict(values)) for arm, values in found.items()}
 
 
-def draw(rows: Rows, panels: Iterable[Panel], title: str, path: Path) -> None:
+def draw(
+    rows: Rows, panels: Iterable[Panel], title: str, path: Path, beside: Sequence[Callable[["Axes"], None]] = ()
+) -> None:
     """Draw a picture.
 
     Args:
@@ -69,6 +75,7 @@ def draw(rows: Rows, panels: Iterable[Panel], title: str, path: Path) -> None:
         panels: From left to right.
         title: Above them.
         path: The PNG to write.
+        beside: What draws further pictures, to the right of the panels, each into axes of its own.
     """
     import matplotlib as mpl
 
@@ -76,19 +83,13 @@ def draw(rows: Rows, panels: Iterable[Panel], title: str, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows, panels = list(rows), list(panels)
-    arms = list(dict.fromkeys(row["arm"] for row in rows))
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.8), layout="constrained", squeeze=False)
-    for axis, panel in zip(axes[0], panels, strict=True):
-        for arm, curve in curves(rows, panel.column).items():
-            number = arms.index(arm)
-            color, stroke = COLORS[number % len(COLORS)], STROKES[number % len(STROKES)]
-            iterations, means, errors = zip(*curve.points(panel.factor), strict=True)
-            label = f"{arm} ({curve.seeds} seed{'s' * (curve.seeds != 1)})"
-            axis.plot(iterations, means, stroke, color=color, linewidth=1.8, label=label)
-            low, high = ([mean + sign * error for mean, error in zip(means, errors, strict=True)] for sign in (-1, 1))
-            axis.fill_between(iterations, low, high, color=color, alpha=0.2, linewidth=0)
-        axis.set(xlabel="iteration", ylabel=panel.label)
-        axis.set_ylim(0, 100 if panel.factor == 100 else None)
+    count = len(panels) + len(beside)
+    figure, axes = plt.subplots(1, count, figsize=(4.4 * count, 3.8), layout="constrained", squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=False):
+        _draw_curves(axis, rows, panel)
+    for axis, picture in zip(axes[0][len(panels) :], beside, strict=True):
+        picture(axis)
+    for axis in axes[0]:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     if axes[0][0].lines:
@@ -96,3 +97,17 @@ def draw(rows: Rows, panels: Iterable[Panel], title: str, path: Path) -> None:
     figure.suptitle(f"{title}: mean ± standard error over seeds", fontsize=11)
     figure.savefig(path, dpi=150, format="png")
     plt.close(figure)
+
+
+def _draw_curves(axis: "Axes", rows: Sequence[Mapping[str, Any]], panel: Panel) -> None:
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    for arm, curve in curves(rows, panel.column).items():
+        number = arms.index(arm)
+        color, stroke = COLORS[number % len(COLORS)], STROKES[number % len(STROKES)]
+        iterations, means, errors = zip(*curve.points(panel.factor), strict=True)
+        label = f"{arm} ({curve.seeds} seed{'s' * (curve.seeds != 1)})"
+        axis.plot(iterations, means, stroke, color=color, linewidth=1.8, label=label)
+        low, high = ([mean + sign * error for mean, error in zip(means, errors, strict=True)] for sign in (-1, 1))
+        axis.fill_between(iterations, low, high, color=color, alpha=0.2, linewidth=0)
+    axis.set(xlabel="iteration", ylabel=panel.label)
+    axis.set_ylim(0, 100 if panel.factor == 100 else None)

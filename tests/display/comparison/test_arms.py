@@ -135,13 +135,26 @@ def test_what_a_study_may_change_is_comparable(tmp_path, words):
     assert obstacle(reference, composed(tmp_path, "experiment=replay_ablation", *words, seed=3)) == ""
 
 
-@pytest.mark.parametrize("name", ["policy_lag", "dart_ablation", "dart_miniwob", "dart_desktop32", "replay_ablation"])
+STUDIES = ["policy_lag", "dart_ablation", "dart_miniwob", "dart_desktop32", "replay_ablation"]
+STUDIES += ["generalisation", "subset", "offline_online", "seeds_a_page"]
+
+
+@pytest.mark.parametrize("name", STUDIES)
 def test_the_arms_of_every_study_are_comparable(tmp_path, name):
-    arms = [
-        composed(tmp_path, f"experiment={arm.experiment}", *arm.overrides)
-        for arm in import_module(f"experiments.{name}.collect").ARMS
-    ]
-    assert [obstacle(arms[0], arm) for arm in arms[1:]] == [""] * (len(arms) - 1)
+    study = import_module(f"experiments.{name}.collect")
+    arms = [composed(tmp_path, f"experiment={arm.experiment}", *arm.overrides) for arm in study.ARMS]
+    subject = getattr(study, "SUBJECT", "")
+    assert [obstacle(arms[0], arm, subject=subject) for arm in arms[1:]] == [""] * (len(arms) - 1)
+
+
+def test_what_a_study_is_about_is_no_obstacle_and_everything_else_is(tmp_path):
+    few, many, others = (
+        composed(tmp_path, "experiment=miniwob_small", *words)
+        for words in (["tasks=miniwob_subset32"], [], ["tasks=miniwob_seeds"])
+    )
+    assert "different tasks (tasks.train.seeds" in obstacle(many, few)
+    assert obstacle(many, few, subject="tasks.train.*") == ""
+    assert "different tasks (tasks.train_seeds" in obstacle(many, others, subject="tasks.train.*")
 
 
 def test_an_arm_without_runs_is_not_comparable(tmp_path):
