@@ -12,10 +12,7 @@ from experiments.small import ALL_FAILED, COLUMNS, EVALUATED, MINUTES, TRAINED  
 from experiments.study import Arm, collect  # noqa: E402
 
 NUMBERS = (1, 4, 16, 64, 256)
-ARMS = tuple(
-    Arm(f"{number} seed{'s' * (number > 1)}", "seeds_a_page", (f"tasks.train.per_page={number}",))
-    for number in NUMBERS
-)
+ARMS = tuple(Arm(f"{number} a page", "seeds_a_page", (f"tasks.train.per_page={number}",)) for number in NUMBERS)
 SEEDS = (0, 1, 2)
 SUBJECT = "tasks.train.*"
 """The keys by which the arms are meant to differ."""
