@@ -5,9 +5,8 @@ from typing import Any
 
 from arpo.display.comparison import arms as compared_arms
 from arpo.display.comparison.measures import Measure, Of, evaluated, final, mean_of, minutes
-from arpo.display.comparison.runs import SUCCESS, Run
-from arpo.display.run_files import read_files
-from experiments.study import Arm
+from arpo.display.comparison.runs import SUCCESS
+from experiments.study import Arm, scores
 
 SMALL = "miniwob_small"
 GRPO = Arm("GRPO", SMALL, ("replay=off",))
@@ -28,15 +27,6 @@ COLUMNS = {"success": SUCCESS, "all_failed": "group/all_failed", "injected": "re
 # --- scores of single tasks and pages -------------------------------------------------------------------------------
 
 
-def scores(run: Run, listed: str, by: str) -> list[dict[str, Any]]:
-    """Return the scores of a task list in the evaluation after the last update, by `tasks` or `domains` (pages).
-
-    Each has `name`, `episodes` and `successes`; there are none of a list that was not evaluated.
-    """
-    results = read_files(run.directory).evaluations.get(run.budget, {})
-    return [dict(score) for score in results.get(listed, {}).get(by, ())]
-
-
 def success(found: Sequence[dict[str, Any]]) -> float | None:
     """Return the success rate over all episodes of some scores; None where there is none."""
     episodes = sum(score["episodes"] for score in found)
@@ -45,13 +35,13 @@ def success(found: Sequence[dict[str, Any]]) -> float | None:
 
 def evaluated_where(listed: str, belongs: Callable[[str], bool]) -> Of:
     """Return the measure of the success on those tasks of a list whose id belongs to some."""
-    return lambda run: success([score for score in scores(run, listed, "tasks") if belongs(score["name"])])
+    return lambda run: success([score for score in scores(run, run.budget, listed, "tasks") if belongs(score["name"])])
 
 
 def by_page(arm: compared_arms.Arm, listed: str) -> dict[str, float | None]:
     """Return the success on each page of a task list, over all episodes of an arm's runs."""
     found: dict[str, list[dict[str, Any]]] = {}
     for run in arm.runs.values():
-        for score in scores(run, listed, "domains"):
+        for score in scores(run, run.budget, listed, "domains"):
             found.setdefault(score["name"], []).append(score)
     return {page: success(of_page) for page, of_page in found.items()}

@@ -17,8 +17,9 @@ from arpo.display.comparison.command import write_rows
 from arpo.display.comparison.compare import Column, Comparison, compare, rows
 from arpo.display.comparison.intervals import Interval
 from arpo.display.comparison.measures import Measure
-from arpo.display.comparison.runs import read_runs
+from arpo.display.comparison.runs import Run, read_runs
 from arpo.display.comparison.words import provenance, report
+from arpo.display.run_files import read_files
 from arpo.run.folder import run_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -146,6 +147,15 @@ def collect(
     print(words)
     if options.write:
         write_block(here / "README.md", words)
+
+
+def scores(run: Run, iteration: int, listed: str, by: str) -> list[dict[str, Any]]:
+    """Return the scores of a task list in the evaluation after an iteration, by `tasks` or by `domains`, its pages.
+
+    Each has `name`, `episodes`, `successes` and `success_rate`; there are none of a list that was not evaluated.
+    """
+    results = read_files(run.directory).evaluations.get(iteration, {})
+    return [dict(score) for score in results.get(listed, {}).get(by, ())]
 
 
 # --- statistics -----------------------------------------------------------------------------------------------------

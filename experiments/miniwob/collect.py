@@ -1,6 +1,5 @@
 """The main job in numbers: `python experiments/miniwob/collect.py [outputs/arpo_miniwob] --write`."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside
 from arpo.display.comparison.intervals import Interval, t_interval  # noqa: E402
 from arpo.display.comparison.runs import Run, find_runs, read_run, read_runs  # noqa: E402
 from arpo.display.comparison.words import origin, percent, points, provenance, table  # noqa: E402
-from experiments.study import ROOT, collect_options, write_block, write_study  # noqa: E402
+from experiments.study import ROOT, collect_options, scores, write_block, write_study  # noqa: E402
 
 LISTS = {"held_out": "held-out seeds", "in_domain": "training tasks", "held_out_pages": "held-out pages"}
 PHASES = ("rollout", "update", "sync")
@@ -107,8 +106,7 @@ def by_page(runs: Sequence[Run], name: str) -> list[dict[str, Any]]:
 
 def page_results(run: Run, iteration: int, name: str) -> dict[str, Any]:
     """What an evaluation says of each page of a task list."""
-    results = json.loads((run.directory / "eval" / f"iteration_{iteration:06d}.json").read_text())
-    return {domain["name"]: domain for domain in results[name].get("domains", [])}
+    return {page["name"]: page for page in scores(run, iteration, name, "domains")}
 
 
 def mean_time(runs: Sequence[Run]) -> dict[str, float]:
