@@ -32,7 +32,7 @@ STRIKES, NOTICED_S = 3, 20.0
 RECOVERY_S = 20.0
 """5 s are the aim, and what is reached where this machine has nothing else to do."""
 
-FAILED = re.compile(r"environment (\S+) failed: (\w+): ")
+FAILED = re.compile(r"environment (\S+) failed at \S+: (\w+): ")
 BACK = re.compile(r"environment (\S+) is back after ([0-9.]+) s")
 
 

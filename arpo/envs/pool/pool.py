@@ -111,25 +111,26 @@ class EnvPool:
 
     @asynccontextmanager
     async def lease(self, task: Task) -> AsyncIterator[LeasedEnv]:
-        """Wait for a free environment, preferably one that ran the task's domain last, and hold it for one episode.
+        """Wait for a free environment and hold it for one episode.
+
+        Args:
+            task: What will be played; the log names it with an environment that broke.
 
         Raises:
             ConfigError: If the pool is not started or closed, or every environment was given up.
         """
         if not self._slots:
             raise ConfigError("the pool is not running; call start() first")
-        slot = await self._roster.take(task.domain, self._give_back)
+        slot = await self._roster.take(self._give_back)
         assert slot.host.worker is not None
         env = self._env(slot, slot.host.worker)
-        slot.domains.pop(task.domain, None)
-        slot.domains[task.domain] = None
         slot.since = time.monotonic()
         try:
             yield env
         finally:
             self._counters["env/busy_s"] += time.monotonic() - slot.since
             if env.fault is not None:
-                log.warning("environment %s failed: %s: %s", slot.name, env.fault.kind, env.fault)
+                log.warning("environment %s failed at %s: %s: %s", slot.name, task.id, env.fault.kind, env.fault)
             self._counters["env/episodes" if env.fault is None else f"env/fault_{env.fault.kind}"] += 1
             slot.episodes += 1
             self._give_back(slot, env.fault, dirty=env.interrupted)
@@ -173,7 +174,6 @@ class EnvPool:
         if slot.host.condemned:
             return EnvError("crash", f"environment {slot.name} lost its worker while it was built")
         slot.episodes = 0
-        slot.domains.clear()
         self._roster.give(slot)
         return None
 

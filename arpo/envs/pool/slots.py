@@ -50,8 +50,6 @@ class Slot:
     index: int
     """Position in its worker."""
     state: SlotState = SlotState.STARTING
-    domains: dict[str, None] = field(default_factory=dict)
-    """Domains of the tasks since the environment was built, the last one last: what may still be loaded there."""
     episodes: int = 0
     """Episodes since the environment was built."""
     since: float = 0.0
@@ -70,18 +68,17 @@ def make_slots(size: int, envs_per_worker: int) -> list[Slot]:
 
 
 class Roster:
-    """A queue for free slots: first come, first served; whoever is next gets the best of the free ones."""
+    """A queue for free slots: first come, first served, and the longest free is taken first."""
 
     def __init__(self) -> None:
         self._idle: dict[Slot, None] = {}  # in the order in which they became free
-        self._waiting: deque[tuple[asyncio.Future[Slot], str]] = deque()
+        self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._refusal: ArpoError | None = None
 
-    async def take(self, domain: str, give_back: Callable[[Slot], None]) -> Slot:
+    async def take(self, give_back: Callable[[Slot], None]) -> Slot:
         """Wait for a slot; it is busy from then on.
 
         Args:
-            domain: The domain that the slot should have run last, if there is a choice.
             give_back: Called with the slot if the waiter is cancelled during the handover.
 
         Raises:
@@ -90,7 +87,7 @@ class Roster:
         if self._refusal is not None:
             raise copy(self._refusal)  # one object raised in many tasks would collect all their tracebacks
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        self._waiting.append((future, domain))
+        self._waiting.append(future)
         self._match()
         try:
             return await future
@@ -112,27 +109,17 @@ class Roster:
     def refuse(self, error: ArpoError) -> None:
         """Raise an error in everyone who waits, and in everyone who comes later."""
         self._refusal = error
-        for future, _ in self._waiting:
+        for future in self._waiting:
             if not future.done():
                 future.set_exception(copy(error))
         self._waiting.clear()
 
     def _match(self) -> None:
         while self._idle and self._waiting:
-            future, domain = self._waiting.popleft()
+            future = self._waiting.popleft()
             if future.done():  # the waiter was cancelled
                 continue
-            slot = self._choose(domain)
+            slot = next(iter(self._idle))
             del self._idle[slot]
             slot.state = SlotState.BUSY
             future.set_result(slot)
-
-    def _choose(self, domain: str) -> Slot:
-        """Return the free slot that had a task of this domain most recently; else the one with the fewest domains.
-
-        So every domain finds its own slots, where its application or page is still open; ties go to the longest free.
-        """
-        known = [slot for slot in self._idle if domain in slot.domains]
-        if known:
-            return min(known, key=lambda slot: list(reversed(slot.domains)).index(domain))
-        return min(self._idle, key=lambda slot: len(slot.domains))

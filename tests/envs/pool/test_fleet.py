@@ -6,7 +6,6 @@ import pytest
 
 from arpo.envs.fake import fake_tasks
 from arpo.errors import EnvError
-from arpo.types import Task
 from tests.envs.pool import clock
 from tests.envs.pool.support import make_pool
 
@@ -116,50 +115,3 @@ def test_a_call_may_take_as_long_as_its_deadline_and_no_longer():
     kind, seconds = clock.run(while_running(pool, scenario))
     assert kind == "timeout"
     assert seconds == pytest.approx(30.0)
-
-
-async def play(pool, domain):
-    """Lease an environment for a task of a domain, and return its name."""
-    async with pool.lease(Task(f"{domain}/1", "", domain)) as env:
-        return env.name
-
-
-def test_a_new_domain_goes_where_fewest_have_been():
-    pool = make_pool(size=2, backend=ScriptedWorkers({}))
-
-    async def scenario():
-        async with pool.lease(Task("x/1", "", "x")) as one:
-            others = [await play(pool, "y"), await play(pool, "z")]  # two domains, and free for longer
-        return one.name, others, await play(pool, "w")
-
-    one, others, chosen = clock.run(while_running(pool, scenario))
-    assert others == ["2/2", "2/2"]
-    assert chosen == one == "1/2"
-
-
-def test_of_two_environments_that_know_a_domain_the_one_that_had_it_last_gets_it():
-    pool = make_pool(size=2, backend=ScriptedWorkers({}))
-
-    async def scenario():
-        async with pool.lease(Task("x/1", "", "x")) as first:
-            second = await play(pool, "x")
-        async with pool.lease(Task("x/2", "", "x")) as holder:
-            other = await play(pool, "y")  # the other one has x and then y, and is free first
-        return first.name, second, holder.name, other, await play(pool, "x")
-
-    first, second, holder, other, chosen = clock.run(while_running(pool, scenario))
-    assert {first, second} == {holder, other} == {"1/2", "2/2"}
-    assert chosen == holder
-
-
-def test_an_environment_that_was_built_again_remembers_no_domain():
-    pool = make_pool(size=2, backend=ScriptedWorkers({}), recycle_after=2)
-
-    async def scenario():
-        first = [await play(pool, "x"), await play(pool, "x")]  # now it is built again, and comes behind the other
-        await until(lambda: pool.states()["idle"] == 2)
-        return first, await play(pool, "x")
-
-    first, then = clock.run(while_running(pool, scenario))
-    assert first == ["1/2", "1/2"]
-    assert then == "2/2"

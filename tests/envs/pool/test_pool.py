@@ -51,19 +51,23 @@ def test_leases_are_given_in_the_order_in_which_they_were_asked_for():
     assert order == list(range(10))
 
 
-def test_a_task_goes_where_its_domain_was_last_else_to_the_longest_free():
-    click, _, typing = fake_tasks(3)
-
+def test_the_environment_that_was_free_for_longest_is_taken():
     async def scenario(pool):
         names = []
-        for task in (click, typing, typing, click, click):
+        for task in fake_tasks(5):
             async with pool.lease(task) as env:
                 names.append(env.name)
         return names
 
     one, other, *rest = with_pool(make_pool(size=2), scenario)
     assert one != other
-    assert rest == [other, one, one]
+    assert rest == [one, other, one]
+
+
+def test_the_log_says_which_task_broke_which_environment(caplog):
+    (task,) = fake_tasks(1)
+    with_pool(make_pool(faulty_desktop(Fault("error", "step"))), lambda pool: fail(pool, task))
+    assert f"environment 1/1 failed at {task.id}: step: planned fault" in caplog.text
 
 
 def test_a_cancelled_waiter_loses_no_environment():
