@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 ROOT = Path(__file__).parent / "desktop32"
 
 COMMAND_TIMEOUT_S = 15.0
-"""Much less than a pool gives a reset or an evaluation: what hangs is then one desktop, not its whole worker."""
+"""Much less than a pool gives a reset or an evaluation, whose error could not say which command hangs."""
 
 Parameters = Mapping[str, Any]
 

@@ -34,6 +34,7 @@ class LeasedEnv:
         name: The environment's number and the size of its pool, for people.
         fault: The error that broke the environment; every later call raises it again.
         interrupted: Whether a call was cancelled, and may still be running.
+        worker_died: Whether the worker broke, and every environment in it with this one.
     """
 
     def __init__(
@@ -43,10 +44,16 @@ class LeasedEnv:
         self.name = name
         self.fault: EnvError | None = None
         self.interrupted = False
+        self.worker_died = False
         self._worker = worker
         self._index = index
         self._deadlines = deadlines
         self._counters = counters
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call has missed its deadline."""
+        return self.fault is not None and self.fault.kind == "timeout"
 
     async def reset(self, task: Task) -> Observation:
         """Prepare a task and return the first observation."""
@@ -99,6 +106,7 @@ class LeasedEnv:
         except TimeoutError:
             return EnvError("timeout", f"{method} took longer than {deadline:g} s")
         except self._worker.failures as error:
+            self.worker_died = True
             first_line = str(error).strip().partition("\n")[0]
             return EnvError("crash", f"the worker process failed: {type(error).__name__}: {first_line}")
         finally:

@@ -19,8 +19,6 @@ from arpo.types import Task
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
-FATAL_KINDS = ("timeout", "crash")
-"""Faults after which the worker has to go: nothing else ends a call that hangs."""
 RESTART_DELAYS = (0.0, 0.03, 0.12, 0.5, 1.0)
 """Waits before the attempts at one restart, in units of the build deadline: it says how slow an environment is.
 When all of them fail, the environment is given up."""
@@ -29,14 +27,16 @@ When all of them fail, the environment is given up."""
 class EnvPool:
     """A pool of environments behind leases; all coroutines belong to one event loop.
 
-    A lease whose environment failed ends with the environment taken out and restarted in the background, in its
-    worker where that is alive, else in a new one. With several environments in a worker, a hang of one of them lets
-    the other episodes on that worker end first, and only a crash of the whole process fails them.
+    A lease whose environment failed ends with the environment taken out and built again in the background. Where it
+    shares a worker with others, they go on: a call that hangs keeps its thread, and the new environment gets another.
+    A worker is replaced when its process died, when a build in it hangs, or when nothing else is in it than a call
+    that hangs.
 
     Args:
         make_env: Builds one environment, in a worker process; must be picklable.
         size: How many environments.
-        envs_per_worker: How many of them share a process; 1 isolates crashes best.
+        envs_per_worker: How many of them share a process. For what only waits, such as desktops behind a socket, as
+            many as a machine has; for what computes or may crash, fewer: 1 isolates crashes best.
         reset_timeout_s: Deadline for building and for resetting an environment.
         step_timeout_s: Deadline for one action.
         evaluate_timeout_s: Deadline for the checker.
@@ -122,8 +122,7 @@ class EnvPool:
         if not self._slots:
             raise ConfigError("the pool is not running; call start() first")
         slot = await self._roster.take(self._give_back)
-        assert slot.host.worker is not None
-        env = self._env(slot, slot.host.worker)
+        env = self._env(slot)
         slot.since = time.monotonic()
         try:
             yield env
@@ -133,7 +132,7 @@ class EnvPool:
                 log.warning("environment %s failed at %s: %s: %s", slot.name, task.id, env.fault.kind, env.fault)
             self._counters["env/episodes" if env.fault is None else f"env/fault_{env.fault.kind}"] += 1
             slot.episodes += 1
-            self._give_back(slot, env.fault, dirty=env.interrupted)
+            self._give_back(slot, env)
 
     def counters(self) -> dict[str, float]:
         """Return what happened since the pool was made; every value only grows."""
@@ -146,8 +145,9 @@ class EnvPool:
         states = Counter(slot.state for slot in self._slots)
         return {state.value: states[state] for state in SlotState}
 
-    def _env(self, slot: Slot, worker: Worker) -> LeasedEnv:
-        return LeasedEnv(slot.name, worker, slot.index, self._deadlines, self._counters)
+    def _env(self, slot: Slot) -> LeasedEnv:
+        assert slot.worker is not None
+        return LeasedEnv(slot.name, slot.worker, slot.index, self._deadlines, self._counters)
 
     async def _build_all(self) -> None:
         errors = await asyncio.gather(*(self._build(slot) for slot in self._slots))
@@ -162,63 +162,57 @@ class EnvPool:
 
     async def _build(self, slot: Slot) -> ArpoError | None:
         """Build one environment and offer it to those who wait; return the error if it does not come up."""
-        worker = None
+        env = None
         try:
-            worker = await self._living_worker(slot.host)
-            await self._env(slot, worker).call("build")
+            slot.worker = await self._living_worker(slot.host)
+            env = self._env(slot)
+            await env.call("build")
         except (EnvError, ConfigError) as error:
             log.warning("environment %s did not start: %s", slot.name, error)
-            if isinstance(error, EnvError) and error.kind in FATAL_KINDS and slot.host.worker is worker:
-                self._condemn(slot.host)
+            if env is not None and (env.worker_died or env.hangs):
+                self._lose_worker(slot)
             return error
-        if slot.host.condemned:
+        if slot.worker is not slot.host.worker:
             return EnvError("crash", f"environment {slot.name} lost its worker while it was built")
         slot.episodes = 0
         self._roster.give(slot)
         return None
 
     async def _living_worker(self, host: Host) -> Worker:
-        """Return the worker of a host; replace a condemned one as soon as it is empty."""
-        async with host.replacing:
-            if host.worker is not None and not host.condemned:
-                return host.worker
-            while host.busy:
-                host.vacated.clear()
-                await host.vacated.wait()
-            if host.worker is not None:
-                worker, host.worker = host.worker, None
-                await worker.kill()
-            host.worker = await self._backend.launch(self._make_env, len(host.slots))
-            host.condemned = False
+        """Return the worker of a host; where it has none, the first who asks starts one."""
+        async with host.starting:
+            if host.dead is not None:
+                await host.dead.kill()
+                host.dead = None
+            if host.worker is None:
+                host.worker = await self._backend.launch(self._make_env, len(host.slots))
             return host.worker
 
-    def _give_back(self, slot: Slot, fault: EnvError | None = None, *, dirty: bool = False) -> None:
-        """End the use of an environment.
-
-        Args:
-            slot: The slot that was taken.
-            fault: The error that broke it.
-            dirty: Whether a call may still be running in it.
-        """
+    def _give_back(self, slot: Slot, env: LeasedEnv | None = None) -> None:
+        """End the use of an environment; `env` says how it went, None that nobody has called it."""
         if slot not in self._slots:  # the pool was closed meanwhile
             return
-        if fault is not None and fault.kind in FATAL_KINDS:
-            self._condemn(slot.host)
-        if fault is not None or dirty or slot.host.condemned:
+        is_alone = len(slot.host.slots) == 1
+        if env is not None and (env.worker_died or (env.hangs and is_alone)):
+            self._lose_worker(slot)
+        is_broken = env is not None and (env.fault is not None or env.interrupted)
+        if is_broken or slot.worker is not slot.host.worker:
             self._repair(slot, SlotState.RESTARTING)
         elif slot.episodes == self._recycle_after:
             self._repair(slot, SlotState.RECYCLING)
         else:
             self._roster.give(slot)
-        slot.host.vacated.set()
 
-    def _condemn(self, host: Host) -> None:
-        """Close a worker to new leases: it is dead or has a hung environment, and is replaced when it is empty."""
-        host.condemned = True
-        for slot in host.slots:
-            if slot.state is SlotState.IDLE:
-                self._roster.withdraw(slot)
-                self._repair(slot, SlotState.RESTARTING)
+    def _lose_worker(self, slot: Slot) -> None:
+        """Take the worker of an environment from its host, and the free environments with it; others notice."""
+        host = slot.host
+        if slot.worker is not host.worker:  # another environment was faster
+            return
+        host.dead, host.worker = host.worker, None
+        for neighbour in host.slots:
+            if neighbour.state is SlotState.IDLE:
+                self._roster.withdraw(neighbour)
+                self._repair(neighbour, SlotState.RESTARTING)
 
     def _repair(self, slot: Slot, state: SlotState) -> None:
         slot.state = state
@@ -249,11 +243,11 @@ class EnvPool:
             self._roster.refuse(ConfigError(message))
 
     async def _close_host(self, host: Host) -> None:
-        if host.worker is None:
-            return
-        closing = (self._env(slot, host.worker).call("close") for slot in host.slots)
+        here = [slot for slot in host.slots if slot.worker is not None and slot.worker is host.worker]
+        closing = (self._env(slot).call("close") for slot in here)
         await asyncio.gather(*closing, return_exceptions=True)  # an environment that does not close is killed
-        await host.worker.kill()
+        for worker in filter(None, (host.dead, host.worker)):
+            await worker.kill()
 
 
 def _backend(backend: Literal["ray", "thread"] | Backend) -> Backend:

@@ -25,20 +25,13 @@ class SlotState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """One worker and the slots it serves."""
+    """The place of one worker, and the slots that it serves."""
 
     worker: Worker | None = None
+    dead: Worker | None = None
+    """The one before: it is killed before the next one starts, which may want what it holds."""
     slots: "list[Slot]" = field(default_factory=list)
-    condemned: bool = False
-    """The worker is dead, or has a hung environment: it takes no new lease and is replaced when the last one ends."""
-    replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    vacated: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever a lease on one of the slots ends."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether an episode runs on this worker."""
-        return any(slot.state is SlotState.BUSY for slot in self.slots)
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +42,8 @@ class Slot:
     host: Host
     index: int
     """Position in its worker."""
+    worker: Worker | None = None
+    """The worker that its environment is in; the host may have another one by now."""
     state: SlotState = SlotState.STARTING
     episodes: int = 0
     """Episodes since the environment was built."""
@@ -57,7 +52,7 @@ class Slot:
 
 
 def make_slots(size: int, envs_per_worker: int) -> list[Slot]:
-    """Return slots in their hosts, of which the last may have fewer."""
+    """Return slots in their hosts, of which the last one may have fewer."""
     slots: list[Slot] = []
     for number in range(size):
         index = number % envs_per_worker

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal, Protocol
@@ -74,27 +75,31 @@ class EnvWorker:
     failures = ()
 
     def __init__(self, make_env: Callable[[], DesktopEnv], count: int, label: str | None = None) -> None:
-        self._envs = [HostedEnv(make_env, DaemonThread(f"env-{index}")) for index in range(count)]
+        self._make_env = make_env
+        self._envs = [HostedEnv(make_env) for _ in range(count)]
         if label is not None:
             os.environ[WORKER_VARIABLE] = label
 
     async def call(self, index: int, method: Method, *arguments: object) -> object:
         """Run a method of one environment in its thread.
 
+        A build where a call still runs gets a new thread: what hangs in the old one costs its own environment only.
+
         Returns:
             What the method returns, or the `ArpoError` it raises: as a value it crosses processes unchanged.
         """
-        env = self._envs[index]
+        if method == "build" and self._envs[index].busy:
+            self._envs[index].retire()
+            self._envs[index] = HostedEnv(self._make_env)
         try:
-            return await asyncio.wrap_future(env.thread.submit(partial(getattr(env, method), *arguments)))
+            return await asyncio.wrap_future(self._envs[index].begin(method, *arguments))
         except ArpoError as error:
             return error
 
     async def kill(self) -> None:
-        """Close every environment and end its thread; one that hangs keeps its thread until the process ends."""
+        """Close every environment and end its thread; what hangs keeps its thread until the process ends."""
         for env in self._envs:
-            env.thread.submit(env.close)
-            env.thread.stop()
+            env.retire()
 
 
 class ThreadBackend:
@@ -122,14 +127,29 @@ def _before_the_agent(what: str) -> Iterator[None]:
 
 
 class HostedEnv:
-    """An environment held to its contract: whatever it does wrong becomes an `EnvError`."""
+    """An environment in a thread of its own, held to its contract: whatever it does wrong becomes an `EnvError`."""
 
-    def __init__(self, make_env: Callable[[], DesktopEnv], thread: DaemonThread) -> None:
-        self.thread = thread
-        """The one thread in which everything below is called."""
+    def __init__(self, make_env: Callable[[], DesktopEnv]) -> None:
         self._make_env = make_env
+        self._thread = DaemonThread("env")
+        self._last: Future[object] | None = None
         self._env: DesktopEnv | None = None
         self._solution: Iterator[Action] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call has not ended."""
+        return self._last is not None and not self._last.done()
+
+    def begin(self, method: Method, *arguments: object) -> "Future[object]":
+        """Call one of the methods below in the thread."""
+        self._last = self._thread.submit(partial(getattr(self, method), *arguments))
+        return self._last
+
+    def retire(self) -> None:
+        """Close the environment and end the thread, once the call that runs has ended."""
+        self._thread.submit(self.close)
+        self._thread.stop()
 
     def build(self) -> None:
         """Build the environment anew."""

@@ -147,6 +147,29 @@ def test_a_crash_in_a_shared_worker_is_told_to_all_its_leases():
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
+def test_a_hang_in_a_shared_worker_leaves_its_process_and_its_neighbour_alone(tmp_path):
+    hanging, healthy = fake_tasks(2, kinds=("click",))
+
+    async def scenario(pool):
+        before = [worker.pid for worker in workers()]
+        async with pool.lease(healthy) as neighbour:
+            await neighbour.reset(healthy)
+            error = await fail(pool, hanging)
+            await until(lambda: pool.states()["idle"] == 1)
+            await neighbour.step(Wait())
+        return error.kind, await solve(pool, hanging), before, [worker.pid for worker in workers()]
+
+    (tmp_path / healthy.id.replace("/", "_")).write_bytes(b".")  # its first attempt, which would hang, is behind it
+    make_env = faulty_desktop(HANG, ledger=tmp_path)
+    pool = make_pool(make_env, size=2, envs_per_worker=2, backend="ray", step_timeout_s=4.0)
+    kind, reward, before, after = with_pool(pool, scenario)
+    assert (kind, reward) == ("timeout", 1.0)
+    assert len(before) == 1
+    assert before == after
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
 def test_closing_a_pool_ends_its_workers():
     with_pool(make_pool(size=2, backend="ray"), lambda pool: asyncio.sleep(0))
     deadline = time.monotonic() + 10

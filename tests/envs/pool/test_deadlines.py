@@ -1,4 +1,4 @@
-"""Deadlines inside an environment end before those of the pool, which condemn a worker with all its desktops."""
+"""Deadlines inside an environment end before those of the pool, whose error cannot say what was slow."""
 
 from inspect import signature
 

@@ -7,7 +7,11 @@ import pytest
 from arpo.envs.fake import fake_tasks
 from arpo.errors import EnvError
 from tests.envs.pool import clock
-from tests.envs.pool.support import make_pool
+from tests.envs.pool.support import fail, make_pool
+
+
+class ProcessEndedError(Exception):
+    """What a call says when its worker is dead."""
 
 
 class ScriptedWorkers:
@@ -15,10 +19,10 @@ class ScriptedWorkers:
 
     Args:
         script: From an environment's position in its worker to the errors of its first builds, one after the other;
-            the last one again and again where `for_good` says so.
+            the last one again and again where `for_good` says so. None: a build that hangs.
     """
 
-    failures = ()
+    failures = (ProcessEndedError,)
 
     def __init__(self, script, for_good=False):
         self._script = {index: list(errors) for index, errors in script.items()}
@@ -42,10 +46,17 @@ class ScriptedWorkers:
             self.builds.append((index, asyncio.get_running_loop().time()))
             errors = self._script.get(index, [])
             if errors:
-                return errors[0] if self._for_good else errors.pop(0)
+                return await self._fail(errors[0] if self._for_good else errors.pop(0))
         if method == "step":
             await asyncio.Event().wait()
         return None
+
+    async def _fail(self, error):
+        if error is None:
+            await asyncio.Event().wait()
+        if isinstance(error, ProcessEndedError):
+            raise error
+        return error
 
     async def kill(self):
         self.kills += 1
@@ -83,11 +94,15 @@ def test_a_broken_environment_is_tried_again_after_longer_and_longer_waits_and_t
     assert backend.times(0) == [0]
 
 
+OWN_FAULTS = [EnvError(kind, "it did not come up") for kind in ("reset", "guest", "crash")]
+WORKERS_FAULTS = [ProcessEndedError("killed"), None]
+
+
 @pytest.mark.parametrize(
-    ("kind", "launches", "restarts"), [("reset", 1, 1), ("guest", 1, 1), ("crash", 2, 2), ("timeout", 2, 2)]
+    ("error", "workers"), [*((error, 1) for error in OWN_FAULTS), *((error, 2) for error in WORKERS_FAULTS)]
 )
-def test_a_build_that_fails_condemns_its_worker_only_where_that_may_be_dead_or_hang(kind, launches, restarts):
-    backend = ScriptedWorkers({1: [EnvError(kind, "it did not come up")]})
+def test_a_build_that_fails_costs_its_worker_only_where_that_is_dead_or_does_not_answer(error, workers):
+    backend = ScriptedWorkers({1: [error]})
     pool = make_pool(size=2, envs_per_worker=2, backend=backend)
 
     async def scenario():
@@ -95,10 +110,80 @@ def test_a_build_that_fails_condemns_its_worker_only_where_that_may_be_dead_or_h
         return pool.counters()
 
     counters = clock.run(while_running(pool, scenario))
-    assert backend.launches == launches
-    assert backend.kills == launches  # those that were replaced, and the last one at the end
-    assert counters["env/restarts"] == restarts  # a neighbour comes back only where its worker had to go
-    assert len(backend.times(0)) == restarts
+    assert backend.launches == workers
+    assert backend.kills == workers  # those that were replaced, and the last one at the end
+    assert counters["env/restarts"] == workers  # a neighbour comes back only where its worker had to go
+    assert len(backend.times(0)) == workers
+
+
+class CountedWorkers(ScriptedWorkers):
+    """A backend that gives each worker a name; the calls of a dead one raise."""
+
+    def __init__(self):
+        super().__init__({})
+        self.living = []
+
+    async def launch(self, make_env, count):
+        self.launches += 1
+        worker = CountedWorker(self)
+        self.living.append(worker)
+        return worker
+
+
+class CountedWorker(ScriptedWorkers):
+    def __init__(self, backend):
+        super().__init__({})
+        self._backend = backend
+
+    async def call(self, index, method, *arguments):
+        if self not in self._backend.living:
+            raise ProcessEndedError("killed")
+        return await super().call(index, method, *arguments)
+
+    async def kill(self):
+        self._backend.kills += 1
+        self._backend.living = [worker for worker in self._backend.living if worker is not self]
+
+
+@pytest.mark.parametrize(("envs_per_worker", "launches"), [(1, 3), (2, 1)])
+def test_a_hang_costs_its_worker_only_where_nothing_else_is_in_it(envs_per_worker, launches):
+    backend = CountedWorkers()
+    (task,) = fake_tasks(1)
+    pool = make_pool(size=2, envs_per_worker=envs_per_worker, backend=backend)
+
+    async def scenario():
+        async with pool.lease(task) as neighbour:
+            with pytest.raises(EnvError, match="step took longer"):
+                async with pool.lease(task) as env:
+                    await env.step(None)
+            await until(lambda: pool.states()["idle"] == 1)
+            await neighbour.reset(task)
+        return backend.launches, pool.counters()
+
+    made, counters = clock.run(while_running(pool, scenario))
+    assert made == launches
+    assert counters["env/restarts"] == 1
+    assert backend.living == []
+
+
+def test_who_plays_in_a_worker_that_was_replaced_fails_once_and_leaves_the_new_one_alone():
+    backend = CountedWorkers()
+    (task,) = fake_tasks(1)
+    pool = make_pool(size=3, envs_per_worker=3, backend=backend)
+
+    async def scenario():
+        async with pool.lease(task) as silent:
+            backend.living.clear()
+            assert "killed" in str(await fail(pool, task))
+            await until(lambda: pool.states()["idle"] == 2)
+        await until(lambda: pool.states()["idle"] == 3)
+        return silent.fault, pool.counters()
+
+    fault, counters = clock.run(while_running(pool, scenario))
+    assert fault is None  # it made no call, and its environment is built again nevertheless
+    assert (backend.launches, backend.kills) == (2, 2)
+    assert counters["env/restarts"] == 3
+    assert counters["env/fault_crash"] == 1
 
 
 def test_a_call_may_take_as_long_as_its_deadline_and_no_longer():

@@ -8,7 +8,7 @@ import pytest
 
 from arpo.agent.actions import Click, Wait
 from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.faults import Fault
+from arpo.envs.faults import Fault, Faults
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 from tests.envs.pool.support import (
@@ -149,35 +149,32 @@ def test_after_a_fault_a_lease_is_of_no_use():
     assert counters["env/fault_step"] == 1
 
 
-def test_a_hang_lets_the_neighbours_on_its_worker_finish(tmp_path):
+def test_a_hang_costs_its_own_environment_and_its_neighbour_plays_on(tmp_path):
     hanging, healthy = fake_tasks(2, kinds=("click",))
+    events = []
 
-    async def long_episode(pool, begun, may_end):
-        async with pool.lease(healthy) as env:
-            await env.reset(healthy)
-            begun.set()
-            await may_end.wait()
-            await env.step(Click(0, 0))
-            return await env.evaluate()
+    def make_env():
+        events.append("built")
+        return FakeDesktop(faults=Faults(plan=[HANG], ledger=str(tmp_path)))
 
     async def scenario(pool):
-        begun, may_end = asyncio.Event(), asyncio.Event()
-        neighbour = asyncio.create_task(long_episode(pool, begun, may_end))
-        await begun.wait()
-        error = await fail(pool, hanging)
-        states = pool.states()
-        may_end.set()
-        reward = await neighbour
-        await until(lambda: pool.states()["idle"] == 2)
-        return error.kind, states, reward, pool.counters()
+        async with pool.lease(healthy) as neighbour:
+            await neighbour.reset(healthy)
+            error = await fail(pool, hanging)
+            states = pool.states()
+            await until(lambda: pool.states()["idle"] == 1)  # while the neighbour is in the middle of its episode
+            await neighbour.step(Click(0, 0))
+            reward = await neighbour.evaluate()
+        return error.kind, states, reward, await solve(pool, hanging), pool.counters()
 
     (tmp_path / healthy.id.replace("/", "_")).write_bytes(b".")  # the healthy task has its first attempt behind it
-    pool = make_pool(faulty_desktop(HANG, ledger=tmp_path), size=2, envs_per_worker=2, step_timeout_s=1.0)
-    kind, states, reward, counters = with_pool(pool, scenario)
+    pool = make_pool(make_env, size=2, envs_per_worker=2, step_timeout_s=1.0)
+    kind, states, reward, again, counters = with_pool(pool, scenario)
     assert kind == "timeout"
     assert (states["busy"], states["restarting"], states["idle"]) == (1, 1, 0)
-    assert reward == 0.0  # it ended in its own way: with a click on the background
-    assert counters["env/restarts"] == 2
+    assert (reward, again) == (0.0, 1.0)  # the first ended in its own way: with a click on the background
+    assert events == ["built"] * 3
+    assert counters["env/restarts"] == 1
     assert sum(value for name, value in counters.items() if "fault" in name) == 1
 
 

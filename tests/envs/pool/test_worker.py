@@ -11,6 +11,7 @@ import pytest
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.worker import EnvWorker
 from arpo.errors import EnvError
+from arpo.types import Observation
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -80,6 +81,49 @@ def test_what_an_environment_does_against_its_protocol_is_an_answer_not_a_hang(c
     assert isinstance(nonsense, EnvError)
     assert rebuilt is None
     assert "the browser is gone" in caplog.text
+
+
+class SlowDesktop(FakeDesktop):
+    """Its reset lasts until it may end."""
+
+    def __init__(self, may_end, log):
+        super().__init__()
+        self._may_end, self._log = may_end, log
+
+    def reset(self, task):
+        self._may_end.wait(20)
+        self._log.append("late")
+        return super().reset(task)
+
+    def close(self):
+        self._log.append("closed")
+
+
+def test_a_build_does_not_wait_for_a_call_that_hangs_and_what_hangs_is_closed_when_it_ends():
+    may_end, log = threading.Event(), []
+
+    async def scenario():
+        worker = EnvWorker(lambda: SlowDesktop(may_end, log), count=1)
+        await worker.call(0, "build")
+        hanging = asyncio.create_task(worker.call(0, "reset", fake_tasks(1)[0]))
+        await asyncio.sleep(0)  # now it is under way
+        async with asyncio.timeout(5):
+            built = await worker.call(0, "build")
+        before = list(log)
+        may_end.set()
+        late = await hanging
+        async with asyncio.timeout(5):
+            while len(log) < 2:
+                await asyncio.sleep(0.01)
+        observation = await worker.call(0, "reset", fake_tasks(1)[0])
+        await worker.kill()
+        return built, before, late, observation
+
+    built, before, late, observation = asyncio.run(scenario())
+    assert (built, before) == (None, [])
+    assert isinstance(late, Observation)
+    assert isinstance(observation, Observation)
+    assert log[:2] == ["late", "closed"]
 
 
 def test_distractors_are_empty_where_the_environment_knows_none():
