@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, TypeText, Wait
-from arpo.envs.desktop.tasks import COMMAND_TIMEOUT_S, DesktopTask, read_task, run_checks
+from arpo.envs.desktop.tasks import DesktopTask, read_task, run_checks
 from arpo.envs.guest.client import Guest
+from arpo.envs.guest.deadlines import OURS
 from arpo.envs.guest.input import to_events
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen, TaskSetup
@@ -32,7 +33,6 @@ USER, DISPLAY_USER = 1000, 900
 SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.shmall": "16384", "kernel.msgmni": "16"}
 """Memory that outlives the programs that share it would be nobody's when memory runs out: 64 MiB in pages of 4096
 bytes, gone with the last program that has it; 16 queues of 16 KiB."""
-WINDOWS_TIMEOUT_S = 20.0
 DRAG_S = 0.5
 CHARACTER_S = 0.005
 """For each character of a text: the guest teaches its keyboard what it has not, some of it at a time."""
@@ -75,7 +75,7 @@ class DockerDesktop:
         memory_mb: int = 768,
         disk_mb: int = 64,
         cpus: float = 2.0,
-        start_timeout_s: float = 30.0,
+        start_timeout_s: float = OURS.start_s,
     ) -> None:
         if reset not in get_args(ResetMode) or network not in get_args(Network):
             raise ConfigError(
@@ -98,24 +98,19 @@ class DockerDesktop:
         self._episode: tuple[DesktopTask, TaskSetup] | None = None
         self._last: Action | None = None
         self._used = False
+        deadlines = replace(OURS, start_s=start_timeout_s)
         before_start()
-        self._machine = Machine(*self._new_guest(), server_port=GUEST_PORT, start_timeout_s=start_timeout_s)
+        self._machine = Machine(*self._new_guest(), server_port=GUEST_PORT, deadlines=deadlines)
 
     def reset(self, task: Task) -> Observation:
         """Renew the desktop, set the task up and wait for its windows."""
         wanted = read_task(task)
         self._renew()
         guest = self._machine.guest
-        setup = TaskSetup(
-            guest,
-            task.id,
-            Screen(*self._screen),
-            command_timeout_s=COMMAND_TIMEOUT_S,
-            window_timeout_s=WINDOWS_TIMEOUT_S,
-        )
+        setup = TaskSetup(guest, task.id, Screen(*self._screen))
         self._used, self._last = True, None
         setup.prepare(wanted.config)
-        guest.wait_for(lambda: _has_windows(guest, wanted), f"the windows {wanted.windows}", WINDOWS_TIMEOUT_S)
+        guest.wait_for(lambda: _has_windows(guest, wanted), f"the windows {wanted.windows}")
         guest.check_health()  # what is used up from here on, the policy has used up
         self._episode = wanted, setup
         return self._observe()

@@ -13,6 +13,7 @@ from typing import Any
 import tenacity
 
 from arpo.envs.answers import decoded
+from arpo.envs.guest.deadlines import OURS, Deadlines
 from arpo.envs.guest.input import Event
 from arpo.envs.guest.transport import (
     CONNECT_TIMEOUT_S,
@@ -25,12 +26,6 @@ from arpo.errors import DesktopDestroyedError, EnvError
 
 Command = str | Sequence[str]
 
-CALL_TIMEOUT_S = 5.0
-PATIENCE_S = 30.0
-PATIENCE_FACTOR = 3
-"""A program or a window gets so many times the deadline of other calls, and never less than PATIENCE_S."""
-LONGEST_EXECUTION_S = 90.0
-"""Less than the 120 s after which OSWorld's server ends a program and calls that an answer."""
 EXECUTION_GRACE_S = 3.0
 """So long before its deadline our guest server ends a program and says so."""
 GET_ATTEMPTS = 2
@@ -78,17 +73,13 @@ class Guest:
     Args:
         address: `http://host:port`.
         secret: What the guest demands; empty for a plain OSWorld guest.
-        timeout_s: Deadline of a call that does not say its own.
-
-    Attributes:
-        patience_s: Deadline of calls that wait for a program or its window.
+        deadlines: How long each kind of call may take.
     """
 
-    def __init__(self, address: str, secret: str = "", timeout_s: float = CALL_TIMEOUT_S) -> None:
+    def __init__(self, address: str, secret: str = "", deadlines: Deadlines = OURS) -> None:
+        self.deadlines = deadlines
         self._transport = Transport(address, secret)
         self._address = address
-        self._timeout_s = timeout_s
-        self.patience_s = max(PATIENCE_S, PATIENCE_FACTOR * timeout_s)
 
     def close(self) -> None:
         """Close the connection."""
@@ -103,7 +94,7 @@ class Guest:
             most_bytes: Bytes that it may have.
         """
         wait = {"quiet_s": str(quiet_s), "limit_s": str(limit_s)} if quiet_s > 0 else {}
-        return self._get("/screenshot", wait, timeout_s=self._timeout_s + limit_s, most_bytes=most_bytes)
+        return self._get("/screenshot", wait, timeout_s=self.deadlines.call_s + limit_s, most_bytes=most_bytes)
 
     def check_health(self) -> None:
         """Take a screenshot and ask what is wrong.
@@ -118,14 +109,15 @@ class Guest:
         content = self._get("/windows", most_bytes=LARGEST_LIST)
         return [window.title for window in decoded(content, list[_Window], "/windows")]
 
-    def wait_for(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Poll a healthy guest until `ready`.
+    def wait_for(self, ready: Callable[[], bool], what: str) -> None:
+        """Poll a healthy guest until its windows are `ready`.
 
         Raises:
             EnvError: If the deadline passes, says what was awaited; or if a poll fails.
         """
-        if not comes_true(ready, timeout_s):
-            raise EnvError("guest", f"{what} did not come within {timeout_s:g} s")
+        limit_s = self.deadlines.window_s
+        if not comes_true(ready, limit_s):
+            raise EnvError("guest", f"{what} did not come within {limit_s:g} s")
 
     def greet(self) -> None:
         """Ask our own guest server once, for a moment, whether it is healthy.
@@ -135,31 +127,25 @@ class Guest:
         """
         self._call("GET", "/health", timeout_s=CONNECT_TIMEOUT_S)
 
-    def wait_until_healthy(
-        self,
-        timeout_s: float,
-        is_running: Callable[[], bool],
-        probe: "Callable[[Guest], object]" = greet,
-    ) -> None:
+    def wait_until_healthy(self, is_running: Callable[[], bool], probe: "Callable[[Guest], object]" = greet) -> None:
         """Wait until the guest takes screenshots; what fails before counts as not yet.
 
         Args:
-            timeout_s: Wait no longer than this.
             is_running: Says whether there is anything to wait for.
             probe: Fails while the guest is not healthy.
 
         Raises:
             EnvError: If the deadline passes, or the guest ends.
         """
-        began = time.monotonic()
+        limit_s, began = self.deadlines.start_s, time.monotonic()
         ask_engine_at = began
         while True:
             try:
                 probe(self)
             except EnvError as error:
                 now = time.monotonic()
-                if now > began + timeout_s:
-                    raise EnvError("guest", f"no healthy guest within {timeout_s:g} s: {error}") from error
+                if now > began + limit_s:
+                    raise EnvError("guest", f"no healthy guest within {limit_s:g} s: {error}") from error
                 if now >= ask_engine_at:
                     if not is_running():
                         raise EnvError("guest", "the guest ended while it started") from error
@@ -171,7 +157,7 @@ class Guest:
     def play(self, events: Sequence[Event], *, duration_s: float = 0.0) -> None:
         """Play mouse and keyboard events that take `duration_s`."""
         if events:
-            self._post("/action", {"events": events}, timeout_s=self._timeout_s + duration_s)
+            self._post("/action", {"events": events}, timeout_s=self.deadlines.call_s + duration_s)
 
     def execute(self, command: Command, *, shell: bool = False, timeout_s: float | None = None) -> Execution:
         """Run a program to its end.
@@ -179,7 +165,7 @@ class Guest:
         Raises:
             HangingProgramError: If our own guest server ended it before the deadline, and not for want of a core.
         """
-        timeout_s = timeout_s or min(self.patience_s, LONGEST_EXECUTION_S)
+        timeout_s = timeout_s or self.deadlines.program_s
         body = {"command": command, "shell": shell, "timeout_s": max(timeout_s - EXECUTION_GRACE_S, timeout_s / 2)}
         return decoded(self._post("/setup/execute", body, timeout_s=timeout_s), Execution, "/setup/execute")
 
@@ -198,7 +184,7 @@ class Guest:
 
     def open_file(self, path: str) -> None:
         """Open a file with the application that it belongs to, and wait for its window."""
-        self._post("/setup/open_file", {"path": path}, timeout_s=self.patience_s)
+        self._post("/setup/open_file", {"path": path}, timeout_s=self.deadlines.open_s)
 
     def activate_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
         """Raise a window and give it the keyboard."""
@@ -210,7 +196,7 @@ class Guest:
 
     def reset(self) -> None:
         """End every program, renew the files and let go of every key."""
-        self._post("/setup/reset", {}, timeout_s=2 * self._timeout_s)
+        self._post("/setup/reset", {}, timeout_s=2 * self.deadlines.call_s)
 
     def _get(
         self,
@@ -220,7 +206,7 @@ class Guest:
         timeout_s: float | None = None,
         most_bytes: int = LARGEST_ANSWER,
     ) -> bytes:
-        deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        deadline = time.monotonic() + (timeout_s or self.deadlines.call_s)
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(BrokenConnectionError),
             stop=tenacity.stop_after_attempt(GET_ATTEMPTS),
@@ -240,7 +226,7 @@ class Guest:
         return self._content(self._ask(method, path, **request), method, path)
 
     def _ask(self, method: str, path: str, *, timeout_s: float | None = None, **request: Any) -> Answer:
-        return self._transport.ask(method, path, timeout_s=timeout_s or self._timeout_s, **request)
+        return self._transport.ask(method, path, timeout_s=timeout_s or self.deadlines.call_s, **request)
 
     def _content(self, answer: Answer, method: str, path: str) -> bytes:
         if answer.status != HTTPStatus.OK:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from arpo.envs.guest.client import CALL_TIMEOUT_S, Guest
+from arpo.envs.guest.client import Guest
+from arpo.envs.guest.deadlines import Deadlines
 from arpo.errors import EnvError
 from arpo.host.container_spec import LOOPBACK, ContainerSpec
 from arpo.host.containers import Container, Containers
@@ -15,8 +16,7 @@ class Machine:
         spec: The first container to start.
         secret: What its guest server demands; empty for a plain OSWorld guest.
         server_port: Where the guest server listens, in the guest.
-        start_timeout_s: How long a container may take until its guest is healthy.
-        call_timeout_s: Deadline of a request to the guest server.
+        deadlines: How long a container may take until its guest is healthy, and each call of that.
         probe: Fails while a guest is not healthy; `Guest.greet` is for our own guest server.
         containers: Connects to the engine.
 
@@ -31,14 +31,12 @@ class Machine:
         secret: str = "",
         *,
         server_port: int,
-        start_timeout_s: float,
-        call_timeout_s: float = CALL_TIMEOUT_S,
+        deadlines: Deadlines,
         probe: Callable[[Guest], object] = Guest.greet,
         containers: Callable[[], Containers] = Containers,
     ) -> None:
         self._server_port = server_port
-        self._start_timeout_s = start_timeout_s
-        self._call_timeout_s = call_timeout_s
+        self._deadlines = deadlines
         self._probe = probe
         self._container: Container | None = None
         self._guest: Guest | None = None
@@ -103,9 +101,9 @@ class Machine:
     def _connect(self) -> None:
         if self._guest is not None:
             self._guest.close()
-        self._guest = Guest(self.address(self._server_port), self._secret, self._call_timeout_s)
+        self._guest = Guest(self.address(self._server_port), self._secret, self._deadlines)
         try:
-            self._guest.wait_until_healthy(self._start_timeout_s, self.container.is_running, self._probe)
+            self._guest.wait_until_healthy(self.container.is_running, self._probe)
         except EnvError as error:
             raise EnvError("guest", f"{error}; {self.container.last_words()}") from error
 

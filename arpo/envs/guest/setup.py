@@ -51,25 +51,12 @@ class TaskSetup:
         guest: Where the steps are performed.
         task_id: The task that errors and the log name.
         screen: What commands may name.
-        command_timeout_s: How long a command may take; None: as long as the guest allows.
-        window_timeout_s: How long to wait for a window that is to come to the front. A guest with OSWorld's own server
-            never says that there is none.
     """
 
-    def __init__(
-        self,
-        guest: Guest,
-        task_id: str,
-        screen: Screen,
-        *,
-        command_timeout_s: float | None = None,
-        window_timeout_s: float = 0.0,
-    ) -> None:
+    def __init__(self, guest: Guest, task_id: str, screen: Screen) -> None:
         self._guest = guest
         self._task_id = task_id
         self._screen = screen
-        self._command_timeout_s = command_timeout_s
-        self._window_timeout_s = window_timeout_s
 
     def prepare(self, steps: Sequence[Mapping[str, Any]]) -> None:
         """Perform the steps of `config`, in order.
@@ -116,7 +103,7 @@ class TaskSetup:
         One that ran has not failed, whatever its exit status: OSWorld's own client looks at no exit status, and its
         task files have commands that fail.
         """
-        done = self._guest.execute(self._screen.fill(command), shell=shell, timeout_s=self._command_timeout_s)
+        done = self._guest.execute(self._screen.fill(command), shell=shell)
         if done.returncode != 0:
             said = (done.error or done.output).strip()
             log.info("task %s: command %r ended with %d: %s", self._task_id, command, done.returncode, said)
@@ -135,12 +122,8 @@ class TaskSetup:
 
     def _activate_window(self, window_name: str, strict: bool = False, by_class: bool = False) -> None:
         """Bring a window to the front, when it has come: a step before may just have launched it."""
-        if self._window_timeout_s:
-            self._guest.wait_for(
-                lambda: window_name in " ".join(self._guest.titles()),
-                window_name,
-                self._window_timeout_s,
-            )
+        if self._guest.deadlines.window_s:
+            self._guest.wait_for(lambda: window_name in " ".join(self._guest.titles()), window_name)
         self._guest.activate_window(window_name, strict=strict, by_class=by_class)
 
     def _close_window(self, window_name: str, strict: bool = False, by_class: bool = False) -> None:

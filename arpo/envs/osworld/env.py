@@ -4,11 +4,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from arpo.agent.actions import Action, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
 from arpo.envs.guest.client import Guest
+from arpo.envs.guest.deadlines import Deadlines
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen
 from arpo.envs.guest.tasks import score_of_giving_up
@@ -25,9 +27,10 @@ from arpo.host.containers import Containers
 from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
-CALL_TIMEOUT_S = 60.0
-"""Of one request to the guest; its files travel within it, and its applications open within `Guest.patience_s`."""
-TYPING_TIMEOUT_S = CALL_TIMEOUT_S + LONGEST_TYPING_S
+DEADLINES = Deadlines(start_s=300.0, call_s=60.0, program_s=90.0, open_s=180.0, window_s=0.0)
+"""Files travel within a call. A program ends before the 120 s after which OSWorld's server ends it and calls that an
+answer. That server does not say which windows there are."""
+TYPING_TIMEOUT_S = DEADLINES.call_s + LONGEST_TYPING_S
 
 
 class OSWorldEnv:
@@ -56,7 +59,7 @@ class OSWorldEnv:
         grader_python: str | Path,
         password: str = "password",
         pause_s: float = 1.0,
-        boot_timeout_s: float = 300.0,
+        boot_timeout_s: float = DEADLINES.start_s,
         grading_timeout_s: float = 240.0,
         containers: Callable[[], Containers] = Containers,
     ) -> None:
@@ -67,6 +70,7 @@ class OSWorldEnv:
                 raise ConfigError(
                     f"there is no {volume.partition(':')[0]} on this node: put OSWorld's disk image there"
                 )
+        deadlines = replace(DEADLINES, start_s=boot_timeout_s)
         before_start()
         self._spec = machine
         self._files = FileCache(cache)
@@ -79,8 +83,7 @@ class OSWorldEnv:
         self._machine = Machine(
             machine,
             server_port=SERVER_PORT,
-            start_timeout_s=boot_timeout_s,
-            call_timeout_s=CALL_TIMEOUT_S,
+            deadlines=deadlines,
             probe=Guest.screenshot,
             containers=containers,
         )
@@ -113,7 +116,7 @@ class OSWorldEnv:
         """Perform an action as pyautogui in the machine, wait, and look."""
         self._playing("step")
         self._last = action
-        limit_s = TYPING_TIMEOUT_S if isinstance(action, TypeText) else CALL_TIMEOUT_S
+        limit_s = TYPING_TIMEOUT_S if isinstance(action, TypeText) else DEADLINES.call_s
         done = self._machine.guest.execute(["python", "-c", to_pyautogui(action)], timeout_s=limit_s)
         if done.returncode != 0:
             raise EnvError("step", f"the guest cannot perform {action}: {done.error.strip()[-500:]}")

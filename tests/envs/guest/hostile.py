@@ -24,6 +24,7 @@ from pathlib import Path
 
 from arpo.envs.answers import decoded
 from arpo.envs.guest.client import Guest
+from arpo.envs.guest.deadlines import Deadlines
 from arpo.envs.miniwob.chromium import Browser, ChromiumError
 from arpo.envs.miniwob.tab import _Evaluated
 from arpo.envs.osworld import chrome
@@ -66,43 +67,48 @@ class Price:
 # calls
 
 
+def impatient(address: str, deadline_s: float) -> Guest:
+    """A client that waits so long for whatever it asks."""
+    return Guest(address, deadlines=Deadlines(call_s=deadline_s, program_s=deadline_s))
+
+
 def screenshot(address: str, deadline_s: float) -> object:
-    png = Guest(address, timeout_s=deadline_s).screenshot(most_bytes=most_bytes(*SCREEN))
+    png = impatient(address, deadline_s).screenshot(most_bytes=most_bytes(*SCREEN))
     check_screenshot(Observation(png, *SCREEN))
     return f"a screenshot of {len(png)} bytes"
 
 
 def screenshot_of_any_size(address: str, deadline_s: float) -> object:
     """As OSWorld's environment does, whose guest says how large its screen is."""
-    png = Guest(address, timeout_s=deadline_s).screenshot()
+    png = impatient(address, deadline_s).screenshot()
     observation = Observation(png, *measured(png))
     check_screenshot(observation)
     return f"a screenshot of {observation.width}x{observation.height}"
 
 
 def health(address: str, deadline_s: float) -> object:
-    return Guest(address, timeout_s=deadline_s).check_health()
+    return impatient(address, deadline_s).check_health()
 
 
 def titles(address: str, deadline_s: float) -> object:
-    return f"{len(Guest(address, timeout_s=deadline_s).titles())} titles"
+    return f"{len(impatient(address, deadline_s).titles())} titles"
 
 
 def execute(address: str, deadline_s: float) -> object:
-    return f"{len(Guest(address, timeout_s=deadline_s).execute('true', timeout_s=deadline_s).output)} characters"
+    return f"{len(impatient(address, deadline_s).execute('true').output)} characters"
 
 
 def play(address: str, deadline_s: float) -> object:
-    return Guest(address, timeout_s=deadline_s).play([("move", 1, 2)])
+    return impatient(address, deadline_s).play([("move", 1, 2)])
 
 
 def file(address: str, deadline_s: float) -> object:
-    content = Guest(address, timeout_s=deadline_s).file("~/a")
+    content = impatient(address, deadline_s).file("~/a")
     return "no file" if content is None else f"{len(content)} bytes"
 
 
 def upload(address: str, deadline_s: float) -> object:
-    return Guest(address, timeout_s=deadline_s).upload("~/a", bytes(12 * 2**20))
+    return impatient(address, deadline_s).upload("~/a", bytes(12 * 2**20))
 
 
 def tabs(address: str, deadline_s: float) -> object:

@@ -8,8 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from arpo.envs.guest.client import ALIVE_POLL_S, Execution, Guest, HangingProgramError
+from arpo.envs.guest.deadlines import Deadlines
 from arpo.envs.guest.transport import Answer
-from arpo.errors import DesktopDestroyedError, EnvError
+from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 
 
 class Misbehaving(BaseHTTPRequestHandler):
@@ -53,7 +54,7 @@ def server():
 
 @pytest.fixture
 def guest(server):
-    guest = Guest(f"http://127.0.0.1:{server.server_port}", "hush", timeout_s=0.5)
+    guest = Guest(f"http://127.0.0.1:{server.server_port}", "hush", Deadlines(call_s=0.5, window_s=0.1))
     yield guest
     guest.close()
 
@@ -117,12 +118,7 @@ def test_a_guest_that_drips_is_given_up_at_the_deadline(server, guest):
     assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize(
-    ("call_s", "asked_s", "limit_s"),
-    [(5.0, None, 30.0), (20.0, None, 60.0), (60.0, None, 90.0), (60.0, 100.0, 100.0)],
-    ids=["at least 30", "3 x 20", "90, not 3 x 60 = 180", "its own"],
-)
-def test_a_program_gets_three_times_the_deadline_of_a_call_between_30_and_90_seconds(call_s, asked_s, limit_s):
+def test_every_kind_of_call_has_its_own_deadline():
     limits = []
 
     class Recording:
@@ -130,10 +126,20 @@ def test_a_program_gets_three_times_the_deadline_of_a_call_between_30_and_90_sec
             limits.append(timeout_s)
             return Answer(200, b'{"output": ""}')
 
-    guest = Guest("http://guest", timeout_s=call_s)
+    guest = Guest("http://guest", deadlines=Deadlines(call_s=1.0, program_s=2.0, open_s=3.0))
     guest._transport = Recording()
-    guest.execute("true", timeout_s=asked_s)
-    assert limits == [limit_s]
+    guest.play([("move", 1, 2)], duration_s=0.5)
+    guest.execute("true")
+    guest.execute("true", timeout_s=9.0)
+    guest.open_file("list.txt")
+    guest.reset()
+    assert limits == [1.5, 2.0, 9.0, 3.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["start_s", "call_s", "program_s", "open_s", "window_s"])
+def test_a_deadline_that_nothing_can_meet_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name} must be"):
+        Deadlines(**{name: -1.0})
 
 
 def test_an_answer_whose_headers_came_too_late_is_none(server, guest):
@@ -147,11 +153,6 @@ def test_an_answer_whose_headers_came_too_late_is_none(server, guest):
     server.behave = drip
     with pytest.raises(EnvError, match="was not complete"):
         guest.check_health()
-
-
-def test_programs_and_windows_get_more_time_than_other_calls_and_more_of_a_slow_guest():
-    quick, slow = Guest("http://desktop"), Guest("http://virtual-machine", timeout_s=60)
-    assert (quick.patience_s, slow.patience_s) == (30, 180)
 
 
 def test_a_window_that_takes_longer_than_other_calls_is_waited_for(server, guest):
@@ -207,7 +208,7 @@ def test_answers_become_records(server, guest):
     assert guest.titles() == ["a"]
     server.behave = lambda request: request.reply(b'{"output": "o", "error": "e", "returncode": 3}')
     assert guest.execute(["true"]) == Execution("o", "e", 3)
-    assert json.loads(server.asked[-1][2]) == {"command": ["true"], "shell": False, "timeout_s": 27.0}
+    assert json.loads(server.asked[-1][2]) == {"command": ["true"], "shell": False, "timeout_s": 12.0}
 
 
 @pytest.mark.parametrize(("status", "error"), [(409, DesktopDestroyedError), (504, HangingProgramError)])
@@ -223,7 +224,7 @@ def test_nothing_packed_is_asked_for(server):
 
 
 def test_a_second_attempt_has_only_the_time_that_the_first_one_left(server):
-    guest = Guest(f"http://127.0.0.1:{server.server_port}", timeout_s=2.0)
+    guest = Guest(f"http://127.0.0.1:{server.server_port}", deadlines=Deadlines(call_s=2.0))
 
     def behave(request):
         time.sleep(1.2)
@@ -247,7 +248,7 @@ def test_a_connection_is_used_again(server):
 
 def test_waiting_ends_with_what_was_awaited(guest):
     with pytest.raises(EnvError, match=r"the moon did not come within 0\.1 s"):
-        guest.wait_for(lambda: False, "the moon", 0.1)
+        guest.wait_for(lambda: False, "the moon")
 
 
 def test_a_guest_that_breaks_is_not_waited_for(guest):
@@ -255,14 +256,14 @@ def test_a_guest_that_breaks_is_not_waited_for(guest):
         raise EnvError("guest", "frozen")
 
     with pytest.raises(EnvError, match="frozen"):
-        guest.wait_for(broken, "the moon", 60)
+        guest.wait_for(broken, "the moon")
 
 
 def test_waiting_for_a_guest_that_has_ended_ends_at_once(server, guest):
     server.behave = lambda request: request.reply(b"", 503)
     began = time.monotonic()
     with pytest.raises(EnvError, match="ended while it started"):
-        guest.wait_until_healthy(30, lambda: False)
+        guest.wait_until_healthy(lambda: False)
     assert time.monotonic() - began < 5
 
 
@@ -270,6 +271,6 @@ def test_the_engine_is_asked_less_often_than_the_guest(server, guest):
     server.behave = lambda request: request.reply(b"{}", 503 if len(server.asked) < 20 else 200)
     asked_engine_at = []
     began = time.monotonic()
-    guest.wait_until_healthy(30, lambda: asked_engine_at.append(time.monotonic()) or True)
+    guest.wait_until_healthy(lambda: asked_engine_at.append(time.monotonic()) or True)
     assert len(server.asked) == 20
     assert 1 <= len(asked_engine_at) <= 1 + (time.monotonic() - began) / ALIVE_POLL_S

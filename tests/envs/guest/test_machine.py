@@ -3,6 +3,7 @@
 import pytest
 
 from arpo.envs.guest.client import Guest
+from arpo.envs.guest.deadlines import Deadlines
 from arpo.envs.guest.machine import Machine
 from arpo.errors import EnvError
 from arpo.host.container_spec import ContainerSpec
@@ -19,9 +20,9 @@ def engine():
         machine.remove()
 
 
-def start(engine, **settings):
-    settings = {"server_port": 5000, "start_timeout_s": 5.0, "probe": Guest.screenshot, **settings}
-    return Machine(SPEC, containers=lambda: engine, **settings)
+def start(engine, start_s=5.0):
+    deadlines = Deadlines(start_s=start_s)
+    return Machine(SPEC, server_port=5000, deadlines=deadlines, probe=Guest.screenshot, containers=lambda: engine)
 
 
 def test_a_machine_is_healthy_when_it_is_there(engine):
@@ -51,7 +52,7 @@ def test_another_container_takes_the_place_of_the_first_one(engine):
 def test_one_that_does_not_start_says_what_it_wrote_last_and_leaves_nothing(engine):
     engine.broken = True
     with pytest.raises(EnvError, match=r"no healthy guest within 0\.1 s.*qemu: no memory"):
-        start(engine, start_timeout_s=0.1)
+        start(engine, start_s=0.1)
     assert engine.removed == engine.machines
     assert engine.closed
 

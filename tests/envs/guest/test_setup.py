@@ -2,8 +2,8 @@
 
 import pytest
 
-from arpo.envs.desktop.tasks import COMMAND_TIMEOUT_S
 from arpo.envs.guest.client import Execution, Guest
+from arpo.envs.guest.deadlines import Deadlines
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.errors import EnvError
@@ -12,7 +12,8 @@ from arpo.errors import EnvError
 class ScriptedGuest(Guest):
     """A guest in this process: commands end as they are told to, windows come one look after the other."""
 
-    def __init__(self, ends_with=0, windows=()):
+    def __init__(self, ends_with=0, windows=(), window_s=0.0):
+        super().__init__("http://guest", deadlines=Deadlines(window_s=window_s))
         self.ends_with = ends_with
         self.coming = list(windows)
         self.there = []
@@ -37,8 +38,8 @@ COMMAND = {"type": "execute", "parameters": {"command": "cp {SCREEN_WIDTH} b", "
 ACTIVATE = {"type": "activate_window", "parameters": {"window_name": "Editor"}}
 
 
-def ours(guest, **settings):
-    return TaskSetup(guest, "task-1", Screen(640, 480), **settings)
+def ours(guest):
+    return TaskSetup(guest, "task-1", Screen(640, 480))
 
 
 def osworlds(guest):
@@ -61,24 +62,23 @@ def test_a_command_that_succeeds_is_not_worth_a_line(caplog):
     assert caplog.messages == []
 
 
-def test_a_command_gets_the_deadline_of_its_desktop_and_none_as_long_as_a_pool_waits():
+def test_a_command_has_the_deadline_of_a_program():
     guest = ScriptedGuest()
-    ours(guest, command_timeout_s=COMMAND_TIMEOUT_S).prepare([COMMAND])
     ours(guest).prepare([COMMAND])
-    assert guest.calls == [("cp 640 b", True, 15.0), ("cp 640 b", True, None)]
+    assert guest.calls == [("cp 640 b", True, None)]
 
 
 def test_a_window_that_is_to_come_to_the_front_is_waited_for_where_the_guest_says_which_there_are():
-    guest = ScriptedGuest(windows=["Panel", "Text Editor"])
+    silent, talking = (ScriptedGuest(windows=["Panel", "Text Editor"], window_s=seconds) for seconds in (0.0, 5.0))
     with pytest.raises(EnvError, match="there is no window"):
-        ours(guest).prepare([ACTIVATE])
-    ours(guest, window_timeout_s=5.0).prepare([ACTIVATE])
-    assert guest.calls == ["Editor"]
+        ours(silent).prepare([ACTIVATE])
+    ours(talking).prepare([ACTIVATE])
+    assert talking.calls == ["Editor"]
 
 
 def test_a_window_that_does_not_come_fails_a_reset_and_not_a_grading():
-    guest = ScriptedGuest(windows=["Panel"])
-    setup = ours(guest, window_timeout_s=0.05)
+    guest = ScriptedGuest(windows=["Panel"], window_s=0.05)
+    setup = ours(guest)
     with pytest.raises(EnvError, match=r"task task-1, set-up step 0 \(activate_window\): Editor did not come"):
         setup.prepare([ACTIVATE])
     setup.conclude([ACTIVATE])

@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from arpo.envs.guest.client import Guest
+from arpo.envs.guest.deadlines import Deadlines
 from arpo.envs.guest.setup import Screen
 from arpo.envs.osworld.chrome import ChromeTabs, same_page
 from arpo.envs.osworld.files import FileCache
@@ -26,7 +27,7 @@ def guest():
 def setup(guest, tmp_path):
     (tmp_path / "results").mkdir()
     return OSWorldSetup(
-        Guest(guest.address),
+        Guest(guest.address, deadlines=Deadlines(window_s=0.0)),
         "task-1",
         Screen(1920, 1080, "secret"),
         chrome=ChromeTabs(guest.address, start_timeout_s=0.2, load_timeout_s=1.0),

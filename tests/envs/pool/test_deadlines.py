@@ -4,8 +4,8 @@ from inspect import signature
 
 import pytest
 
-from arpo.envs.desktop.env import WINDOWS_TIMEOUT_S, DockerDesktop
-from arpo.envs.guest.client import CALL_TIMEOUT_S, LONGEST_EXECUTION_S, Guest
+from arpo.envs.desktop.env import DockerDesktop
+from arpo.envs.guest.deadlines import OURS
 from arpo.envs.osworld import env as osworld
 from arpo.host.containers import API_TIMEOUT_S
 from tests.test_configs import compose
@@ -21,22 +21,22 @@ def pool(request):
 
 @pytest.mark.parametrize("pool", ["osworld"], indirect=True)
 def test_osworld_s_deadlines_end_before_the_pool_s(pool):
-    env, look_s = pool.make_env, osworld.CALL_TIMEOUT_S
-    slowest_step_s = Guest("http://guest", timeout_s=look_s).patience_s
+    env, theirs = pool.make_env, osworld.DEADLINES
     # the last look at a booting machine may begin just before its deadline
-    assert env.boot_timeout_s + look_s + look_s + slowest_step_s + look_s < pool.reset_timeout_s
+    start_s = env.boot_timeout_s + theirs.call_s
+    assert start_s + theirs.call_s + theirs.open_s + theirs.call_s < pool.reset_timeout_s
     assert osworld.TYPING_TIMEOUT_S < SERVER_LIMIT_S
-    assert osworld.TYPING_TIMEOUT_S + env.pause_s + look_s < pool.step_timeout_s
-    assert LONGEST_EXECUTION_S < SERVER_LIMIT_S
-    assert LONGEST_EXECUTION_S + env.grading_timeout_s < pool.evaluate_timeout_s
+    assert osworld.TYPING_TIMEOUT_S + env.pause_s + theirs.call_s < pool.step_timeout_s
+    assert theirs.program_s < SERVER_LIMIT_S
+    assert theirs.program_s + env.grading_timeout_s < pool.evaluate_timeout_s
 
 
 @pytest.mark.parametrize("pool", ["desktop"], indirect=True)
 def test_our_desktops_deadlines_end_before_the_pool_s(pool):
-    patience_s = Guest("http://guest").patience_s
-    start_s = signature(DockerDesktop).parameters["start_timeout_s"].default
-    assert max(start_s, API_TIMEOUT_S) + patience_s + WINDOWS_TIMEOUT_S + CALL_TIMEOUT_S < pool.reset_timeout_s
-    assert patience_s + CALL_TIMEOUT_S < min(pool.step_timeout_s, pool.evaluate_timeout_s)
+    start_s = max(signature(DockerDesktop).parameters["start_timeout_s"].default, API_TIMEOUT_S)
+    assert start_s + OURS.open_s + OURS.window_s + OURS.call_s < pool.reset_timeout_s
+    slowest_s = max(OURS.open_s, OURS.program_s, OURS.window_s)
+    assert slowest_s + OURS.call_s < min(pool.step_timeout_s, pool.evaluate_timeout_s)
 
 
 @pytest.mark.parametrize("pool", ["osworld", "desktop"], indirect=True)
