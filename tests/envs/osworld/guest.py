@@ -5,7 +5,7 @@ import json
 import re
 import shlex
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -19,7 +19,7 @@ NOTE = f"{HOME}/Desktop/note.txt"
 
 class FakeGuest:
     """One machine. `web` is what the internet holds, by path; `refused` are the routes that answer with an error,
-    `silent` those that hang up."""
+    `silent` those that hang up; `lies` are what is done with the connection of a route instead of an answer."""
 
     def __init__(self, screen=(160, 120)):
         self.files = {}
@@ -32,6 +32,7 @@ class FakeGuest:
         self.fetched = []
         self.refused = set()
         self.silent = set()
+        self.lies = {}
         self.content_type = "application/octet-stream"
         self.screen = screen
         guest = self
@@ -50,8 +51,10 @@ class FakeGuest:
                 self._answer(fields(self.headers.get("Content-Type", ""), raw))
 
             def _answer(self, body):
-                if urlsplit(self.path).path in guest.silent:
+                route = urlsplit(self.path).path
+                if route in guest.silent or route in guest.lies:
                     self.close_connection = True
+                    guest.lie(route, self.connection)
                     return
                 status, kind, content = guest.answer(self.command, self.path, body)
                 self.send_response(status)
@@ -76,6 +79,10 @@ class FakeGuest:
     def stop(self):
         self._server.shutdown()
         self._server.server_close()
+
+    def lie(self, route, connection):
+        with suppress(OSError):  # a client that has heard enough hangs up
+            self.lies.get(route, lambda _: None)(connection)
 
     def answer(self, method, target, body):
         path = urlsplit(target).path

@@ -1,0 +1,85 @@
+"""Eight desktops in the threads of one process, real sockets between, and a guest that drips, hangs or lies."""
+
+import asyncio
+import sys
+import time
+from functools import partial
+
+import pytest
+
+from arpo.agent.actions import Click, Fail
+from arpo.envs.guest.deadlines import Deadlines
+from arpo.envs.osworld import env as osworld
+from arpo.envs.pool.pool import EnvPool
+from arpo.errors import EnvError
+from arpo.host.container_spec import ContainerSpec
+from arpo.types import Task
+from tests.envs.guest.hostile import FLOOD, GIF, OF_A_GIGABYTE, WITHOUT_LENGTH, drips, floods, png, says, silent
+from tests.envs.osworld.guest import FakeEngine
+from tests.envs.pool.support import with_pool
+
+DESKTOPS = 8
+CALL_S = 1.5
+GRACE_S = 1.0
+REBUILT_S = 5.0
+
+SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
+TASK = Task("never", "Fly", "os", {"config": [], "evaluator": {"func": "infeasible"}}, infeasible=True)
+LIES = {
+    "drips an answer": drips(OF_A_GIGABYTE, b"x"),
+    "drips headers": drips(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+    "hangs": silent,
+    "never ends": floods(WITHOUT_LENGTH, FLOOD),
+    "shows no picture": says(GIF),
+    "shows half a picture": says(png((160, 120), pixels=bytes(3 * 160 * 60))),
+}
+
+
+@pytest.fixture
+def engine():
+    engine = FakeEngine()
+    yield engine
+    for machine in engine.machines:
+        machine.remove()
+
+
+@pytest.fixture
+def pool(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(osworld, "DEADLINES", Deadlines(call_s=CALL_S, program_s=CALL_S, window_s=0.0))
+    make = partial(osworld.OSWorldEnv, SPEC, pause_s=0.05, boot_timeout_s=20.0, containers=lambda: engine)
+    make_env = partial(make, cache=tmp_path, grader_python=sys.executable)
+    return EnvPool(make_env, size=DESKTOPS, envs_per_worker=DESKTOPS, backend="thread")
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_of_eight_desktops_seven_play_on_and_the_one_whose_guest_lies_is_soon_back(pool, engine, lie):
+    async def play(ready, seconds):
+        """An episode that lasts until a desktop is back; adds how long each of its steps took."""
+        async with pool.lease(TASK) as env:
+            await env.reset(TASK)
+            if await ready.wait() == 0:
+                engine.machines[3].guest.lies["/screenshot"] = LIES[lie]
+            while not pool.counters()["env/restarts"]:
+                began = time.monotonic()
+                try:
+                    await env.step(Click(3, 4))
+                finally:
+                    seconds.append(time.monotonic() - began)
+            await env.step(Fail())
+            return await env.evaluate()
+
+    async def scenario(pool):
+        ready, seconds = asyncio.Barrier(DESKTOPS), [[] for _ in range(DESKTOPS)]
+        async with asyncio.timeout(60):
+            outcomes = await asyncio.gather(*(play(ready, each) for each in seconds), return_exceptions=True)
+        return outcomes, seconds, pool.counters(), pool.states()
+
+    outcomes, seconds, counters, states = with_pool(pool, scenario)
+    (broken,) = (number for number, outcome in enumerate(outcomes) if outcome != 1.0)
+    assert isinstance(outcomes[broken], EnvError)
+    assert seconds[broken][-1] < CALL_S + GRACE_S
+    assert all(max(each, default=0.0) < CALL_S for number, each in enumerate(seconds) if number != broken)
+    assert (counters["env/restarts"], counters["env/restart_failures"]) == (1, 0)
+    assert counters["env/restart_s"] < REBUILT_S
+    assert len(engine.machines) == DESKTOPS + 1  # nothing else was built again
+    assert states["idle"] == DESKTOPS
