@@ -47,5 +47,5 @@ class Placement:
         example = f"ray start --address=HEAD:6379 --resources='{{\"{self._prefix}10.0.0.2\": 16}}'"
         return (
             f"no node of the cluster has room for {count} more environments; nodes with an engine: {listed}. "
-            f"Start each with its address and number: {example}, or lower size"
+            f"Start each with its address and number: {example}, or lower size or envs_per_worker"
         )

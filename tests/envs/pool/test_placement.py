@@ -22,7 +22,10 @@ def test_a_full_cluster_is_refused_with_what_each_node_has_and_what_to_type():
         ConfigError, match=r"room for 3 more.*docker:10\.0\.0\.2 \(2 left\), docker:10\.0\.0\.3 \(1 left\)"
     ):
         placement.take(3)
-    with pytest.raises(ConfigError, match=r"nodes with an engine: none\. Start each.*ray start --address=HEAD:6379"):
+    with pytest.raises(
+        ConfigError,
+        match=r"nodes with an engine: none\. Start each.*HEAD:6379.*or lower size or envs_per_worker",
+    ):
         Placement("docker", lambda: {"CPU": 8.0}).take(1)
 
 
