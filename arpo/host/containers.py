@@ -119,7 +119,8 @@ class Containers:
     _lock = threading.Lock()
     _reaped = False
     _left_over: ClassVar[set[str]] = set()
-    """Containers of this process that the engine has not removed when it should."""
+    """Containers of this process that the engine has not removed when it should. They survive a restart of it, so that
+    a second set of desktops would run beside the new ones until the run ends."""
 
     def __init__(self) -> None:
         self._client = _wait_for_engine() if Containers._reaped else connect()

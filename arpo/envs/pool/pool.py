@@ -162,7 +162,7 @@ class EnvPool:
 
     async def _build(self, slot: Slot) -> ArpoError | None:
         """Build one environment and offer it to those who wait; return the error if it does not come up."""
-        env = None
+        env: LeasedEnv | None = None
         try:
             slot.worker = await self._living_worker(slot.host)
             env = self._env(slot)
