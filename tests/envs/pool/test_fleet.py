@@ -166,24 +166,27 @@ def test_a_hang_costs_its_worker_only_where_nothing_else_is_in_it(envs_per_worke
     assert backend.living == []
 
 
-def test_who_plays_in_a_worker_that_was_replaced_fails_once_and_leaves_the_new_one_alone():
+@pytest.mark.parametrize("calls_again", [False, True])
+def test_who_plays_in_a_worker_that_was_replaced_is_built_again_and_leaves_the_new_one_alone(calls_again):
     backend = CountedWorkers()
     (task,) = fake_tasks(1)
     pool = make_pool(size=3, envs_per_worker=3, backend=backend)
 
     async def scenario():
-        async with pool.lease(task) as silent:
+        async with pool.lease(task) as late:
             backend.living.clear()
             assert "killed" in str(await fail(pool, task))
             await until(lambda: pool.states()["idle"] == 2)
+            if calls_again:
+                with pytest.raises(EnvError, match="killed"):
+                    await late.reset(task)
         await until(lambda: pool.states()["idle"] == 3)
-        return silent.fault, pool.counters()
+        return pool.counters()
 
-    fault, counters = clock.run(while_running(pool, scenario))
-    assert fault is None  # it made no call, and its environment is built again nevertheless
+    counters = clock.run(while_running(pool, scenario))
     assert (backend.launches, backend.kills) == (2, 2)
     assert counters["env/restarts"] == 3
-    assert counters["env/fault_crash"] == 1
+    assert counters["env/fault_crash"] == 1 + calls_again
 
 
 def test_a_call_may_take_as_long_as_its_deadline_and_no_longer():
