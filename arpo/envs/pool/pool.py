@@ -121,7 +121,7 @@ class EnvPool:
         """
         if not self._slots:
             raise ConfigError("the pool is not running; call start() first")
-        slot = await self._roster.take(self._give_back)
+        slot = await self._roster.take()
         env = self._env(slot)
         slot.since = time.monotonic()
         try:
@@ -188,15 +188,13 @@ class EnvPool:
                 host.worker = await self._backend.launch(self._make_env, len(host.slots))
             return host.worker
 
-    def _give_back(self, slot: Slot, env: LeasedEnv | None = None) -> None:
-        """End the use of an environment; `env` says how it went, None that nobody has called it."""
+    def _give_back(self, slot: Slot, env: LeasedEnv) -> None:
         if slot not in self._slots:  # the pool was closed meanwhile
             return
         is_alone = len(slot.host.slots) == 1
-        if env is not None and (env.worker_died or (env.hangs and is_alone)):
+        if env.worker_died or (env.hangs and is_alone):
             self._lose_worker(slot)
-        is_broken = env is not None and (env.fault is not None or env.interrupted)
-        if is_broken or slot.worker is not slot.host.worker:
+        if env.fault is not None or env.interrupted or slot.worker is not slot.host.worker:
             self._repair(slot, SlotState.RESTARTING)
         elif slot.episodes == self._recycle_after:
             self._repair(slot, SlotState.RECYCLING)
@@ -211,7 +209,6 @@ class EnvPool:
         host.dead, host.worker = host.worker, None
         for neighbour in host.slots:
             if neighbour.state is SlotState.IDLE:
-                self._roster.withdraw(neighbour)
                 self._repair(neighbour, SlotState.RESTARTING)
 
     def _repair(self, slot: Slot, state: SlotState) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -66,55 +65,35 @@ class Roster:
     """A queue for free slots: first come, first served, and the longest free is taken first."""
 
     def __init__(self) -> None:
-        self._idle: dict[Slot, None] = {}  # in the order in which they became free
-        self._waiting: deque[asyncio.Future[Slot]] = deque()
-        self._refusal: ArpoError | None = None
+        self._queue: deque[Slot | ArpoError] = deque()
+        self._length = asyncio.Semaphore(0)
 
-    async def take(self, give_back: Callable[[Slot], None]) -> Slot:
-        """Wait for a slot; it is busy from then on.
-
-        Args:
-            give_back: Called with the slot if the waiter is cancelled during the handover.
+    async def take(self) -> Slot:
+        """Wait for a free slot; it is busy from then on.
 
         Raises:
             ArpoError: If no slot will ever be free; see `refuse`.
         """
-        if self._refusal is not None:
-            raise copy(self._refusal)  # one object raised in many tasks would collect all their tracebacks
-        future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        self._match()
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                give_back(future.result())
-            raise
+        while True:
+            await self._length.acquire()
+            slot = self._queue.popleft()
+            if isinstance(slot, ArpoError):
+                self._add(slot)  # for whoever comes next
+                raise copy(slot)  # one object raised in many tasks would collect all their tracebacks
+            if slot.state is SlotState.IDLE:  # else its worker died while it was free, and it will be given again
+                slot.state = SlotState.BUSY
+                return slot
 
     def give(self, slot: Slot) -> None:
         """Declare a slot free."""
         slot.state = SlotState.IDLE
-        self._idle[slot] = None
-        self._match()
-
-    def withdraw(self, slot: Slot) -> None:
-        """Take a free slot out of service."""
-        del self._idle[slot]
+        self._add(slot)
 
     def refuse(self, error: ArpoError) -> None:
         """Raise an error in everyone who waits, and in everyone who comes later."""
-        self._refusal = error
-        for future in self._waiting:
-            if not future.done():
-                future.set_exception(copy(error))
-        self._waiting.clear()
+        self._queue.clear()
+        self._add(error)
 
-    def _match(self) -> None:
-        while self._idle and self._waiting:
-            future = self._waiting.popleft()
-            if future.done():  # the waiter was cancelled
-                continue
-            slot = next(iter(self._idle))
-            del self._idle[slot]
-            slot.state = SlotState.BUSY
-            future.set_result(slot)
+    def _add(self, item: Slot | ArpoError) -> None:
+        self._queue.append(item)
+        self._length.release()

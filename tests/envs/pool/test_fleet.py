@@ -1,13 +1,14 @@
 """How broken environments come back: when each is tried again, and what a worker has to do with it."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
 from arpo.envs.fake import fake_tasks
 from arpo.errors import EnvError
 from tests.envs.pool import clock
-from tests.envs.pool.support import fail, make_pool
+from tests.envs.pool.support import fail, make_pool, solve
 
 
 class ProcessEndedError(Exception):
@@ -116,6 +117,9 @@ def test_a_build_that_fails_costs_its_worker_only_where_that_is_dead_or_does_not
     assert len(backend.times(0)) == workers
 
 
+BUILD_S = 5.0
+
+
 class CountedWorkers(ScriptedWorkers):
     """A backend that gives each worker a name; the calls of a dead one raise."""
 
@@ -138,6 +142,8 @@ class CountedWorker(ScriptedWorkers):
     async def call(self, index, method, *arguments):
         if self not in self._backend.living:
             raise ProcessEndedError("killed")
+        if method == "build":
+            await asyncio.sleep(BUILD_S)
         return await super().call(index, method, *arguments)
 
     async def kill(self):
@@ -187,6 +193,30 @@ def test_who_plays_in_a_worker_that_was_replaced_is_built_again_and_leaves_the_n
     assert (backend.launches, backend.kills) == (2, 2)
     assert counters["env/restarts"] == 3
     assert counters["env/fault_crash"] == 1 + calls_again
+
+
+@pytest.mark.parametrize("free", [0, 3], ids=["asked for before", "asked for after"])
+def test_free_environments_whose_worker_died_are_lent_when_they_are_built_again_and_each_to_one(free):
+    backend = CountedWorkers()
+    (task,) = fake_tasks(1)
+    pool = make_pool(size=3, envs_per_worker=3, backend=backend)
+
+    async def scenario():
+        backend.living.clear()
+        assert "killed" in str(await fail(pool, task))
+        assert pool.states()["restarting"] == 3
+        await until(lambda: pool.states()["idle"] >= free)
+        async with AsyncExitStack() as leases:
+            envs = [await leases.enter_async_context(pool.lease(task)) for _ in range(3)]
+            for env in envs:
+                await env.reset(task)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(solve(pool, task), timeout=100 * BUILD_S)
+        return [env.name for env in envs], pool.counters()
+
+    names, counters = clock.run(while_running(pool, scenario))
+    assert sorted(names) == ["1/3", "2/3", "3/3"]
+    assert counters["env/restarts"] == 3
 
 
 def test_a_call_may_take_as_long_as_its_deadline_and_no_longer():
