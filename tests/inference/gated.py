@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -129,6 +130,14 @@ async def whole(fleet: FleetEngine, replicas: int = 2) -> None:
     async with asyncio.timeout(120):
         while len(fleet._router.open) < replicas:
             await asyncio.sleep(0.02)
+
+
+async def ended(replica: Replica) -> None:
+    """Wait until a killed replica answers nobody: its process may do so once more."""
+    with suppress(EngineGoneError):
+        while True:
+            await replica.pulse()
+            await asyncio.sleep(0.01)
 
 
 async def missed(fleet: FleetEngine, replica: Replica) -> None:
