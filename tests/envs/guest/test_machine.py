@@ -7,17 +7,8 @@ from arpo.envs.guest.deadlines import Deadlines
 from arpo.envs.guest.machine import Machine
 from arpo.errors import EnvError
 from arpo.host.container_spec import ContainerSpec
-from tests.envs.osworld.guest import FakeEngine
 
 SPEC = ContainerSpec("guest", ports=(5000,))
-
-
-@pytest.fixture
-def engine():
-    engine = FakeEngine()
-    yield engine
-    for machine in engine.machines:
-        machine.remove()
 
 
 def start(engine, start_s=5.0):

@@ -12,18 +12,10 @@ from arpo.envs.protocol import DesktopEnv
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
-from tests.envs.osworld.guest import NOTE, FakeEngine, FakeGuest
+from tests.envs.osworld.guest import NOTE, FakeGuest
 from tests.envs.osworld.test_grader import PYTHON, needs_graders
 
 SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
-
-
-@pytest.fixture
-def engine():
-    engine = FakeEngine()
-    yield engine
-    for machine in engine.machines:
-        machine.remove()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from arpo.errors import EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
 from tests.envs.guest.hostile import FLOOD, GIF, OF_A_GIGABYTE, WITHOUT_LENGTH, drips, floods, png, says, silent
-from tests.envs.osworld.guest import FakeEngine
 from tests.envs.pool.support import with_pool
 
 DESKTOPS = 8
@@ -33,14 +32,6 @@ LIES = {
     "shows no picture": says(GIF),
     "shows half a picture": says(png((160, 120), pixels=bytes(3 * 160 * 60))),
 }
-
-
-@pytest.fixture
-def engine():
-    engine = FakeEngine()
-    yield engine
-    for machine in engine.machines:
-        machine.remove()
 
 
 @pytest.fixture
