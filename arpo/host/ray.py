@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -35,6 +35,8 @@ START_PATIENCE_S = 120
 """How long Ray waits for its own servers, where a setting does change it; its defaults are 30 s."""
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class RayRuntime:
@@ -90,21 +92,8 @@ class RayRuntime:
             self._starter = _started({"log_to_driver": False, "logging_level": logging.ERROR})
             return
         options = _own_ray()
-        began = time.monotonic()
         with still("starting Ray"):
-            for left in reversed(range(START_ATTEMPTS)):
-                try:
-                    self._starter = _started(options)
-                    break
-                except EnvError as error:
-                    load, cores = os.getloadavg()[0], os.cpu_count()
-                    if not left:
-                        raise EnvError(
-                            "crash",
-                            f"Ray did not start in {START_ATTEMPTS} attempts and {time.monotonic() - began:.0f} s, at "
-                            f"a load of {load:.1f} on {cores} cores; start again when less runs here. {error}",
-                        ) from error
-                    log.warning("trying to start Ray again, at a load of %.1f on %d cores: %s", load, cores, error)
+            self._starter = patiently(lambda: _started(options))
         self.owned = True
 
     def _release(self) -> None:
@@ -119,6 +108,29 @@ class RayRuntime:
 
 
 RAY = RayRuntime()
+
+
+def patiently(start: Callable[[], _T]) -> _T:
+    """Return what a start of Ray returns, trying once more where a busy machine was too slow for it.
+
+    Raises:
+        EnvError: If it failed each time; names the load.
+    """
+    began = time.monotonic()
+    for left in reversed(range(START_ATTEMPTS)):
+        try:
+            with env_boundary("crash", "starting Ray"):
+                return start()
+        except EnvError as error:
+            load, cores = os.getloadavg()[0], os.cpu_count()
+            if not left:
+                raise EnvError(
+                    "crash",
+                    f"Ray did not start in {START_ATTEMPTS} attempts and {time.monotonic() - began:.0f} s, at "
+                    f"a load of {load:.1f} on {cores} cores; start again when less runs here. {error}",
+                ) from error
+            log.warning("trying to start Ray again, at a load of %.1f on %d cores: %s", load, cores, error)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _started(options: Mapping[str, Any]) -> DaemonThread:

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
-from arpo.host.ray import OBJECT_STORE_BYTES, settle_environment
+from arpo.host.ray import OBJECT_STORE_BYTES, patiently, settle_environment
 
 
 @contextmanager
@@ -27,13 +28,10 @@ def ray_nodes(resources: Sequence[Mapping[str, float]]) -> Iterator[str]:
         {"num_cpus": 0, "num_gpus": 0, "resources": dict(room), "object_store_memory": OBJECT_STORE_BYTES}
         for room in resources
     ]
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={**head, "include_dashboard": False},
-    )
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args={**head, "include_dashboard": False}))
     try:
         for other in others:
-            cluster.add_node(**other)
+            patiently(partial(cluster.add_node, **other))
         yield cluster.address
     finally:
         cluster.shutdown()
