@@ -28,7 +28,7 @@ def watch() -> Iterator[Watch]:
 
 def test_a_wait_without_a_sign_of_life_ends(watch: Watch):
     began = time.monotonic()
-    with pytest.raises(RolloutError, match="I wait, and nothing has happened.*no episode runs"):
+    with pytest.raises(RolloutError, match=r"I wait, and nothing has happened.*no episode runs"):
         watch.result(Future(), lambda: "I wait")
     assert time.monotonic() - began >= STALL_S
 
