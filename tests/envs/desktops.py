@@ -66,5 +66,6 @@ def task(**config: object) -> Task:
 def docker(*arguments: str, accept: Sequence[int] = (0,)) -> str:
     """Run the docker command and return what it says; an exit status other than those of `accept` fails the test."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode in accept, f"docker {' '.join(arguments)}: exit status {done.returncode}: {done.stderr}"
+    said = done.stdout + done.stderr
+    assert done.returncode in accept, f"docker {' '.join(arguments)}: exit status {done.returncode}: {said}"
     return done.stdout
