@@ -476,7 +476,7 @@ LAYOUTS = [
     (("experiment=arpo_full", "layout=split", "serving_gpus=2"), [2, 3, 4, 5, 6, 7], 2, 2, 960),
     (("experiment=arpo_full", "gpus=8"), [0, 1, 2, 3], 2, 4, 480),
     (("experiment=arpo_full", "layout=split", "serving_gpus=4", "engine.num_gpus=2"), [4, 5, 6, 7], 2, 2, 960),
-    (("experiment=arpo_miniwob", "layout=colocated", "gpus=1"), [0], 1, 1, 64 * 6),
+    (("experiment=arpo_miniwob", "layout=colocated", "gpus=1"), [0], 1, 1, 64 * 12),
 ]
 
 

@@ -6,7 +6,7 @@ from math import isqrt
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
@@ -153,6 +153,9 @@ def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int, con
             # A response starts after the assistant header's newline: no word may span it, or a conversation tokenized
             # as a whole would differ from one tokenized turn by turn.
             pre_tokenizers.Split("\n", behavior="merged_with_previous"),
+            # What an instruction quotes is what a response must copy: both are the same tokens only if neither melts
+            # into the words around it.
+            pre_tokenizers.Split(Regex(r"""(?<=["'])\w[^"'()\n]*(?=["'])"""), behavior="isolated"),
             pre_tokenizers.Digits(individual_digits=False),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
