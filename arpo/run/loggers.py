@@ -3,6 +3,7 @@
 On the x axis stands the iteration: what was measured after n updates stands at n, the untrained policy at 0.
 """
 
+import importlib
 import json
 import logging
 import math
@@ -118,7 +119,8 @@ class TensorBoardLogger(lightning_loggers.TensorBoardLogger):
 def finishing(loggers: Sequence[lightning_loggers.Logger]) -> Iterator[None]:
     """End what loggers have begun, however the block ends.
 
-    Weights & Biases would go on with the run of this process, so that all runs of a multirun would be one there.
+    Weights & Biases would go on with the run of this process, so that all runs of a multirun would be one there. Its
+    service would live until the process ends, longer than a session lets any process live.
     """
     try:
         yield
@@ -126,6 +128,7 @@ def finishing(loggers: Sequence[lightning_loggers.Logger]) -> Iterator[None]:
         for logger in loggers:
             if isinstance(logger, lightning_loggers.WandbLogger):
                 logger.experiment.finish()
+                importlib.import_module("wandb").teardown()
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hydra
 import lightning as L
+import psutil
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import DataLoader
@@ -144,3 +145,5 @@ def test_two_runs_of_one_process_are_two_runs_there(tmp_path, monkeypatch):
         train("wandb", tmp_path / name, "logger.wandb.offline=true")
     for name in ("seed=0", "seed=1"):
         assert len(list((tmp_path / name / "wandb").glob("offline-run-*/run-*.wandb"))) == 1
+    alive = [child.name() for child in psutil.Process().children(recursive=True)]
+    assert not [name for name in alive if "wandb" in name]
