@@ -10,7 +10,7 @@ import pytest
 from arpo.datamodules.examples import every_episode, pairs, successes
 from arpo.datamodules.trajectories import TrajectoryDataModule
 from arpo.errors import ConfigError
-from arpo.rollout.curation.told import as_told
+from arpo.rollout.curation.told import as_told, longest_context
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
 from tests.callbacks.support import IdleModule
@@ -121,7 +121,7 @@ def test_a_solved_episode_that_ended_in_a_parse_error_is_not_one_to_imitate(make
 def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, chat, caplog):
     short, long = (replace(samples.trajectory(chat, seeds), id=f"0/0/{len(seeds)}") for seeds in ((0,), (0, 1)))
     told = make_collector(start=False).runtime
-    room = len(told.chat.first_prompt(told.prompt.messages(""))) + 60
+    room = longest_context(as_told(short, told.chat, told.prompt, None), told.chat) + 8
     data = TrajectoryDataModule(
         make_collector(start=False, max_tokens=8, max_context=room).runtime,
         source(short, long),
