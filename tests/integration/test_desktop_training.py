@@ -65,7 +65,7 @@ def run(policy, sessions, tmp_path_factory):
         "experiment=arpo_desktop32",
         f"model.path={policy}",
         "datamodule.sampler.tasks_per_iteration=2",
-        "+callbacks.evaluation.at_start=false",
+        "callbacks.evaluation.at_start=false",
         "evaluation.rollouts_per_task=1",
         "rollout.settings.max_attempts=12",
         *OVERRIDES,

@@ -34,7 +34,7 @@ def faulty(smoke, ending, tmp_path):
         "env.envs_per_worker=2",
         "env.step_timeout_s=2",
         "rollout.settings.max_attempts=12",
-        "+callbacks.evaluation.at_start=false",  # the faults are meant for training
+        "callbacks.evaluation.at_start=false",  # the faults are meant for training
         "+env.make_env.faults._target_=arpo.envs.faults.Faults",
         f"+env.make_env.faults.ledger={tmp_path / 'ledger'}",
         f"+env.make_env.faults.plan=[{PLAN}]",

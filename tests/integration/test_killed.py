@@ -88,7 +88,7 @@ MINIWOB = ("experiment=arpo_miniwob", "env.size=4", "datamodule.sampler.tasks_pe
 @needs_chromium
 @pytest.mark.parametrize("phase", ["evaluation", "rollout", "update"])
 def test_killed_with_browsers(start, smoke, phase):
-    overrides = () if phase == "evaluation" else ("+callbacks.evaluation.at_start=false",)
+    overrides = () if phase == "evaluation" else ("callbacks.evaluation.at_start=false",)
     dying = IN_UPDATE if phase == "update" else ()
     run = start(*MINIWOB, f"model.path={smoke.policy}", *overrides, *dying)
     if phase == "update":
