@@ -89,8 +89,12 @@ class DemonstrationCollector:
 
     async def _begin(self, tasks: Sequence[Task], per_task: int, first: int) -> list[asyncio.Task[list[Trajectory]]]:
         await self.pool.start()
+        # Environments go to whoever asked first. If all tasks asked at once, every one would find out its length
+        # before the first was demonstrated.
+        turns = asyncio.Semaphore(self.pool.size)
         return [
-            asyncio.create_task(self._of_task(place, tasks[place], per_task)) for place in range(first, len(tasks))
+            asyncio.create_task(self._in_turn(turns, place, tasks[place], per_task))
+            for place in range(first, len(tasks))
         ]
 
     async def _end(self, played: Sequence[asyncio.Task[list[Trajectory]]]) -> None:
@@ -98,6 +102,10 @@ class DemonstrationCollector:
             task.cancel()
         await asyncio.gather(*played, return_exceptions=True)  # nobody tries again while environments are closed
         await self.pool.close()
+
+    async def _in_turn(self, turns: asyncio.Semaphore, place: int, task: Task, per_task: int) -> list[Trajectory]:
+        async with turns:
+            return await self._of_task(place, task, per_task)
 
     async def _of_task(self, place: int, task: Task, per_task: int) -> list[Trajectory]:
         # Who never errs finds out how long the solution is by demonstrating it.

@@ -269,23 +269,26 @@ class Gate:
 
         class Gated(FakeDesktop):
             def reset(self, task):
-                gate.permits.acquire(timeout=60)  # a test that fails must end
+                if not gate.permits.acquire(timeout=10):  # a test that fails must end
+                    raise EnvError("reset", "the gate stayed closed")
                 return super().reset(task)
 
         return Gated()
 
 
-def test_training_begins_with_the_first_demonstrations_while_the_others_are_collected(make_data):
+@pytest.mark.parametrize(("success_rate", "plays"), [(1.0, 1), (0.5, 2)])  # who errs plays a task through before
+def test_training_begins_with_the_first_demonstrations_while_the_others_are_collected(make_data, success_rate, plays):
     tasks = fake_tasks(20)
-    gate = Gate(free=10)
-    data = set_up(make_data(make_env=gate, tasks=tasks, per_task=1, steps=20, arrival=0.5, pool_size=1))
+    gate = Gate(free=10 * plays)
+    options = {"tasks": tasks, "per_task": 1, "steps": 20, "arrival": 0.5, "pool_size": 1}
+    data = set_up(make_data(make_env=gate, demonstrator=Demonstrator(success_rate), **options))
     loader = data.train_dataloader()
     assert len(loader) == 20  # or nobody could say how long training will take
     drawn = iter(loader)
     early = [next(drawn) for _ in range(5)]  # step 4 of 20, of which half see more and more: 4 / 10 of 20 tasks
     first = {task.id for task in data.tasks[:8]}
     assert {trajectory.task_id for batch in early for trajectory in batch} <= first
-    gate.permits.release(10)
+    gate.permits.release(10 * plays)
     late = list(drawn)
     assert len(late) == 15
     assert len({trajectory.task_id for batch in late for trajectory in batch} - first) > 8
