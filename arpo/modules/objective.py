@@ -25,6 +25,9 @@ class Objective:
         format_weight: Weight of the format reward in the reward; 1.0 in the paper, 0.5 in its code.
         estimator: How rewards of a group become advantages.
         std: Standard deviation of the group: `population` as in the paper, `sample` as in its code.
+        imitation: Times the task reward, is added to every advantage, so that a success is imitated even where its
+            whole group succeeds: at a ratio of 1 the gradient is that of the language-model loss on positive
+            examples (arXiv 2504.05118, section 4.3). The paper has none.
         clip_low: The ratio is clipped below at 1 - `clip_low`.
         clip_high: The ratio is clipped above at 1 + `clip_high`.
         dual_clip: Bound on the loss of a negative advantage, as a multiple of it; None is off, as in the paper.
@@ -47,6 +50,7 @@ class Objective:
     format_weight: float = 1.0
     estimator: Estimator = "grpo"
     std: Deviation = "population"
+    imitation: float = 0.0
     clip_low: float = 0.2
     clip_high: float = 0.3
     dual_clip: float | None = None
@@ -78,7 +82,9 @@ class Objective:
             raise ConfigError(
                 f"high_entropy_steps must lie in (0, 1], got {self.high_entropy_steps}; null trains every step"
             )
-        check_at_least(0, format_weight=self.format_weight, kl_coefficient=self.kl_coefficient)
+        check_at_least(
+            0, format_weight=self.format_weight, kl_coefficient=self.kl_coefficient, imitation=self.imitation
+        )
         object.__setattr__(self, "clip", ClipRange(low=self.clip_low, high=self.clip_high, dual=self.dual_clip))
         object.__setattr__(self, "rule", Correction.named(self.correction, self.correction_band))
 
@@ -86,7 +92,9 @@ class Objective:
         """Return one advantage a trajectory of the group."""
         rewards = group_rewards(group, format_weight=self.format_weight)
         steps = torch.tensor([len(trajectory.steps) for trajectory in group.trajectories])
-        return group_advantages(rewards, estimator=self.estimator, std=self.std, steps=steps).tolist()
+        relative = group_advantages(rewards, estimator=self.estimator, std=self.std, steps=steps)
+        tasks = torch.tensor([trajectory.task_reward for trajectory in group.trajectories])
+        return (relative + self.imitation * tasks).tolist()
 
     def average(self, minibatch: Minibatch, ranks: int) -> MinibatchAverage:
         """Return the average over the tokens of a minibatch that `ranks` ranks share: they average their gradients."""

@@ -72,6 +72,13 @@ def test_format_weight_weighs_the_format_reward(make_module, make_group, weight,
     assert better - worse == pytest.approx(expected[0])
 
 
+def test_imitation_adds_to_the_advantage_of_a_success_even_where_all_succeed(make_module, make_group):
+    module = make_module(imitation=0.5)
+    assert advantages(module, make_group(1.0, 0.0)) == pytest.approx([1.5, -1.0], abs=1e-5)
+    assert advantages(module, make_group(1.0, 1.0)) == [0.5, 0.5]
+    assert advantages(module, make_group(0.0, 0.0)) == [0.0, 0.0]
+
+
 def test_what_was_replayed_is_known_to_the_update(make_module, make_group):
     replayed = [sample.replayed for sample in make_module().samples(make_group(0.0, 1.0, 0.0, injected=(1,)))]
     assert replayed == [False, True, False]
@@ -93,6 +100,17 @@ def test_an_update_is_the_gradient_of_the_formula(make_module, make_policy, make
     (loss / 3).backward()
     gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
     module = make_module()
+    before = weights(module.policy)
+    fit(module, [group])
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_imitation_of_a_solved_task_is_the_gradient_of_the_language_model_loss(make_module, make_policy, make_group):
+    group = make_group(1.0, 1.0)
+    policy = make_policy()
+    (-0.5 * sum(logprobs_of(policy, trajectory).mean() for trajectory in group.trajectories) / 2).backward()
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    module = make_module(imitation=0.5)
     before = weights(module.policy)
     fit(module, [group])
     assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
