@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from statistics import fmean
 from typing import Any, Literal
 
@@ -32,7 +33,7 @@ from arpo.modules.minibatch import (
     without_zero_advantage,
 )
 from arpo.modules.objective import Objective
-from arpo.modules.optimizer import MakeOptimizer, warmup_factor
+from arpo.modules.optimizer import MakeOptimizer, rate_factor
 from arpo.modules.pictures import (
     MOST_FEATURE_BYTES,
     VisualSizes,
@@ -55,6 +56,7 @@ class GRPOModule(PolicyModule):
         optimizer: Builds the optimizer from the trainable parameters and their names.
         objective: From rewards to advantages, and from log-probabilities to a loss.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
+        decay: Let the learning rate fall linearly to 0 over the iterations of the run, in place of keeping it.
         reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
             With LoRA nothing is built: the reference is the policy without its adapters.
         minibatches: Optimizer steps in one pass over a batch.
@@ -77,6 +79,7 @@ class GRPOModule(PolicyModule):
         objective: Objective,
         *,
         warmup_steps: int = 0,
+        decay: bool = False,
         reference: Callable[..., Policy] | None = None,
         minibatches: int = 2,
         epochs: int = 1,
@@ -106,6 +109,7 @@ class GRPOModule(PolicyModule):
         self.objective = objective
         self.format_weight = objective.format_weight
         self.warmup_steps = warmup_steps
+        self.decay = decay
         self.minibatches = minibatches
         self.epochs = epochs
         self.temperature = temperature
@@ -369,8 +373,20 @@ class GRPOModule(PolicyModule):
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.make_optimizer(self.named_trainable_parameters())
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_factor(step, self.warmup_steps))
+        factor = partial(rate_factor, warmup_steps=self.warmup_steps, decay_steps=self._decay_steps())
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def _decay_steps(self) -> int | None:
+        """Return the optimizer steps of the run, None where the rate does not fall."""
+        if not self.decay:
+            return None
+        iterations = self.trainer.max_epochs
+        if iterations in (None, -1):
+            raise ConfigError(
+                "module.decay lets the rate fall until the last iteration: set iterations, or decay=false"
+            )
+        return iterations * self.minibatches * self.epochs
 
 
 def _inputs(samples: Sequence[Sample]) -> tuple[list[TokenizedTrajectory], dict[str, bytes]]:

@@ -27,12 +27,14 @@ def loss_of(closure: Callable[[], Any] | None) -> Any:
         return closure()
 
 
-def warmup_factor(step: int, warmup_steps: int) -> float:
-    """Return the learning-rate multiplier of optimizer step `step` (from 0): linear to 1, and never 0.
+def rate_factor(step: int, *, warmup_steps: int, decay_steps: int | None = None) -> float:
+    """Return the learning-rate multiplier of optimizer step `step` (from 0): linear to 1, then linear towards 0.
 
-    With `warmup_steps` = 0 the very first step already runs at the full rate.
+    With `warmup_steps` = 0 the very first step runs at the full rate. The last of `decay_steps` steps still has a
+    rate, those after it have none; None keeps the full rate.
     """
-    return min(1.0, (step + 1) / (warmup_steps + 1))
+    risen = min(1.0, (step + 1) / (warmup_steps + 1))
+    return risen if decay_steps is None else risen * max(0.0, 1 - step / decay_steps)
 
 
 class GradientGuard:

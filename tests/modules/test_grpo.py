@@ -376,6 +376,23 @@ def test_warm_up_lowers_the_rate_of_the_first_steps(make_module, make_group):
     assert metrics(trainer)["train/learning_rate"] == 0.5  # of the step that comes next: 2 of 4
 
 
+@pytest.mark.parametrize(("decay", "rates"), [(False, [1.0, 1.0]), (True, [1.0, 0.5])])
+def test_decay_spreads_the_rate_over_the_steps_of_the_run(make_module, make_group, decay, rates):
+    module = make_module(decay=decay, minibatches=2)
+    taken, take_step = [], module.take_step
+    module.take_step = lambda: (taken.append(module.learning_rate), take_step())[1]
+    trainer = fit(module, [make_group(1.0, 0.0), make_group(1.0, 0.0, first=2)])
+    assert taken == rates
+    assert metrics(trainer)["train/learning_rate"] == 2 * rates[1] - 1  # of the step that would come next
+
+
+def test_decay_in_a_run_without_an_end_is_refused(make_module):
+    module = make_module(decay=True)
+    module.trainer = L.Trainer(max_epochs=-1, accelerator="cpu", logger=False)
+    with pytest.raises(ConfigError, match="set iterations"):
+        module.configure_optimizers()
+
+
 # --- KL -------------------------------------------------------------------------------------------------------------
 
 
