@@ -62,8 +62,7 @@ def main() -> None:
     deadline = time.monotonic() + PATIENCE_S
     while directory.exists() and time.monotonic() < deadline:
         with suppress(OSError, psutil.Error):  # of processes that go while they are looked at: look again
-            if end_session(directory) is not None:
-                return
+            end_session(directory)
         time.sleep(DYING_S)
 
 

@@ -260,6 +260,20 @@ def test_a_driver_whose_last_threads_are_slow_to_die_is_waited_for(start_owner, 
     wait_until(lambda: not directory.exists() and not runs(children[0]))
 
 
+def test_a_watchdog_that_meets_an_error_looks_again(start_owner, root):
+    owner, directory, children = start_owner()
+    wait_until(lambda: detached(root))
+    lock = root / f"{directory.name}.lock"
+    lock.unlink()
+    lock.mkdir()  # nobody can open it
+    owner.kill()
+    owner.wait()
+    time.sleep(1)
+    assert runs(children[0])
+    lock.rmdir()
+    wait_until(lambda: not directory.exists() and not runs(children[0]))
+
+
 INNER_RUN = """
 import subprocess, time
 from arpo.host.session import Session
