@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
@@ -20,8 +21,10 @@ PNG_LEVEL = 1
 """Level 6, the default of Pillow, takes a quarter longer for a third fewer bytes; they travel over loopback."""
 LOOK_S = 0.02
 TOLD_AT_START = ("_NET_SUPPORTING_WM_CHECK", "_NET_CLIENT_LIST")
-MOST_WINDOWS, LONGEST_NAME = 500, 1000
-"""Of a list of windows: an answer with more may be too long for the client, who then gives the desktop up."""
+LONGEST_PROPERTY = 4096
+"""Words of four bytes that are read: a program may write as many as the memory holds."""
+MOST_WINDOWS, LONGEST_NAME = 100, 1000
+"""Of a list of windows, and characters of a title: each window takes six questions to the X server."""
 
 
 class Framebuffer:
@@ -46,25 +49,34 @@ class Framebuffer:
         return Image.frombuffer("RGB", (self.width, self.height), pixels, "raw", "BGRX", self._stride, 1)
 
 
+@dataclass(frozen=True)
+class Holder:
+    """Whoever has a lock."""
+
+    since: float
+    """Seconds of `time.monotonic`."""
+    thread: int
+    """The kernel's number of the thread."""
+
+
 class Turn:
-    """A lock that says since when somebody has held it. Whoever has it may take it again."""
+    """A lock that says who holds it. Whoever has it may take it again."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._depth = 0
-        self.since: float | None = None
-        """Seconds of `time.monotonic`; None while nobody has it."""
+        self.holder: Holder | None = None
 
     def __enter__(self) -> None:
         self._lock.acquire()
         self._depth += 1
         if self._depth == 1:
-            self.since = time.monotonic()
+            self.holder = Holder(time.monotonic(), threading.get_native_id())
 
     def __exit__(self, *error: object) -> None:
         self._depth -= 1
         if self._depth == 0:
-            self.since = None
+            self.holder = None
         self._lock.release()
 
 
@@ -215,7 +227,7 @@ class Desktop:
         }
 
     def _property(self, window, name: str):
-        found = window.get_full_property(self.display.intern_atom(name), X.AnyPropertyType)
+        found = window.get_property(self.display.intern_atom(name), X.AnyPropertyType, 0, LONGEST_PROPERTY)
         if found is None:
             return []
         return found.value.encode() if isinstance(found.value, str) else found.value

@@ -10,13 +10,10 @@ from pathlib import Path
 import walls
 from desktop import Desktop
 from devices import Devices
+from watch import Watch
 
 START_LIMIT_S = 20.0
 LOOK_S = 0.25
-MOST_WORK_S = 0.5
-"""Of the X server before it answers a call of this server, which takes milliseconds."""
-MOST_RUNNING = 64
-"""Threads that compute at once: no application has so many, and they leave no core for this server."""
 FRAMEBUFFER = Path("/run/display/Xvfb_screen0")
 SOCKET = Path("/tmp/.X11-unix/X1")
 LOCK = Path("/tmp/.X1-lock")
@@ -57,7 +54,7 @@ class Session:
         for watch, *watched in (
             (self._watch, x_server, "the X server"),
             (self._watch, window_manager, "the window manager"),
-            (self._watch_work, x_server.pid),
+            (self._watch_call, x_server.pid),
         ):
             threading.Thread(target=watch, args=watched, daemon=True).start()
 
@@ -84,21 +81,14 @@ class Session:
         process.wait()
         self.give_up(f"{name} has ended")
 
-    def _watch_work(self, x_server: int) -> None:
-        """End a session in which programs leave this server or the X server no time: no call would be answered.
-
-        A busy machine looks different: there the X server does not work before it answers, and few programs run.
-        """
+    def _watch_call(self, x_server: int) -> None:
+        """End a session in which programs keep the X server or this server from an answer."""
         walls.go_first()
-        asked, worked_s = None, 0.0
+        watch = Watch(self.desktop.lock, x_server)
         while not self._over:
             with suppress(OSError):
-                if asked is None or asked != self.desktop.lock.since:
-                    asked, worked_s = self.desktop.lock.since, walls.worked_s(x_server)
-                elif walls.worked_s(x_server) - worked_s > MOST_WORK_S:
-                    self.give_up("a program has kept the X server busy")
-                if walls.at_least_run(MOST_RUNNING):
-                    self.give_up(f"{MOST_RUNNING} programs computed at once")
+                if why := watch.look():
+                    self.give_up(why)
             time.sleep(LOOK_S)
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import walls
@@ -26,7 +27,11 @@ class Interpreter:
     def __init__(self) -> None:
         read, write = os.pipe()
         command = [sys.executable, "-BEs", str(Path(__file__)), str(write)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(write,), start_new_session=True)
+        # No file: Xlib would wait for ever for a pipe in the place of the one in the home directory.
+        environment = {**os.environ, "XAUTHORITY": "/nowhere"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, pass_fds=(write,), start_new_session=True, env=environment
+        )
         os.close(write)
         self._answers = os.fdopen(read)
         self._lock = threading.Lock()
@@ -44,12 +49,21 @@ class Interpreter:
         return self._process.poll() is not None
 
     def run(self, code: str, timeout_s: float) -> dict:
-        """Run a program, once PyAutoGUI is loaded, and return its `output`, `error` and `returncode`."""
-        self._loaded.wait()
-        with self._lock:
+        """Run a program, once PyAutoGUI is loaded, and return its `output`, `error` and `returncode`.
+
+        Where the X server takes no more connections, PyAutoGUI does not load, and the program fails.
+
+        Raises:
+            TimeoutError: If it is not loaded in time.
+        """
+        if not self._loaded.wait(timeout_s):
+            raise TimeoutError(f"PyAutoGUI was not loaded within {timeout_s:g} s")
+        with self._lock, suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"code": code, "timeout_s": timeout_s}).encode() + b"\n")
             self._process.stdin.flush()
-            return json.loads(self._answers.readline())
+            if answer := self._answers.readline():
+                return json.loads(answer)
+        return {"output": "", "error": "PyAutoGUI did not load", "returncode": 1}
 
     def _wait_until_ready(self) -> None:
         self._answers.readline()

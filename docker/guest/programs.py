@@ -17,7 +17,8 @@ from interpreter import LARGEST_OUTPUT, Interpreter
 EXECUTE_TIMEOUT_S = 120.0
 """OSWorld's."""
 OWN_WORK_S = 1.0
-"""Processor time by which a program that does not end has had its chance: it does not wait for a busy machine."""
+"""Processor time of the whole desktop by which a program that does not end has had its chance: if others of the
+desktop took that time, the machine is not to blame."""
 DISK_RESERVE = 256 * 1024
 """Bytes; with less, applications fail to save and nobody can tell why."""
 
@@ -48,13 +49,15 @@ class Programs:
         if _is_pyautogui(arguments):
             return self._warm_interpreter().run(arguments[2], timeout_s)
         pipe = subprocess.PIPE
+        worked_s = _worked_s()
         process = subprocess.Popen(
             _at_home(arguments), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
         )
         try:
             output, error = _read(process, time.monotonic() + timeout_s)
         except (TimeoutError, subprocess.TimeoutExpired):
-            error = TooSlowError if _waits_for_machine(process.pid) else HangingError
+            had_its_chance = _worked_s() - worked_s > OWN_WORK_S
+            error = HangingError if had_its_chance or not _waits_for_machine(process.pid) else TooSlowError
             raise error(f"{command!r} did not end within {timeout_s:g} s") from None
         finally:
             if process.poll() is None:
@@ -120,14 +123,19 @@ def _read(process: subprocess.Popen, deadline: float) -> tuple[str, str]:
 
 
 def _waits_for_machine(session: int) -> bool:
-    """Say whether the processes of a session wait for a core or a disk, and have hardly had one."""
-    waits, worked_s = False, 0.0
+    """Say whether a process of a session waits for a core or a disk."""
     for pid, _, state in walls.processes():
         with suppress(OSError):
-            if os.getsid(pid) == session:
-                waits |= state in "RD"
-                worked_s += walls.worked_s(pid)
-    return waits and worked_s < OWN_WORK_S
+            if state in "RD" and os.getsid(pid) == session:
+                return True
+    return False
+
+
+def _worked_s() -> float:
+    """Return how long all processes of this container together have had a core; both versions of cgroups count."""
+    with suppress(OSError):
+        return int(Path("/sys/fs/cgroup/cpuacct/cpuacct.usage").read_text()) / 1e9
+    return _counter("usage_usec", "cpu.stat") / 1e6
 
 
 def troubles(before: dict[str, int]) -> list[str]:

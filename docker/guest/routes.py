@@ -4,6 +4,7 @@ import base64
 import json
 import mimetypes
 import os
+import stat
 import sys
 import time
 import urllib.request
@@ -36,6 +37,8 @@ REST_S = 0.05
 ACCESSIBILITY = Path(__file__).with_name("accessibility.py")
 LARGEST_TREE = 16 * 2**20
 """Bytes; LibreOffice with a sheet has one."""
+LARGEST_LIST = 2**20 - 1024
+"""Bytes of a list of windows in JSON: our client gives up a desktop that sends 1 MiB."""
 TERMINALS = ("XTerm", "UXTerm")
 
 
@@ -105,7 +108,7 @@ class Guest:
             ("POST", "/setup/close_window"): self._close_window,
             # ours
             ("GET", "/health"): self._health,
-            ("GET", "/windows"): lambda _: Answer.json(self._session.desktop.windows()),
+            ("GET", "/windows"): self._windows,
             ("POST", "/action"): self._action,
             ("POST", "/setup/reset"): self._reset,
         }
@@ -124,6 +127,8 @@ class Guest:
         except Exception as error:
             if isinstance(error, ConnectionClosedError):
                 session.give_up("a program has cut this server off the display")
+            elif not session.ended_by and (troubles := programs.troubles(self._refused_before)):
+                session.give_up(", ".join(troubles))  # with no process left, this server starts none either
             if not session.ended_by:
                 raise
         return Answer.error(409, f"the desktop is of no use any more: {session.ended_by}")
@@ -182,8 +187,8 @@ class Guest:
     def _file(self, parameters: Parameters) -> Answer:
         path = _path(parameters, "file_path")
         with suppress(OSError), walls.files_of(walls.USER):
-            if path.is_file() and path.stat().st_size <= LARGEST_FILE:
-                return Answer(path.read_bytes(), mimetypes.guess_type(path.name)[0] or "application/octet-stream")
+            if (content := _content(path)) is not None:
+                return Answer(content, mimetypes.guess_type(path.name)[0] or "application/octet-stream")
         return Answer.error(404, f"File not found, or not readable, or larger than {LARGEST_FILE} bytes")
 
     def _execute(self, parameters: Parameters) -> Answer:
@@ -291,6 +296,16 @@ class Guest:
         size = {"width": self._session.desktop.width, "height": self._session.desktop.height}
         return Answer.json({**size, "warm": self._programs.warm})
 
+    def _windows(self, parameters: Parameters) -> Answer:
+        """List the windows, the oldest of them where all would be more than a client reads."""
+        described, room = [], LARGEST_LIST
+        for window in self._session.desktop.windows():
+            room -= len(json.dumps(window)) + len(", ")
+            if room < 0:
+                break
+            described.append(window)
+        return Answer.json(described)
+
     def _action(self, parameters: Parameters) -> Answer:
         self._session.devices.play(parameters["events"])
         return Answer.json({"status": "success"})
@@ -322,6 +337,18 @@ def _within(limit_s: float, ready: Callable[[], bool]) -> bool:
     return True
 
 
+def _content(path: Path) -> bytes | None:
+    """Return the content of a file, None of what is no file or too large.
+
+    A program may put a pipe in its place at any moment: it is opened once, without waiting, and looked at then.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
+        content = file.read(LARGEST_FILE + 1)
+    return content if len(content) <= LARGEST_FILE else None
+
+
 def _write(path: Path, content: bytes) -> None:
     with walls.files_of(walls.USER):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -338,7 +365,7 @@ def _path(parameters: Parameters, name: str) -> Path:
 
 
 def _tree(path: Path) -> dict:
-    if not path.is_dir():
+    if path.is_symlink() or not path.is_dir():  # links could lead around in circles
         return {"type": "file", "name": path.name}
     try:
         children = [_tree(child) for child in sorted(path.iterdir())]

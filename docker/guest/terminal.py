@@ -3,8 +3,8 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
+import walls
 from programs import Programs
 
 PRINT = """
@@ -43,7 +43,7 @@ def _ttys(parent: int) -> Iterator[str]:
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
             with suppress(OSError):  # it ended while we looked
-                fields = Path(entry.path, "stat").read_text().rpartition(") ")[2].split()
+                fields = walls.status(entry.path)
                 tty = int(fields[4])
                 if int(fields[1]) == parent and tty >> 8 & 0xFFF == PSEUDO_TERMINALS:
                     yield f"/dev/pts/{tty & 0xFF | tty >> 12 & 0xFFF00}"

@@ -125,8 +125,7 @@ def processes(owners: Container[int] = ()) -> Iterator[tuple[int, int, str]]:
         if entry.name.isdecimal():
             with suppress(OSError):  # it ended while we looked
                 if (owner := entry.stat().st_uid) in owners or not owners:
-                    state = Path(entry.path, "stat").read_text().rpartition(") ")[2][0]
-                    yield int(entry.name), owner, state
+                    yield int(entry.name), owner, status(entry.path)[0]
 
 
 def go_first() -> None:
@@ -143,16 +142,23 @@ def at_least_run(number: int) -> bool:
     for pid, _, _ in processes((USER.pw_uid,)):
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
-                running += Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(") ")[2][0] == "R"
+                running += status(f"/proc/{pid}/task/{thread}")[0] == "R"
                 if running >= number:
                     return True
     return False
 
 
-def worked_s(pid: int) -> float:
-    """Return how long a process and those of its children that have ended had a core."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+def worked_s(process: str) -> float:
+    """Return how long a process, or a thread, had a core."""
+    return sum(map(int, status(process)[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def status(process: str) -> list[str]:
+    """Return what the kernel says of a process or a thread at a place below /proc, from its state on.
+
+    Its name stands before that, and the process chooses it: bytes that are no text, and any number of brackets.
+    """
+    return Path(process, "stat").read_bytes().rpartition(b") ")[2].decode().split()
 
 
 def _call(function, *arguments: object) -> None:

@@ -20,13 +20,15 @@ from arpo.rollout.runner import EpisodeRunner
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
-from tests.envs.desktop.sabotage import DESTROYS, OUTLIVED
+from tests.envs.desktop.sabotage import DESTROYS, LEAVES_NO_PROCESS, OUTLIVED
 from tests.envs.desktops import QUICK, editor_task, needs_desktop
 
 pytestmark = needs_desktop
 
 STRIKES_S = 30.0
 """For so long a way to destroy a desktop may take until the first call that notices."""
+ACTS_S = 3.0
+"""For so long a desktop is judged again and again, while something is done to it."""
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +48,8 @@ def play_on(env):
     until = time.monotonic() + STRIKES_S
     while time.monotonic() < until:
         env.step(Wait())
-        env._machine.guest.check_health()
-    return env.evaluate()
+        env.evaluate()
+    raise AssertionError("nothing was noticed")
 
 
 @pytest.mark.parametrize("way", DESTROYS)
@@ -67,16 +69,34 @@ def test_a_desktop_that_its_agent_destroys_is_the_agents_and_the_next_reset_repa
 def test_what_does_not_destroy_a_desktop_does_not_keep_it_from_being_judged(desktop, way):
     desktop.reset(shown_task())
     launch(desktop, OUTLIVED[way])
-    time.sleep(1.0)
-    desktop.step(Wait())
-    assert desktop.evaluate() == 0.0
+    until = time.monotonic() + ACTS_S
+    while time.monotonic() < until:
+        desktop.step(Wait())
+        assert desktop.evaluate() == 0.0
+
+
+def test_a_check_that_gets_no_process_ends_in_a_desktop_that_its_agent_destroyed(desktop):
+    desktop.reset(shown_task())
+    launch(desktop, LEAVES_NO_PROCESS)
+    with pytest.raises(DesktopDestroyedError, match="as many processes as it may have"):
+        play_on(desktop)
 
 
 def shown_task():
-    """The task of the editor, judged by what a program shows of the file."""
+    """The task of the editor, judged by the file and by what a program shows of it, after steps like OSWorld's."""
     task = editor_task()
-    result = {"type": "vm_command_line", "command": "cat ~/list.txt", "shell": True}
-    task.config["evaluator"]["result"] = result
+    of_file = task.config["evaluator"]
+    save = "import pyautogui; pyautogui.hotkey('ctrl', 's')"
+    task.config["evaluator"] = {
+        "func": [of_file["func"]] * 2,
+        "conj": "or",
+        "result": [of_file["result"], {"type": "vm_command_line", "command": "cat ~/list.txt", "shell": True}],
+        "expected": [of_file["expected"]] * 2,
+        "postconfig": [
+            {"type": "activate_window", "parameters": {"window_name": "list.txt"}},
+            {"type": "execute", "parameters": {"command": ["python3", "-c", save]}},
+        ],
+    }
     return task
 
 

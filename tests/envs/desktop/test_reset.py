@@ -1,6 +1,9 @@
 """A reset in place gives back a fresh desktop, whatever the episode before it did."""
 
+import subprocess
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from tests.envs.desktops import QUICK, needs_desktop, task
 
 pytestmark = needs_desktop
 
+ROOT = Path(__file__).parents[3]
 TEXT = "yellow zebra <a> @x; {b} 'Q' \\ 12\n"
 TASK = task(
     config=[{"type": "launch", "parameters": {"command": "mousepad ~/typed.txt"}}],
@@ -58,3 +62,11 @@ def test_nothing_of_an_episode_reaches_the_next_one(desktop, fresh, leak):
         desktop._machine.guest.execute(LEAKS[leak], shell=True)
     assert first_moments(desktop) == fresh
     assert desktop._machine.container.id == container
+
+
+def test_no_episode_of_random_sabotage_reaches_the_next_one():
+    """Five of the 500 that `docs/hostile.md` tells of: up to four things at once, and resets between them."""
+    command = [sys.executable, "benchmarks/sabotage.py", "--episodes", "5", "--seed", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "5 of 5 episodes began as on a fresh desktop" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
