@@ -5,9 +5,10 @@ import signal
 import pytest
 
 from tests.browser import needs_chromium
+from tests.envs.desktops import missing
 from tests.integration.conftest import short_directory
 from tests.integration.journey import DYING
-from tests.integration.runs import Run, processes_of
+from tests.integration.runs import Run, containers_of, processes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -84,20 +85,48 @@ def test_killed_in_an_update(start, smoke):
 MINIWOB = ("experiment=arpo_miniwob", "env.size=4", "datamodule.sampler.tasks_per_iteration=4")
 
 
-@pytest.mark.browser
-@needs_chromium
-@pytest.mark.parametrize("phase", ["evaluation", "rollout", "update"])
-def test_killed_with_browsers(start, smoke, phase):
-    overrides = () if phase == "evaluation" else ("callbacks.evaluation.at_start=false",)
-    dying = IN_UPDATE if phase == "update" else ()
-    run = start(*MINIWOB, f"model.path={smoke.policy}", *overrides, *dying)
-    if phase == "update":
-        assert run.wait() == -signal.SIGKILL, run.said
-        run.assert_gone_within(LIMIT_S)
-        return
+DESKTOP = ("experiment=arpo_desktop32", "env.size=2", "datamodule.sampler.tasks_per_iteration=1")
+PHASES = ["evaluation", "rollout", "update"]
+
+
+def play_until(run, phase):
+    """Let a run come to a phase; in an update it kills itself."""
     if phase == "evaluation":
         run.wait_until(lambda: has_evaluated(run), "the evaluation")
     else:
         run.wait_for_rollout(0)
+
+
+def in_phase(phase):
+    """What leads a run to a phase soon."""
+    overrides = () if phase == "evaluation" else ("callbacks.evaluation.at_start=false",)
+    return overrides + (IN_UPDATE if phase == "update" else ())
+
+
+@pytest.mark.browser
+@needs_chromium
+@pytest.mark.parametrize("phase", PHASES)
+def test_killed_with_browsers(start, smoke, phase):
+    run = start(*MINIWOB, f"model.path={smoke.policy}", *in_phase(phase))
+    play_until(run, phase)
+    if phase == "update":
+        assert run.wait() == -signal.SIGKILL, run.said
+        run.assert_gone_within(LIMIT_S)
+        return
     assert any("chrom" in name or "headless" in name for name in names(run))
     kill(run, "raylet")
+
+
+@pytest.mark.docker
+@pytest.mark.skipif(bool(missing()), reason=missing())
+@pytest.mark.parametrize("phase", PHASES)
+def test_killed_with_desktops(start, smoke, phase):
+    run = start(*DESKTOP, f"model.path={smoke.policy}", *in_phase(phase))
+    play_until(run, phase)
+    if phase == "update":
+        assert run.wait() == -signal.SIGKILL, run.said
+        run.assert_gone_within(LIMIT_S)
+    else:
+        assert len(containers_of(run)) == 2
+        kill(run, "raylet")
+    assert containers_of(run) == []
