@@ -23,7 +23,8 @@ from arpo.agent.render import render_response
 from arpo.datamodules.arrivals import Arrivals
 from arpo.datamodules.batches import Batches
 from arpo.datamodules.collecting import DemonstrationCollector
-from arpo.errors import ConfigError
+from arpo.datamodules.tremor import with_tremor
+from arpo.errors import ConfigError, check_at_least
 from arpo.host.files import atomically
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.curation.told import as_told
@@ -61,6 +62,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         arrival: The share of the steps during which more and more of the demonstrations are used, task by task in
             random order, while they are collected; 0 waits for all of them.
         image_window: Screenshots that the policy will see at once; None: all. With a window, each step is a sequence.
+        tremor: Standard deviation, in pixels of the model's image, by which a click is moved each time it is learned.
 
     Raises:
         ConfigError: If a number is out of its range; by `setup`, if the model that is there sees images of another
@@ -81,10 +83,12 @@ class DemonstrationDataModule(L.LightningDataModule):
         batch_size: int,
         arrival: float = 0.0,
         image_window: int | None = None,
+        tremor: float = 0.0,
     ) -> None:
         super().__init__()
         if not 0 <= arrival <= 1:
             raise ConfigError(f"arrival must lie in [0, 1], got {arrival}")
+        check_at_least(0, tremor=tremor)
         self.collector = collector
         self.tasks = list(tasks)
         if arrival > 0:  # else the first ones would be of one page
@@ -98,8 +102,8 @@ class DemonstrationDataModule(L.LightningDataModule):
         self.batch_size = batch_size
         self.arrival = arrival
         self.image_window = image_window
+        self.tremor = tremor
         self._arrivals: Arrivals[Trajectory] | None = None
-        self._told: list[Trajectory] = []
 
     @override
     def setup(self, stage: str) -> None:
@@ -133,9 +137,9 @@ class DemonstrationDataModule(L.LightningDataModule):
         rng = random.Random(derive_seed(self.collector.seed, "batches"))
         for step in range(self.steps):
             known = self._arrivals.first(self._known(step))
-            for each in known[len(self._told) :]:
-                self._told.append(as_told(each, self._chat, self.prompt, self.image_window))
-            yield rng.sample(self._told[: len(known)], min(self.batch_size, len(known)))
+            drawn = rng.sample(known, min(self.batch_size, len(known)))
+            moved = [with_tremor(each, self.tremor, rng) for each in drawn] if self.tremor else drawn
+            yield [as_told(each, self._chat, self.prompt, self.image_window) for each in moved]
 
     def _known(self, step: int) -> int | None:
         """Return how many demonstrations the batch of a step is drawn from at most; None for all."""

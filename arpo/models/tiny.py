@@ -1,6 +1,7 @@
 """A Qwen2.5-VL small enough to learn on two cores, as a directory that goes down the path of a real checkpoint."""
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from math import isqrt
 from pathlib import Path
@@ -52,6 +53,10 @@ CONTEXT = 32768
 """Tokens of a conversation that the model is made for, unless it is told otherwise."""
 HEAD_DIM = 32
 """vLLM's CPU attention wants a multiple of 32."""
+ROTARY_BASE = 100.0
+"""The real model's, 1,000,000, would turn the last column of a tiny screenshot by a hundredth of a radian."""
+ROTARY_SECTIONS = (2, 3, 11)
+"""Of the 16 rotations of a head, slower ones last, those of time, row and column: columns have fast and slow ones."""
 VISION_HIDDEN = 64
 VISION_DEPTH = 2
 VISION_HEADS = 2
@@ -71,6 +76,8 @@ FULL_ATTENTION = tuple(range(VISION_DEPTH))
 """Every layer: window attention on a handful of patches is twenty times slower on vLLM's CPU than full attention."""
 VOCABULARY_MULTIPLE = 64
 """The embedding has more rows than the tokenizer has words, as in the real model: 152,064 against 151,665."""
+QUOTED = r"""(?<=["'])\w[^"'()\n]*(?=["'])"""
+"""What an instruction quotes, and a response must copy."""
 FREQUENT = 1000
 """The repetitions of what must become one word in the tokenizer's training: more than anything in the corpus has."""
 
@@ -139,7 +146,8 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
 
 
 def _training_texts(corpus: Sequence[str], largest_number: int) -> Iterator[str]:
-    yield from corpus
+    # A letter in the place of what is quoted: names and passwords are spelled, and who can copy letters copies any.
+    yield from (re.sub(QUOTED, "x", text) for text in corpus)
     for _ in range(FREQUENT):
         yield from (str(number) for number in range(largest_number + 1))
         yield from ("user\n", "assistant\n", "system\n")
@@ -153,9 +161,8 @@ def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int, con
             # A response starts after the assistant header's newline: no word may span it, or a conversation tokenized
             # as a whole would differ from one tokenized turn by turn.
             pre_tokenizers.Split("\n", behavior="merged_with_previous"),
-            # What an instruction quotes is what a response must copy: both are the same tokens only if neither melts
-            # into the words around it.
-            pre_tokenizers.Split(Regex(r"""(?<=["'])\w[^"'()\n]*(?=["'])"""), behavior="isolated"),
+            # The same tokens on both sides, as neither melts into the words around it.
+            pre_tokenizers.Split(Regex(QUOTED), behavior="isolated"),
             pre_tokenizers.Digits(individual_digits=False),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
@@ -195,7 +202,11 @@ def _build_model(
             "num_key_value_heads": hidden // HEAD_DIM // 2,
             "max_position_embeddings": context,
             "max_window_layers": layers,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]},
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": ROTARY_BASE,
+                "mrope_section": list(ROTARY_SECTIONS),
+            },
             "tie_word_embeddings": True,
             "bos_token_id": ids["<|endoftext|>"],
             "eos_token_id": ids["<|im_end|>"],

@@ -136,6 +136,27 @@ def test_batches_are_as_many_and_as_large_as_asked_for_and_follow_from_the_seed(
     assert orders[0] == orders[1] != orders[2]
 
 
+def test_clicks_tremble_anew_each_time_a_demonstration_is_drawn_and_follow_from_the_seed(make_data):
+    def drawn():
+        data = set_up(make_data(tremor=4.0, steps=20))
+        return [
+            (trajectory.id, step.response)
+            for batch in batches(data)
+            for trajectory in batch
+            for step in trajectory.steps
+        ]
+
+    first = drawn()
+    clicks = [response for id, response in first if id.startswith("demonstration-0/0/") and "click" in response]
+    assert len(set(clicks)) > len(clicks) / 2
+    assert drawn() == first
+
+
+def test_a_negative_tremor_is_refused(make_data):
+    with pytest.raises(ConfigError, match="tremor"):
+        make_data(tremor=-1.0)
+
+
 def test_a_batch_is_never_larger_than_what_there_is(make_data):
     assert {len(batch) for batch in batches(set_up(make_data(batch_size=100)))} == {6}
 

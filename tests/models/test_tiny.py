@@ -50,15 +50,15 @@ def test_no_word_spans_a_line(tiny_model: Path) -> None:
     assert all(newline not in word[:-1] for word in words)
 
 
-def test_a_quoted_word_is_the_same_tokens_where_it_is_asked_for_and_where_it_is_typed(tmp_path: Path) -> None:
+def test_a_quoted_word_is_spelled_alike_where_it_is_asked_for_and_where_it_is_typed(tmp_path: Path) -> None:
     asked = 'Enter the username "riley" and the password "x4b" into the text fields and press login.'
     typed = "Action: type(content='riley')"
-    corpus = [line for _ in range(8) for line in (asked, typed, asked.replace("riley", "annmarie"))]
-    tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=corpus, words=640))
-    word = tokenizer("riley").input_ids
+    tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=[asked, typed] * 8, words=640))
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "riley"]
     for text in (asked, typed):
         ids = tokenizer(text).input_ids
-        assert any(ids[start : start + len(word)] == word for start in range(len(ids)))
+        assert any(ids[start : start + len(letters)] == letters for start in range(len(ids)))
+    assert len(tokenizer(typed).input_ids) == 5 + 2  # the letters, and one word on either side
 
 
 def test_any_text_survives_encoding_and_decoding(tiny_model: Path) -> None:

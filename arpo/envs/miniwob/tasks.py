@@ -2,7 +2,7 @@
 
 import importlib.util
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -45,6 +45,28 @@ def miniwob_tasks(pages: Iterable[str], seeds: Iterable[int]) -> list[Task]:
     """
     numbers = list(seeds)
     return [miniwob_task(page, seed) for page in pages for seed in numbers]
+
+
+def miniwob_shares(pages: Iterable[str], shares: Mapping[str, float], usual: int, first_seed: int) -> list[Task]:
+    """Return as many tasks of every page as its share of the usual number says, with seeds from the first one on.
+
+    Args:
+        pages: The pages, each with a share of 1 where nothing else is said.
+        shares: What is said.
+        usual: Tasks of a page with a share of 1.
+        first_seed: Of every page.
+
+    Raises:
+        ConfigError: If a share is of no page, or a page would have no task.
+        TaskFormatError: If a page does not exist.
+    """
+    names = list(pages)
+    if unknown := sorted(set(shares) - set(names)):
+        raise ConfigError(f"shares are given for {', '.join(unknown)}, which are not among the pages")
+    counts = {page: round(usual * shares.get(page, 1.0)) for page in names}
+    if empty := sorted(page for page, count in counts.items() if count < 1):
+        raise ConfigError(f"no task is left of {', '.join(empty)}: raise usual={usual} or their shares")
+    return [miniwob_task(page, first_seed + number) for page, count in counts.items() for number in range(count)]
 
 
 def miniwob_sample(pages: Iterable[str], seeds: Iterable[int], per_page: int, seed: int = 0) -> list[Task]:

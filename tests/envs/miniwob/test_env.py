@@ -32,7 +32,14 @@ from arpo.envs.contract import check_env, check_episode
 from arpo.envs.miniwob import env as env_module
 from arpo.envs.miniwob.env import FIRST_SCREENS, MiniWobEnv
 from arpo.envs.miniwob.tab import BROWSERS, DESKTOP_COLOUR, Geometry
-from arpo.envs.miniwob.tasks import known_pages, miniwob_sample, miniwob_task, miniwob_tasks, pages_directory
+from arpo.envs.miniwob.tasks import (
+    known_pages,
+    miniwob_sample,
+    miniwob_shares,
+    miniwob_task,
+    miniwob_tasks,
+    pages_directory,
+)
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 from tests.browser import chromium_is_missing, needs_chromium
@@ -121,6 +128,24 @@ def test_a_sample_has_seeds_of_its_own_for_each_page_and_is_always_the_same():
 def test_a_sample_of_more_seeds_than_there_are_is_refused():
     with pytest.raises(ConfigError, match="per_page=3 is more than the 2 seeds"):
         miniwob_sample(["click-test"], [1, 2], 3)
+
+
+def test_shares_give_a_page_more_or_fewer_seeds_than_usual():
+    tasks = miniwob_shares(["click-test", "enter-text", "click-tab"], {"enter-text": 1.5, "click-tab": 0.5}, 4, 70)
+    found = [(task.domain, task.config["seed"]) for task in tasks]
+    assert found == [
+        *[("click-test", seed) for seed in (70, 71, 72, 73)],
+        *[("enter-text", seed) for seed in (70, 71, 72, 73, 74, 75)],
+        *[("click-tab", seed) for seed in (70, 71)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"), [({"click-tset": 2.0}, "click-tset"), ({"click-test": 0.1}, "no task is left of click-test")]
+)
+def test_shares_are_refused_that_name_no_page_or_leave_one_empty(shares, words):
+    with pytest.raises(ConfigError, match=words):
+        miniwob_shares(["click-test"], shares, 4, 0)
 
 
 def test_a_page_that_does_not_exist_is_refused():

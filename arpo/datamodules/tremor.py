@@ -1,0 +1,36 @@
+"""A hand that trembles: an augmentation of demonstrations that keeps their actions true."""
+
+import random
+from dataclasses import replace
+
+from arpo.agent.actions import Click, moved
+from arpo.agent.parser import parse_response
+from arpo.agent.render import render_response
+from arpo.types import Step, Trajectory
+
+
+def with_tremor(demonstration: Trajectory, tremor: float, rng: random.Random) -> Trajectory:
+    """Return a demonstration whose clicks are moved a little: their texts, that is, and not what came of them.
+
+    A script clicks the very middle of a target. To a small policy a coordinate is a word without neighbours, and each
+    of a hundred words has to be learned from the few targets that lie there. Once clicks are spread around a target,
+    coordinates that are near each other mean nearly the same.
+
+    Args:
+        demonstration: Text, of which no token was sampled.
+        tremor: Standard deviation of the move in each direction, in pixels of the model's image.
+        rng: Draws the moves.
+    """
+    return replace(demonstration, steps=tuple(_moved(step, tremor, rng) for step in demonstration.steps))
+
+
+def _moved(step: Step, tremor: float, rng: random.Random) -> Step:
+    response = parse_response(step.response)
+    (action,) = response.actions
+    if not isinstance(action, Click):
+        return step
+
+    def tremble(x: float, y: float) -> tuple[float, float]:
+        return max(0, round(rng.gauss(x, tremor))), max(0, round(rng.gauss(y, tremor)))
+
+    return replace(step, response=render_response(moved(action, tremble), response.thought))
