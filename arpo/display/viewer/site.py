@@ -98,9 +98,10 @@ class RunData:
 
     def write(self) -> bool:
         """Write the chunks that have changed, then the index; return whether there was anything to write."""
+        stamps = self._stamps()  # before the files are read: what comes meanwhile is then new at the next look
         self._records.refresh()
         self._updates.refresh()
-        shown = (self._stamps(), self._records.torn)
+        shown = (stamps, self._records.torn)
         if shown == self._shown:
             return False
         self._shown = shown

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from arpo.callbacks.update_log import update_record
-from arpo.display.viewer.site import Site
+from arpo.display.viewer.site import RunData, Site
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
 from arpo.rollout.updates import read_update, update_path, write_update
@@ -119,6 +119,25 @@ def test_a_run_that_is_written_meanwhile_shows_whole_states_only(tmp_path):
     write_numbers(store, 0, [members])
     site.write()
     assert index_of(tmp_path / "view")["groups"]["update"] == [0]
+
+
+def test_what_is_written_while_the_viewer_looks_is_shown_at_the_next_look(tmp_path):
+    members = make_group(0, 0, 1.0, 0.0)
+    store = write_run(tmp_path, members[:1])
+
+    class Busy(RunData):
+        """A run that ends an episode while the viewer notes the times of its files."""
+
+        def _stamps(self):
+            if not any(member.id == members[1].id for member in store.read("train", 0)):
+                store.write(members[1])
+            return super()._stamps()
+
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    site.runs = [Busy(tmp_path, "a", tmp_path / "view")]
+    site.write()
+    site.write()
+    assert index_of(tmp_path / "view")["episodes"]["id"] == ["0/0/0", "0/0/1"]
 
 
 def test_a_lost_screenshot_has_no_address_and_a_hostile_key_is_not_looked_for(tmp_path):
