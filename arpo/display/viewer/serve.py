@@ -81,6 +81,8 @@ class _Handler(SimpleHTTPRequestHandler):
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-cache")
         self.send_header("X-Content-Type-Options", "nosniff")
+        # The data are scripts, and a page of somebody else may run scripts from anywhere that allows it.
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         super().end_headers()
 
     @override

@@ -51,6 +51,10 @@ def test_nothing_else_is_there(base, path):
     assert answer.status_code == 404 or answer.content == b""
 
 
+def test_no_page_of_somebody_else_may_run_the_data(base):
+    assert get(base, "/data/site.js").headers["cross-origin-resource-policy"] == "same-origin"
+
+
 def test_a_page_of_another_name_gets_nothing(base):
     assert get(base, "/", Host="evil.example:80").status_code == 403
     assert httpx.head(base, headers={"Host": "evil.example"}, trust_env=False).status_code == 403
