@@ -54,7 +54,8 @@ class Words:
     """The text of each token of a vocabulary.
 
     Args:
-        model: The directory of a checkpoint; None where it is not known any more: tokens are then shown by number.
+        model: The directory of a checkpoint; None where it is not known any more: tokens are then shown by number, and
+            so they are where its vocabulary is broken.
     """
 
     def __init__(self, model: Path | None) -> None:
@@ -62,7 +63,10 @@ class Words:
         if model is not None and (model / "tokenizer.json").is_file():
             from tokenizers import Tokenizer
 
-            self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+            try:
+                self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+            except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+                log.warning("%s is no vocabulary (%s): tokens are shown by number", model / "tokenizer.json", error)
 
     @property
     def known(self) -> bool:
