@@ -161,6 +161,16 @@ def test_the_numbers_of_a_token_are_those_of_the_update(page, out):
     assert page.text("#at") == "step 2 of 2"
 
 
+def test_the_record_of_an_episode_has_all_digits_of_its_seed(page, tmp_path):
+    write_run(tmp_path / "run", [make_episode(seed=2**62 + 1)])
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
+    page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    page.until("document.querySelectorAll('pre.raw').length === 2")
+    texts = page.value("[...document.querySelectorAll('pre.raw')].map((each) => each.textContent)")
+    assert [str(2**62 + 1) in text for text in texts] == [True, True]
+
+
 @pytest.mark.parametrize(
     "hash",
     [
@@ -295,6 +305,66 @@ def test_two_runs_are_paired_by_task_and_seed(page, tmp_path):
     ) == [2, 2]
     assert page.texts(".paired .forked") == ["acts differently"]  # the failure of seed 1 does the same in both
     assert page.seen == []
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """Two runs of two pages with seeds of their own: 130 tasks, each played once; the groups of one page fail once."""
+    for name, reward in (("one", 0.0), ("two", 1.0)):
+        episodes = []
+        for number in range(130):
+            iteration, task = number // 5, f"{'even' if number % 2 else 'odd'}/{number}"
+            rewards = (1.0, 0.0) if number else (reward, 0.0)
+            episodes += make_group(iteration, number % 5, *rewards, task_id=task)
+        write_run(tmp_path / name, episodes)
+    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
+    return tmp_path / "view"
+
+
+def test_more_tasks_than_can_be_seen_are_drawn_by_domain(page, wide):
+    page.open(address(wide))
+    assert page.texts(".heat .row") == ["even", "odd"]  # 130 of 260 succeeded there, one of 130 fewer here
+    assert page.count("a.cell") == 2 * 26
+    # the first column: two groups of `even`, three of `odd`, of which the first has failed as a whole
+    assert page.count("a.cell.partly") == 1
+    page.click("a.cell.partly")
+    page.until("document.querySelectorAll('.groupline').length === 3")
+    assert page.hash == "#/a/iteration/0?domain=odd"
+    assert page.text("h1") == "Iteration 0 · odd"
+    page.key("]")
+    page.until("document.querySelector('h1').innerText === 'Iteration 1 · odd'")
+    page.value("history.go(-2)")
+    page.until("document.querySelectorAll('.heat').length > 0")
+    page.click(".choice a[href*='rows=task']")
+    page.until("document.querySelectorAll('.heat .row').length === 130")
+    assert page.count("a.cell.failed") == 1
+    assert page.seen == []
+
+
+def test_two_runs_of_many_tasks_are_paired_within_their_domains(page, wide):
+    page.open(address(wide, "#/pair"))
+    assert page.texts(".heat .row") == ["even", "odd"]
+    assert page.count(".cell.up") == 1
+    page.click(".cell.up")
+    page.until("document.querySelectorAll('.paired').length === 6")  # three groups of two
+    assert page.text(".paired h2") == "odd/0, seed 0"
+    assert page.seen == []
+
+
+def test_a_page_of_somebody_else_cannot_read_the_data(page, tmp_path):
+    write_run(tmp_path / "run", [make_episode()])
+    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
+    site.write()
+    with make_server(site, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (tmp_path / "evil.html").write_text(
+            "<script>function arpoData(name) { window.stolen = name }</script>"
+            f'<script src="http://127.0.0.1:{server.server_port}/data/site.js"></script>'
+        )
+        page.send("Page.navigate", {"url": (tmp_path / "evil.html").as_uri()})
+        page.until("location.protocol === 'file:' && document.readyState === 'complete'")
+        assert page.value("window.stolen") is None
+        server.shutdown()
 
 
 def test_a_live_run_is_followed_and_half_an_episode_is_never_shown(page, tmp_path):

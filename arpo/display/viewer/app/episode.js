@@ -149,5 +149,7 @@ function prompt(member, step) {
 }
 
 function raw(member) {
-  return onDemand("Record as it is stored", () => h("div", {}, h("p", { class: "quiet" }, said(member.file)), h("pre", { class: "raw" }, said(JSON.stringify(member.record, null, 1))), h("details", {}, h("summary", {}, "The line, byte for byte"), h("pre", { class: "raw" }, said(member.raw)))));
+  // JavaScript has rounded the seed; the index has all of its digits.
+  const exact = (name, value) => (name === "seed" ? member.run.episodes.seed[member.row] : value);
+  return onDemand("Record as it is stored", () => h("div", {}, h("p", { class: "quiet" }, said(member.file)), h("pre", { class: "raw" }, said(JSON.stringify(member.record, exact, 1))), h("details", {}, h("summary", {}, "The line, byte for byte"), h("pre", { class: "raw" }, said(member.raw)))));
 }
