@@ -14,10 +14,10 @@ from arpo.display.viewer.serve import make_server
 from arpo.display.viewer.site import Site
 from arpo.envs.miniwob import chromium
 from arpo.envs.miniwob.executable import find_chromium
-from arpo.rollout.updates import read_update, update_path
+from arpo.rollout.updates import read_update, update_path, write_update
 from arpo.types import Outcome, screenshot_key
 from tests.browser import needs_chromium
-from tests.display.viewer.support import Page, make_episode, make_group, small_run, write_run
+from tests.display.viewer.support import Page, make_episode, make_group, small_run, write_numbers, write_run
 
 pytestmark = [pytest.mark.browser, needs_chromium, pytest.mark.timeout(120)]
 
@@ -91,6 +91,22 @@ def test_where_episodes_part_is_marked_and_another_one_can_be_compared_with(page
     page.until("location.hash.includes('ref=1')")
     page.until("document.querySelectorAll('.member:nth-child(2) .chip.ref').length === 1")
     assert page.count(".forked") == 3
+    assert page.seen == []
+
+
+def test_a_group_says_what_the_update_did_to_each_of_its_episodes(page, tmp_path):
+    members = make_group(0, 0, 1.0, 0.0)
+    store = write_run(tmp_path / "run", members)
+    record = write_numbers(store, 0, [members])
+    change = np.repeat(np.float32([0.125, -0.25]), 6)  # six tokens an episode
+    numbers = {**record.numbers, "after_logprobs": record.numbers["old_logprobs"] + change}
+    write_update(store.root, replace(record, numbers=numbers))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert page.texts("[data-gained]") == ["log-prob +0.750", "log-prob −1.500"]
+    page.click(".member .frame")
+    page.until("document.querySelector('#measures .chosen')?.innerText === 'ratio after'")
+    assert page.text(".crumbs").endswith("iteration 0 › page/one/1")
     assert page.seen == []
 
 

@@ -54,5 +54,14 @@ function groupRow(run, rows, members, place, reference, keep) {
     ? h("span", { class: "chip ref" }, "compared with")
     : link(run.groupAddress(run.episodes.group[rows[place]], { ...keep, ref: place }), { class: "chip", tip: "mark where the others part from this one" }, "compare with");
   const same = member && compared && place !== reference && !fork ? h("span", { class: "chip" }, "the same throughout") : null;
-  return memberRow(run, rows[place], member, { fork, extra: h("div", { class: "chips" }, compare, same) });
+  return memberRow(run, rows[place], member, { fork, extra: h("div", { class: "chips" }, compare, same, gainChip(member)) });
+}
+
+// What the update did to an episode, which is not always what its advantage asked for: the others of the batch pull too.
+function gainChip(member) {
+  const gained = member?.gained ?? null;
+  if (gained === null) return null;
+  const times = Math.exp(gained);
+  return h("span", { class: `chip ${gained < 0 ? "bad" : "good"}`, "data-gained": gained,
+    tip: `log-probability of all that was said, after the update minus before it: the policy says it ${times.toPrecision(3)} times as often` }, `log-prob ${signed(gained, 3)}`);
 }

@@ -114,6 +114,13 @@ class Member {
     return value(name);
   }
 
+  // By how much the update raised the log-probability of all that was said; null where nobody asked after it.
+  get gained() {
+    if (!this.knows("after_ratio")) return null;
+    const changes = this.steps.flatMap((each, step) => each.response_ids.map((_, at) => Math.log(this.value("after_ratio", step, at))));
+    return changes.filter(Number.isFinite).reduce((sum, change) => sum + change, 0);
+  }
+
   knows(name) {
     if (name === "sampler") return true;
     const needs = { ratio: ["logprobs", "old_logprobs"], after_ratio: ["after_logprobs", "old_logprobs"] }[name] || [name];

@@ -218,6 +218,6 @@ function chart(title, series, { low = null, high = null, format = number } = {})
   });
   const legend = known.map(({ name, points }, at) =>
     h("span", { class: `key s${at}` }, h("i"), name, " ", h("b", {}, format(points[points.length - 1][1]))));
-  return h("figure", { class: "chart" }, h("figcaption", {}, title), drawing,
+  return h("figure", { class: "chart" }, h("figcaption", {}, title, h("small", {}, `${format(bottom)} to ${format(top)}`)), drawing,
     h("div", { class: "axis" }, h("span", {}, left), h("span", {}, right)), h("div", { class: "keys" }, legend));
 }

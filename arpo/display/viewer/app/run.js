@@ -74,7 +74,7 @@ function tasksByIteration(run, groups, query) {
   const to = (changed) => address([run.letter], { order: query.get("order"), rows: query.get("rows"), ...changed });
   return h("section", {},
     h("div", { class: "head" }, h("h2", {}, `${ROWS[rows]} by iterations`),
-      choices(ROWS, rows, (name) => to({ rows: name })), choices(ORDERS, order, (name) => to({ order: name })), legend(rows)),
+      choices(ROWS, rows, (name) => to({ rows: name })), choices(ORDERS, order, (name) => to({ order: name })), legend(run, groups, rows)),
     rateTable(run, groups, rows, order));
 }
 
@@ -98,10 +98,11 @@ function sorted(run, cells, order) {
   return tasks.sort((one, other) => values.get(other) - values.get(one));
 }
 
-function legend(rows) {
+function legend(run, groups, rows) {
+  const several = [...run.table(groups, rows).cells.values()].some((row) => [...row.values()].some((found) => found.length > 1));
   const sample = (marks, share, text) => h("span", {}, h("i", { class: `cell ${marks}`, css: { "--share": share } }), text);
   return h("div", { class: "legend" }, sample("failed", "0%", "all failed"), sample("", "25%", ""), sample("", "50%", ""), sample("", "75%", "some succeeded"),
-    sample("", "100%", "all succeeded"), rows === "domain" ? sample("partly", "50%", "one of its groups all failed") : null, sample("replay", "25%", "replay injected"));
+    sample("", "100%", "all succeeded"), several ? sample("partly", "50%", "one of its groups all failed") : null, sample("replay", "25%", "replay injected"));
 }
 
 function rateTable(run, groups, rows, order, columnName) {
