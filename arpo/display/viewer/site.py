@@ -119,7 +119,7 @@ class RunData:
         self._write_texts(stale)
         self._write_index(digests)
         self._digests = {group.key: digest for group, digest in zip(self.groups, digests, strict=True)}
-        write_atomically(self._state, json.dumps({"run": str(self.run.resolve()), "groups": self._digests}))
+        write_atomically(self._state, json.dumps({"groups": self._digests}))
         return True
 
     def _chunk(self, group: ShownGroup) -> Path:

@@ -160,6 +160,26 @@ def test_two_runs_stand_in_one_folder(tmp_path):
     assert len(index_of(tmp_path / "view", "b")["episodes"]["id"]) == 1
 
 
+def test_of_two_runs_one_may_go_on_alone(tmp_path):
+    stores = [write_run(tmp_path / name, make_group(0, 0, 1.0)) for name in ("one", "two")]
+    site = Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view", live=True)
+    assert site.write()
+    assert not site.write()
+    before = written(tmp_path / "view")
+    stores[1].write(make_episode("0/0/1"))
+    assert site.write()
+    changed = {name for name, time in written(tmp_path / "view").items() if before[name] != time}
+    assert {"data/site.js", "data/b/index.js"} <= changed
+    assert not any(name.startswith("data/a/") for name in changed)
+
+
+def test_nothing_in_the_folder_says_where_the_run_lay(tmp_path):
+    small_run(tmp_path / "run")
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    files = [path for path in (tmp_path / "view").rglob("*") if path.is_file()]
+    assert not [path.name for path in files if str(tmp_path) in path.read_text()]
+
+
 def test_an_update_that_was_taken_again_shows_its_new_numbers(tmp_path):
     store = small_run(tmp_path)
     site = Site([tmp_path], tmp_path / "view")
