@@ -110,6 +110,20 @@ def test_a_group_says_what_the_update_did_to_each_of_its_episodes(page, tmp_path
     assert page.seen == []
 
 
+def test_a_group_without_a_signal_says_so(page, tmp_path):
+    members = make_group(0, 0, 1.0, 1.0)
+    store = write_run(tmp_path / "run", members)
+    record = write_numbers(store, 0, [members])
+    write_update(store.root, replace(record, advantages=np.zeros(2, dtype=np.float32)))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert "every advantage is 0 and it moved nothing" in page.text("article")
+    write_update(store.root, record)
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert "it moved nothing" not in page.text("article")
+
+
 def test_an_evaluation_is_a_mark_on_its_interval(page, out):
     page.open(address(out))
     styles = [
@@ -355,6 +369,16 @@ def test_more_tasks_than_can_be_seen_are_drawn_by_domain(page, wide):
     page.until("document.querySelectorAll('.heat .row').length === 130")
     assert page.count("a.cell.failed") == 1
     assert page.seen == []
+
+
+def test_tasks_that_come_once_are_drawn_by_domain_and_those_of_an_evaluation_one_by_one(page, tmp_path):
+    episodes = [make_episode(f"{iteration}/0/0", task_id=f"page/{iteration}") for iteration in range(4)]
+    lists = [make_episode(f"eval-{at}/all/{task}/0", task_id=f"page/{task}") for at in (0, 4) for task in range(3)]
+    write_run(tmp_path / "run", [*episodes, *lists])
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view"))
+    assert page.texts(".heat .row") == ["page", "page/0", "page/1", "page/2"]
+    assert page.texts(".choice .chosen") == ["Domains", "by success"]
 
 
 def test_two_runs_of_many_tasks_are_paired_within_their_domains(page, wide):

@@ -38,6 +38,8 @@ function verdict(run, group) {
   if (run.rows(group).some((row) => run.is(row, INJECTED))) parts.push("replay put a past success in");
   if (run.groups.update[group] !== null) parts.push(`learned from in update ${run.groups.update[group]}, by policy version ${run.groups.version[group]}`);
   else if (run.training(group)) parts.push("no record of an update");
+  const advantages = run.rows(group).map((row) => run.episodes.advantage[row]).filter((value) => value !== null);
+  if (advantages.length && advantages.every((value) => value === 0)) parts.push("all rewards are equal, so every advantage is 0 and it moved nothing");
   return parts.join("; ");
 }
 

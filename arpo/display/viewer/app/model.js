@@ -74,13 +74,16 @@ class Run {
   all() { return this.groups.key.map((_, group) => group); }
 }
 
-// What the rows of a table are. A page of the web with hundreds of seeds is hundreds of tasks, of which most come once.
+// What the rows of a table are. A page of the web with hundreds of seeds is hundreds of tasks, of which most come once:
+// they would be a table of empty rows.
 const MOST_TASKS = 128;
 
 function rowsFor(run, groups, asked) {
   if (asked === "task" || asked === "domain") return asked;
-  const names = (rows) => new Set(groups.map((group) => run.nameOf(group, rows))).size;
-  return names("task") > MOST_TASKS && names("domain") < names("task") ? "domain" : "task";
+  const [{ cells, columns }, domains] = [run.table(groups), run.table(groups, "domain").cells.size];
+  const filled = [...cells.values()].reduce((sum, row) => sum + row.size, 0);
+  const comeOnce = columns.length > 1 && filled < 2 * cells.size;
+  return domains < cells.size && (cells.size > MOST_TASKS || comeOnce) ? "domain" : "task";
 }
 
 // One member of a group, with its record read.
