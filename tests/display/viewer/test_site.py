@@ -19,6 +19,7 @@ from tests.display.viewer.support import (
     make_episode,
     make_group,
     numbers_of,
+    read_script,
     small_run,
     write_numbers,
     write_run,
@@ -171,6 +172,29 @@ def test_of_two_runs_one_may_go_on_alone(tmp_path):
     changed = {name for name, time in written(tmp_path / "view").items() if before[name] != time}
     assert {"data/site.js", "data/b/index.js"} <= changed
     assert not any(name.startswith("data/a/") for name in changed)
+
+
+def test_what_was_said_lies_beside_it_for_the_search(tmp_path):
+    members = make_group(3, 0, 1.0, 0.0)
+    store = write_run(tmp_path, members)
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    site.write()
+    texts = tmp_path / "view" / "data" / "a" / "t" / "train-3.js"
+    said = "Thought: I look.\nAction: click(start_box='(10,20)')\nThought: I look.\nAction: finished()"
+    assert read_script(texts)[0] == ["3/0", 0, said]
+    assert [row[:2] for row in read_script(texts)] == [["3/0", 0], ["3/0", 1]]
+    store.write(make_episode("3/1/0"))
+    site.write()
+    assert [row[:2] for row in read_script(texts)] == [["3/0", 0], ["3/0", 1], ["3/1", 0]]
+
+
+def test_an_advantage_that_is_no_number_is_unknown(tmp_path):
+    members = make_group(0, 0, 1.0, 0.0, 0.0)
+    record = write_numbers(write_run(tmp_path, members), 0, [members])
+    odd = np.array([np.nan, np.inf, 0.5], dtype=np.float32)
+    write_update(tmp_path / "trajectories", replace(record, advantages=odd))
+    Site([tmp_path], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["episodes"]["advantage"] == [None, None, 0.5]
 
 
 def test_nothing_in_the_folder_says_where_the_run_lay(tmp_path):
