@@ -223,7 +223,7 @@ def test_an_address_that_leads_nowhere_shows_a_page_all_the_same(page, out, hash
 
 EVIL = (
     '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">\'"`'
-    "\u202e\u2067עברית\u2028${window.hacked=1}\ud83d"
+    "\u202e\u2067עברית\u2028${window.hacked=1}\x00\ud83d"
 )
 
 
