@@ -92,6 +92,25 @@ def test_everything_that_is_written_once_is_written_again_only_where_it_changes(
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("metrics.jsonl", '{"step": 1, "policy/entropy": 0.5}\n', "curves"),
+        ("run.json", '{"starts": [{"status": "running"}]}', "origin"),
+        ("eval/iteration_000001.json", "{", "broken"),
+    ],
+)
+def test_a_file_beside_the_episodes_that_changes_is_shown(tmp_path, name, text, shown):
+    small_run(tmp_path)
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    site.write()
+    assert not index_of(tmp_path / "view")[shown]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    assert site.write()
+    assert index_of(tmp_path / "view")[shown]
+
+
 def test_a_second_call_of_the_command_writes_the_chunks_that_changed(tmp_path):
     store = small_run(tmp_path)
     Site([tmp_path], tmp_path / "view").write()
