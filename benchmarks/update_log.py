@@ -2,8 +2,8 @@
 
 Updates the policy that the run started from with the episodes of one iteration, five times, and counts processor
 seconds: those of the whole update, those in which its record is collected and written, and those of the forward after
-it. The shares are of the update, and of a whole iteration of the run, of which its metrics.jsonl knows the length: that
-of a run with other work beside it is too long. It takes some fifteen seconds of a core.
+it. The shares are of the update, and of a whole iteration of the run, of which its metrics.jsonl knows the length: the
+iterations of a run with other work beside it are too long. It takes some fifteen seconds of a core.
 """
 
 import argparse
