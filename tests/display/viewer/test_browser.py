@@ -334,7 +334,16 @@ def test_two_runs_are_paired_by_task_and_seed(page, tmp_path):
         "[...document.querySelectorAll('.paired')].map((pair) => pair.querySelectorAll('.member').length)"
     ) == [2, 2]
     assert page.texts(".paired .forked") == ["acts differently"]  # the failure of seed 1 does the same in both
+    assert page.text(".crumbs") == "two runs › iteration 0"
     assert page.seen == []
+
+
+def test_pairs_that_came_out_differently_stand_first(page, tmp_path):
+    for name, rewards in (("one", (1.0, 0.0, 0.0)), ("two", (1.0, 0.0, 1.0))):
+        write_run(tmp_path / name, make_group(0, 0, *rewards))
+    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/pair/group/page%2Fone%2F1/0"))
+    assert page.texts(".paired h2") == ["seed 2", "seed 0", "seed 1"]
 
 
 @pytest.fixture

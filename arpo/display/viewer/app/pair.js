@@ -18,7 +18,7 @@ PAGES.pair = ([one, other], _parts, query) => {
     pairedCurves(one, other),
     h("div", { class: "head" }, h("h2", {}, "Success of B minus success of A"),
       choices(Object.fromEntries(lists.map((name) => [name, name])), shown, (name) => address(["pair"], { list: name, rows: query.get("rows") })),
-      choices(ROWS, rows, (name) => address(["pair"], { list, rows: name }))),
+      choices(ROWS, rows, (name) => address(["pair"], { list, rows: name })), differenceLegend()),
     tasks.length ? differences([one, other], tables, tasks, columns, rows, shared) : h("p", { class: "note" }, "The runs have no task and iteration in common here."));
 };
 
@@ -33,6 +33,11 @@ function pairedCurves(one, other) {
   return h("section", { class: "charts" }, of("success of rollouts", "rollout/success_rate", { low: 0, high: 1, format: percent }),
     of("success on training tasks", "val/in_domain/success_rate", { low: 0, high: 1, format: percent }),
     of("all failed", "group/all_failed", { low: 0, high: 1, format: percent }), of("entropy", "policy/entropy", { low: 0 }));
+}
+
+function differenceLegend() {
+  const sample = (colour, share, text) => h("span", {}, h("i", { class: "cell", css: { "--colour": `var(--${colour})`, "--share": share } }), text);
+  return h("div", { class: "legend" }, sample("bad", "70%", "A succeeds more"), sample("none", "0%", "the same"), sample("good", "70%", "B succeeds more"));
 }
 
 function differences(runs, tables, tasks, columns, rows, shared) {
@@ -66,14 +71,20 @@ PAGES["pair/group"] = async (runs, [name, column], query) => {
   const shared = [...places[0].keys()].filter((place) => places[1].has(place));
   const alone = places[0].size + places[1].size - 2 * shared.length;
   const pairs = shared.length
-    ? shared.map((place) => places.map((side) => side.get(place)))
+    ? differingFirst(shared.map((place) => places.map((side) => side.get(place))))
     : Array.from({ length: Math.max(...sides.map((side) => side.length)) }, (_, at) => sides.map((side) => side[at]));
   return h("article", {},
-    h("p", { class: "crumbs" }, link(address(["pair"]), {}, "two runs"), " › ", said(column)),
+    h("p", { class: "crumbs" }, link(address(["pair"]), {}, "two runs"), " › ", column.includes("/") ? "" : "iteration ", said(column)),
     h("h1", {}, said(name), h("small", {}, " ", said(column))),
     h("p", { class: "quiet" }, shared.length ? `${plural(shared.length, "pair")} of the same task and the same seed${alone ? `; ${plural(alone, "episode")} of one run alone` : ""}` : "No two episodes have the same seed: they stand in the order of their groups."),
     pairs.map((pair) => h("section", { class: "paired" }, h("h2", {}, shared.length ? [rows === "task" ? "" : [said(pair[0].run.task(pair[0].row)), ", "], `seed ${seedOf(pair[0])}`] : ""), pairRows(pair))));
 };
+
+// Pairs of which one run solved what the other did not stand before the others.
+function differingFirst(pairs) {
+  const differs = (pair) => new Set(pair.map(({ run, row }) => run.success(row))).size - 1;
+  return pairs.sort((one, other) => differs(other) - differs(one));
+}
 
 function pairRows(pair) {
   const [one, other] = pair;
