@@ -124,6 +124,13 @@ def test_a_group_without_a_signal_says_so(page, tmp_path):
     assert "it moved nothing" not in page.text("article")
 
 
+def test_a_reward_at_the_threshold_is_no_success(page, tmp_path):
+    write_run(tmp_path / "run", make_group(0, 0, 0.5, 0.75))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert page.text("article").count("1 of 2 episodes succeeded") == 1
+
+
 def test_an_evaluation_is_a_mark_on_its_interval(page, out):
     page.open(address(out))
     styles = [
