@@ -180,7 +180,7 @@ function advantageBar(run, row, most) {
 function heat(tasks, columns, { cell, rowTo, columnTo, columnName = (column) => column, kind = "rate" }) {
   const narrow = columns.length > 24;
   const grid = h("div", { class: `heat ${kind}${narrow ? " narrow" : ""}`, css: { "--columns": columns.length } });
-  const every = columns.length <= 12 ? 1 : columns.length <= 60 ? 5 : 10 ** Math.floor(Math.log10(columns.length));
+  const every = columns.length <= 12 ? 1 : columns.length <= 60 ? 5 : 10 ** Math.floor(Math.log10(columns.length / 3));
   columns.forEach((column, at) => {
     if (at % every) return;
     grid.append(link(columnTo(column), { class: "column", css: { "grid-column": `${at + 2}` } }, said(columnName(column))));
