@@ -295,6 +295,17 @@ def test_hostile_text_is_text(page, tmp_path):
     page.until("document.querySelectorAll('.missing').length > 0")
 
 
+def test_a_script_that_got_into_the_page_all_the_same_is_refused(page, out):
+    page.open(address(out))
+    page.value(
+        "(() => { const script = document.createElement('script'); script.textContent = 'window.hacked = 1';"
+        " document.body.append(script); })()"
+    )
+    page.until("window.seen.length > 0")
+    assert page.seen == ["refused inline"]
+    assert page.value("window.hacked") is None
+
+
 def test_nothing_but_files_is_loaded_and_the_theme_follows_the_button(page, out):
     page.open(address(out))
     page.open(address(out, "#/a/group/0%2F0"))
