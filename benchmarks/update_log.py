@@ -2,8 +2,8 @@
 
 Updates the policy that the run started from with the episodes of one iteration, five times, and counts processor
 seconds: those of the whole update, those in which its record is collected and written, and those of the forward after
-it. The shares are of a whole iteration of the run, of which its metrics.jsonl knows the length. It ends
-within a minute, also beside other work.
+it. The shares are of the update, and of a whole iteration of the run, of which its metrics.jsonl knows the length: the
+iterations of a run with other work beside it are too long. It takes some fifteen seconds of a core.
 """
 
 import argparse
@@ -90,13 +90,15 @@ def main() -> None:
             write = counted("write", lambda made: write_update(Path(scratch), update_record(batch, made.last_tokens)))
             write(module)
     spent = {name: seconds / TIMES for name, seconds in SPENT.items()}
-    always = spent["record"] + spent["write"]
-    print(
-        f"an update takes {spent['update'] - spent['after']:.3f} s of processor time, an iteration {iteration_s:.2f} s"
-    )
-    print(f"record and file: {1000 * always:.1f} ms, {always / iteration_s:.2%} of an iteration")
-    after = spent["after"]
-    print(f"the forward after it: {1000 * after:.0f} ms, {after / 10 / iteration_s:.2%} every tenth time")
+    always, after = spent["record"] + spent["write"], spent["after"]
+    update = spent["update"] - after
+    print(f"an update takes {update:.3f} s of processor time, an iteration of the run took {iteration_s:.2f} s")
+    for what, seconds, times in (
+        ("record and file", always, 1),
+        ("the forward after it, every tenth time", after, 10),
+    ):
+        shares = f"{seconds / times / update:.1%} of an update, {seconds / times / iteration_s:.2%} of an iteration"
+        print(f"{what}: {1000 * seconds:.1f} ms, {shares}")
 
 
 if __name__ == "__main__":

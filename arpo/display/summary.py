@@ -13,11 +13,17 @@ MEASURED = ("wait", "update", "sync", "env", "generate")
 wait for them does not."""
 
 
-def places(run: Path) -> list[tuple[str, str]]:
-    """Return where to look at a run: pairs of what there is to see, and its folder or the command that shows it."""
+def places(run: Path, *, begins: bool = False) -> list[tuple[str, str]]:
+    """Return where to look at a run: pairs of what there is to see, and its folder or the command that shows it.
+
+    Args:
+        run: Its folder.
+        begins: Whether it is about to play episodes, which can be followed.
+    """
     shown = [("results", str(run)), ("curves", shlex.join(["tensorboard", "--logdir", str(run)]))]
-    if (run / "trajectories").exists():
-        shown.append(("episodes", shlex.join(["python", "-m", "arpo", "view", str(run)])))
+    if begins or (run / "trajectories").exists():
+        view = ["python", "-m", "arpo", "view", str(run), *["--serve"] * begins]
+        shown.append(("episodes", shlex.join(view)))
     if len(list(run.parent.glob("*/metrics.jsonl"))) > 1:
         shown.append(("beside other runs", f"python -m arpo compare {shlex.quote(f'{run.parent}/*')}"))
     return shown

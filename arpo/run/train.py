@@ -18,6 +18,7 @@ from arpo.callbacks.checkpoint import (
     remove,
 )
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
+from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.display.summary import places
 from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
@@ -62,7 +63,8 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
         module = build(cfg.module)
         trainer = build_trainer(cfg, checkpoint)
         if trainer.is_global_zero:
-            log.info("%s", "; ".join(f"{name}: {place}" for name, place in places(run_dir)))
+            shown = places(run_dir, begins=isinstance(datamodule, RolloutDataModule))
+            log.info("%s", "; ".join(f"{name}: {place}" for name, place in shown))
         with finishing(trainer.loggers):
             trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
         return exit_code(trainer)

@@ -60,6 +60,10 @@ def test_a_run_says_where_to_look(tmp_path: Path) -> None:
     assert RunSummary(run).rows()[-3:] == places(run)
 
 
+def test_a_run_that_begins_says_how_its_episodes_are_followed(tmp_path: Path) -> None:
+    assert places(tmp_path, begins=True)[-1] == ("episodes", f"python -m arpo view {tmp_path} --serve")
+
+
 def test_a_run_with_others_beside_it_says_how_to_compare_them(tmp_path: Path) -> None:
     for name in ("seed=0", "seed=1"):
         (tmp_path / name).mkdir()

@@ -82,7 +82,10 @@ def _directory(run: Path, named: Any) -> Path | None:
     if not isinstance(named, str):
         return None
     places = [Path(named), *(parent / named for parent in run.resolve().parents)]
-    return next((place for place in places if (place / "tokenizer.json").is_file()), None)
+    try:
+        return next((place for place in places if (place / "tokenizer.json").is_file()), None)
+    except OSError:  # a name that no file can have
+        return None
 
 
 def _at(tree: Any, *keys: str) -> Any:
@@ -92,4 +95,9 @@ def _at(tree: Any, *keys: str) -> Any:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False

@@ -14,7 +14,7 @@ from PIL.Image import Resampling
 
 from arpo.agent import actions
 from arpo.agent.parser import parse_action
-from arpo.errors import ActionParseError
+from arpo.errors import ActionParseError, ArpoError
 
 log = logging.getLogger(__name__)
 
@@ -54,15 +54,17 @@ class Words:
     """The text of each token of a vocabulary.
 
     Args:
-        model: The directory of a checkpoint; None where it is not known any more: tokens are then shown by number.
+        model: The directory of a checkpoint; None where it is not known any more: tokens are then shown by number, and
+            so they are where its vocabulary is broken.
     """
 
     def __init__(self, model: Path | None) -> None:
         self._tokenizer: Any = None
         if model is not None and (model / "tokenizer.json").is_file():
-            from tokenizers import Tokenizer
-
-            self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+            try:
+                self._tokenizer = _vocabulary(model / "tokenizer.json")
+            except ArpoError as error:
+                log.warning("%s: tokens are shown by number", error)
 
     @property
     def known(self) -> bool:
@@ -82,6 +84,15 @@ class Words:
         if any(letter not in spelled for letter in token):  # a special token stands for itself
             return str(token)
         return bytes(spelled[letter] for letter in token).decode(errors="replace")
+
+
+def _vocabulary(path: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ArpoError(f"{path} is no vocabulary ({error})") from error
 
 
 @functools.cache

@@ -44,11 +44,16 @@ def serve(server: ThreadingHTTPServer, look: Callable[[], None]) -> None:
             time.sleep(pause_s)
             started = time.process_time()
             look()
-            pause_s = max(LOOK_EVERY_S, (time.process_time() - started) / SHARE)
+            pause_s = pause_after(time.process_time() - started)
     except KeyboardInterrupt:
         log.info("ended")
     finally:
         server.shutdown()
+
+
+def pause_after(spent_s: float) -> float:
+    """Return the seconds to wait after a look that took some seconds of a core."""
+    return max(LOOK_EVERY_S, spent_s / SHARE)
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -71,7 +76,11 @@ class _Handler(SimpleHTTPRequestHandler):
         if not names_this_machine(self.headers):
             self.send_error(403)
             return None
-        return super().send_head()
+        try:
+            return super().send_head()
+        except ValueError:  # a name that no file can have: with a null byte, or half of a surrogate pair
+            self.send_error(404)
+            return None
 
     @override
     def list_directory(self, path: str | os.PathLike[str]) -> None:
@@ -81,6 +90,8 @@ class _Handler(SimpleHTTPRequestHandler):
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-cache")
         self.send_header("X-Content-Type-Options", "nosniff")
+        # The data are scripts, and a page of somebody else may run scripts from anywhere that allows it.
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         super().end_headers()
 
     @override

@@ -98,9 +98,10 @@ class RunData:
 
     def write(self) -> bool:
         """Write the chunks that have changed, then the index; return whether there was anything to write."""
+        stamps = self._stamps()  # before the files are read: what comes meanwhile is then new at the next look
         self._records.refresh()
         self._updates.refresh()
-        shown = (self._stamps(), self._records.torn)
+        shown = (stamps, self._records.torn)
         if shown == self._shown:
             return False
         self._shown = shown
@@ -118,7 +119,7 @@ class RunData:
         self._write_texts(stale)
         self._write_index(digests)
         self._digests = {group.key: digest for group, digest in zip(self.groups, digests, strict=True)}
-        write_atomically(self._state, json.dumps({"run": str(self.run.resolve()), "groups": self._digests}))
+        write_atomically(self._state, json.dumps({"groups": self._digests}))
         return True
 
     def _chunk(self, group: ShownGroup) -> Path:

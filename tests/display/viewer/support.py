@@ -175,6 +175,10 @@ def numbers_of(member: dict[str, Any]) -> dict[str, np.ndarray]:
     return {name: np.frombuffer(base64.b64decode(packed), "<f4") for name, packed in member["numbers"]}
 
 
+def address(out, hash=""):
+    return (out / "index.html").as_uri() + hash
+
+
 class Page:
     """One page of a browser, used as a person does."""
 

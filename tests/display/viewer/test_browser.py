@@ -2,7 +2,6 @@
 
 import io
 import json
-import threading
 import time
 from dataclasses import replace
 
@@ -10,31 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arpo.display.viewer.serve import make_server
 from arpo.display.viewer.site import Site
-from arpo.envs.miniwob import chromium
-from arpo.envs.miniwob.executable import find_chromium
-from arpo.rollout.updates import read_update, update_path
-from arpo.types import Outcome, screenshot_key
+from arpo.rollout.updates import read_update, update_path, write_update
+from arpo.types import screenshot_key
 from tests.browser import needs_chromium
-from tests.display.viewer.support import Page, make_episode, make_group, small_run, write_run
+from tests.display.viewer.support import address, make_episode, make_group, small_run, write_numbers, write_run
 
 pytestmark = [pytest.mark.browser, needs_chromium, pytest.mark.timeout(120)]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with pytest.MonkeyPatch.context() as patch:  # a page on disk may then do what it may do for everybody
-        flags = tuple(flag for flag in chromium.FLAGS if not flag.startswith(("--allow-file", "--proxy", "--host")))
-        patch.setattr(chromium, "FLAGS", flags)
-        browser = chromium.Browser(find_chromium())
-    yield browser
-    browser.close()
-
-
-@pytest.fixture
-def page(browser):
-    return Page(browser)
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +27,6 @@ def out(tmp_path_factory):
     (run / "eval" / "iteration_000002.json").write_text(json.dumps({"held_out": {"overall": overall, "lost": 0}}))
     Site([run], run / "view").write()
     return run / "view"
-
-
-def address(out, hash=""):
-    return (out / "index.html").as_uri() + hash
 
 
 def test_from_the_run_to_a_group_to_an_episode_and_back(page, out):
@@ -67,8 +44,9 @@ def test_from_the_run_to_a_group_to_an_episode_and_back(page, out):
     page.click(".member.injected .frame")
     page.until("location.hash === '#/a/episode/1%2F0/1/1'")
     page.until("document.querySelector('#at')?.innerText === 'step 1 of 2'")  # the address comes first
-    page.key("ArrowRight")
-    page.until("document.querySelector('#at').innerText === 'step 2 of 2'")
+    for key, step in (("ArrowRight", 2), ("ArrowLeft", 1), ("ArrowRight", 2)):
+        page.key(key)
+        page.until(f"document.querySelector('#at').innerText === 'step {step} of 2'")
     assert page.text(".action") == "finished()"
     page.key("ArrowDown")
     page.until("location.hash === '#/a/episode/1%2F0/2/2'")
@@ -92,6 +70,50 @@ def test_where_episodes_part_is_marked_and_another_one_can_be_compared_with(page
     page.until("document.querySelectorAll('.member:nth-child(2) .chip.ref').length === 1")
     assert page.count(".forked") == 3
     assert page.seen == []
+
+
+def test_a_group_says_what_the_update_did_to_each_of_its_episodes(page, tmp_path):
+    members = make_group(0, 0, 1.0, 0.0)
+    store = write_run(tmp_path / "run", members)
+    record = write_numbers(store, 0, [members])
+    change = np.repeat(np.float32([0.125, -0.25]), 6)  # six tokens an episode
+    numbers = {**record.numbers, "after_logprobs": record.numbers["old_logprobs"] + change}
+    write_update(store.root, replace(record, numbers=numbers))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert page.texts("[data-gained]") == ["log-prob +0.750", "log-prob −1.500"]
+    page.click(".member .frame")
+    page.until("document.querySelector('#measures .chosen')?.innerText === 'ratio after'")
+    assert page.text(".crumbs").endswith("iteration 0 › page/one/1")
+    assert page.seen == []
+
+
+def test_a_group_without_a_signal_says_so(page, tmp_path):
+    members = make_group(0, 0, 1.0, 1.0)
+    store = write_run(tmp_path / "run", members)
+    record = write_numbers(store, 0, [members])
+    write_update(store.root, replace(record, advantages=np.zeros(2, dtype=np.float32)))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert "every advantage is 0 and it moved nothing" in page.text("article")
+    write_update(store.root, replace(record, advantages=np.array([0.0, 0.5], dtype=np.float32)))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert "it moved nothing" not in page.text("article")
+
+
+def test_a_reward_at_the_threshold_is_no_success(page, tmp_path):
+    write_run(tmp_path / "run", make_group(0, 0, 0.5, 0.75))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert page.text("article").count("1 of 2 episodes succeeded") == 1
+
+
+def test_every_tenth_of_a_hundred_iterations_has_its_number(page, tmp_path):
+    write_run(tmp_path / "run", [make_episode(f"{iteration}/0/0") for iteration in range(100)])
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view"))
+    assert page.texts(".heat .column") == [str(number) for number in range(0, 100, 10)]
 
 
 def test_an_evaluation_is_a_mark_on_its_interval(page, out):
@@ -119,7 +141,11 @@ def test_filters_stand_in_the_address_and_survive_a_reload_and_the_way_back(page
     page.until("location.hash.includes('group')")
     page.value("history.back()")
     page.until("document.querySelector('#count')?.innerText.startsWith('4 ')")
+    for field, value, count in (("to", "1", 4), ("to", "0", 0), ("to", "", 4), ("least", "0", 4), ("most", "0", 4)):
+        page.choose(field, value)
+        page.until(f"document.querySelector('#count').innerText.startsWith('{count} ')")
     page.choose("replayed", "yes")
+    page.choose("most", "")
     page.until("document.querySelector('#count').innerText.startsWith('0 ')")
     page.choose("result", "")
     page.until("document.querySelector('#count').innerText.startsWith('1 ')")
@@ -141,6 +167,28 @@ def test_answers_can_be_searched(page, tmp_path):
     assert page.texts(".member .name") == ["0/0/1"]
 
 
+def test_a_search_that_was_given_up_shows_nothing(page, out):
+    page.open(address(out, "#/a/episodes?q=finished"))
+    assert page.text("#count").startswith("0 episodes")
+    page.value(
+        "for (const ticked of [true, false]) { const box = document.querySelector('[name=answers]');"
+        " box.checked = ticked; box.dispatchEvent(new Event('change', {bubbles: true})); }"
+    )
+    page.value("new Promise((resolve) => setTimeout(resolve, 300))")  # longer than the search takes
+    assert page.text("#count").startswith("0 episodes")
+
+
+def test_of_two_pages_the_one_that_was_asked_for_last_is_shown(page, out):
+    page.open(address(out))
+    page.value(
+        "addEventListener('hashchange', () => { location.hash = '#/a/episodes'; }, {once: true});"
+        " location.hash = '#/a/group/0%2F0';"
+    )
+    page.value("new Promise((resolve) => setTimeout(resolve, 300))")  # longer than a page takes
+    assert page.hash == "#/a/episodes"
+    assert page.text("h1") == "Episodes"
+
+
 def test_the_numbers_of_a_token_are_those_of_the_update(page, out):
     update = read_update(update_path(out.parent / "trajectories", 1))
     page.open(address(out, "#/a/episode/1%2F0/1/2?by=logprobs"))  # the second member, its second step
@@ -159,6 +207,16 @@ def test_the_numbers_of_a_token_are_those_of_the_update(page, out):
     page.reload()
     assert page.text("#measures .chosen") == "log-prob in"
     assert page.text("#at") == "step 2 of 2"
+
+
+def test_the_record_of_an_episode_has_all_digits_of_its_seed(page, tmp_path):
+    write_run(tmp_path / "run", [make_episode(seed=2**62 + 1)])
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
+    page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    page.until("document.querySelectorAll('pre.raw').length === 2")
+    texts = page.value("[...document.querySelectorAll('pre.raw')].map((each) => each.textContent)")
+    assert [str(2**62 + 1) in text for text in texts] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +241,7 @@ def test_an_address_that_leads_nowhere_shows_a_page_all_the_same(page, out, hash
 
 EVIL = (
     '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">\'"`'
-    "\u202e\u2067עברית\u2028${window.hacked=1}\ud83d"
+    "\u202e\u2067עברית\u2028${window.hacked=1}\x00\ud83d"
 )
 
 
@@ -237,6 +295,17 @@ def test_hostile_text_is_text(page, tmp_path):
     page.until("document.querySelectorAll('.missing').length > 0")
 
 
+def test_a_script_that_got_into_the_page_all_the_same_is_refused(page, out):
+    page.open(address(out))
+    page.value(
+        "(() => { const script = document.createElement('script'); script.textContent = 'window.hacked = 1';"
+        " document.body.append(script); })()"
+    )
+    page.until("window.seen.length > 0")
+    assert page.seen == ["refused inline"]
+    assert page.value("window.hacked") is None
+
+
 def test_nothing_but_files_is_loaded_and_the_theme_follows_the_button(page, out):
     page.open(address(out))
     page.open(address(out, "#/a/group/0%2F0"))
@@ -265,80 +334,6 @@ def test_a_large_screenshot_is_whole_on_the_page_of_its_episode_and_small_elsewh
     page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
     page.until("document.querySelector('.screen > .picture img').naturalWidth === 480")
     assert page.seen == []
-
-
-def test_an_evaluation_alone_and_two_runs_without_a_common_task_have_their_pages(page, tmp_path):
-    write_run(tmp_path / "one", [make_episode(f"eval-0/all/0/{member}", task_reward=member) for member in range(2)])
-    write_run(tmp_path / "two", make_group(0, 0, 1.0, 0.0, task_id="other/two/1"))
-    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
-    page.open(address(tmp_path / "view"))
-    assert page.count("a.cell") == 1
-    page.click("a.cell")
-    page.until("location.hash === '#/a/group/eval-0%2Fall%2F0' && document.querySelectorAll('.member').length === 2")
-    page.open(address(tmp_path / "view", "#/pair"))
-    assert "The runs have no task and iteration in common here." in page.text("article")
-    assert page.seen == []
-
-
-def test_two_runs_are_paired_by_task_and_seed(page, tmp_path):
-    write_run(tmp_path / "one", make_group(0, 0, 1.0, 0.0))
-    other = make_group(0, 0, 0.0, 0.0)
-    write_run(tmp_path / "two", [other[1], replace(other[0], outcome=Outcome.MAX_STEPS)])
-    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
-    page.open(address(tmp_path / "view", "#/pair"))
-    assert page.count(".heat.difference .cell.down") == 1
-    page.click(".heat.difference .cell.down")
-    page.until("document.querySelectorAll('.paired').length === 2")
-    assert page.texts(".paired h2") == ["seed 0", "seed 1"]
-    assert page.value(
-        "[...document.querySelectorAll('.paired')].map((pair) => pair.querySelectorAll('.member').length)"
-    ) == [2, 2]
-    assert page.texts(".paired .forked") == ["acts differently"]  # the failure of seed 1 does the same in both
-    assert page.seen == []
-
-
-def test_a_live_run_is_followed_and_half_an_episode_is_never_shown(page, tmp_path):
-    episodes = make_group(0, 0, 1.0, 0.0, 0.0)
-    store = write_run(tmp_path / "run", episodes[:1])
-    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
-    site.write()
-    train = store.root / "train" / "iteration_000000.jsonl"
-    with make_server(site, 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        page.open(f"http://127.0.0.1:{server.server_port}/#/a/group/0%2F0")
-        assert page.texts(".member .name") == ["0/0/0"]
-        store.write(episodes[1])
-        with train.open("ab") as file:
-            file.write(b'{"id": "0/0/2", "task_id": "page')
-        site.write()
-        page.until("document.querySelectorAll('.member').length === 2")
-        assert page.texts(".member .name") == ["0/0/0", "0/0/1"]
-        store.write(episodes[2])  # the store cuts what was torn
-        site.write()
-        page.until("document.querySelectorAll('.member').length === 3")
-        assert page.seen == []
-        server.shutdown()
-
-
-def test_what_somebody_reads_stays_as_it_is_while_the_run_goes_on(page, tmp_path):
-    store = write_run(tmp_path / "run", [make_episode("0/0/0")])
-    site = Site([tmp_path / "run"], tmp_path / "view", live=True)
-    site.write()
-    with make_server(site, 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        page.open(f"http://127.0.0.1:{server.server_port}/#/a/episode/0%2F0/0/1")
-        page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-        opened = page.count("details[open]")
-        store.write(make_episode("0/1/0"))
-        site.write()
-        page.until("START.serial() === 2")
-        page.value("new Promise((resolve) => setTimeout(resolve, 300))")  # longer than a page takes
-        assert page.count("details[open]") == opened > 0
-        store.write(make_episode("0/0/1"))
-        site.write()
-        page.until("START.serial() === 3 && document.querySelectorAll('details[open]').length === 0")
-        assert page.seen == []
-        server.shutdown()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import webbrowser
 
 from arpo.__main__ import main
 from arpo.display.viewer.command import last_run
@@ -14,6 +15,16 @@ def test_a_run_is_written_beside_itself_and_its_page_is_named(tmp_path, caplog):
     assert main(["view", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "view" / "index.html").exists()
     assert (tmp_path / "run" / "view" / "index.html").as_uri() in caplog.text
+
+
+def test_the_page_is_opened_where_that_is_asked_for(tmp_path, monkeypatch):
+    write_run(tmp_path / "run", make_group(0, 0, 1.0))
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    assert main(["view", str(tmp_path / "run")]) == 0
+    assert opened == []
+    assert main(["view", str(tmp_path / "run"), "--open"]) == 0
+    assert opened == [(tmp_path / "run" / "view" / "index.html").as_uri()]
 
 
 def test_two_runs_go_where_they_are_told(tmp_path):

@@ -42,7 +42,15 @@ def test_the_model_is_found_from_where_the_run_was_started(tmp_path):
 
 
 def test_a_configuration_that_is_no_yaml_or_names_nothing_breaks_nothing(tmp_path):
-    for text in ("{", "model: 5", "[1]", "model: {path: nowhere}", "rollout: {settings: {success_threshold: .nan}}"):
+    for text in (
+        "{",
+        "model: 5",
+        "[1]",
+        "model: {path: nowhere}",
+        f"model: {{path: {'long' * 2000}}}",
+        "rollout: {settings: {success_threshold: .nan}}",
+        f"rollout: {{settings: {{success_threshold: 1{'0' * 400}}}}}",
+    ):
         (tmp_path / "config.yaml").write_text(text)
         assert settings_of(tmp_path) == facts.Settings(0.5, None)
 

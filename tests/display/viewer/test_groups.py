@@ -31,6 +31,15 @@ def test_a_group_has_the_members_that_the_update_learned_from_then_those_it_left
     assert ids(groups["0/0"]) == ["0/0/0", "0/0/1", "0/0/2", "0/0/3"]  # whose member is replayed elsewhere
 
 
+def test_a_group_that_begins_with_a_replay_is_of_its_own_iteration(tmp_path):
+    old, new = make_group(0, 0, 1.0, 0.0), make_group(3, 0, 0.0, 0.0)
+    store = write_run(tmp_path, [*old, *new])
+    write_numbers(store, 3, [[old[0], new[1]]], g0=0)
+    group = groups_of(store.root)["3/0"]
+    assert ids(group) == ["0/0/0", "3/0/1", "3/0/0"]
+    assert (group.first.id, group.first.iteration) == ("3/0/1", 3)
+
+
 def test_without_a_record_members_stand_by_number(tmp_path):
     store = write_run(tmp_path, [make_episode(f"0/0/{member}") for member in (10, 2, 0)])
     group = groups_of(store.root)["0/0"]

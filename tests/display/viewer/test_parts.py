@@ -66,6 +66,11 @@ def test_without_a_vocabulary_there_are_no_words(tmp_path):
     assert Words(None).of([1]) == []
 
 
+def test_a_vocabulary_that_is_broken_is_none(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "trunc')
+    assert not Words(tmp_path).known
+
+
 def stored(root, png):
     key = screenshot_key(png)
     path = root / "screens" / key[:2] / f"{key}.png"

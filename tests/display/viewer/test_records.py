@@ -1,6 +1,7 @@
 """Episodes read from disk while somebody writes them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,16 @@ def test_the_facts_of_an_episode_are_those_of_its_record(store):
         assert getattr(episode, name) == getattr(kept, name)
     assert (episode.outcome, episode.steps, episode.tokens) == ("terminated", 2, 6)
     assert json.loads(records.line(episode))["id"] == "0/0/1"
+
+
+def test_an_episode_of_several_policies_has_the_oldest_and_the_newest(store):
+    episode = make_episode("0/0/2", version=4)
+    store.write(replace(episode, steps=(episode.steps[0], replace(episode.steps[1], policy_version=7))))
+    store.write(make_episode("0/0/3", actions=()))
+    records = Records(store.root)
+    records.refresh()
+    found = [(records.episodes[id].oldest, records.episodes[id].newest) for id in ("0/0/2", "0/0/3")]
+    assert found == [(4, 7), (0, 0)]
 
 
 def test_only_what_is_new_is_read_again(store):

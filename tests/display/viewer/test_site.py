@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from arpo.callbacks.update_log import update_record
-from arpo.display.viewer.site import Site
+from arpo.display.viewer.site import RunData, Site
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
 from arpo.rollout.updates import read_update, update_path, write_update
@@ -19,6 +19,7 @@ from tests.display.viewer.support import (
     make_episode,
     make_group,
     numbers_of,
+    read_script,
     small_run,
     write_numbers,
     write_run,
@@ -91,6 +92,25 @@ def test_everything_that_is_written_once_is_written_again_only_where_it_changes(
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("metrics.jsonl", '{"step": 1, "policy/entropy": 0.5}\n', "curves"),
+        ("run.json", '{"starts": [{"status": "running"}]}', "origin"),
+        ("eval/iteration_000001.json", "{", "broken"),
+    ],
+)
+def test_a_file_beside_the_episodes_that_changes_is_shown(tmp_path, name, text, shown):
+    small_run(tmp_path)
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    site.write()
+    assert not index_of(tmp_path / "view")[shown]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    assert site.write()
+    assert index_of(tmp_path / "view")[shown]
+
+
 def test_a_second_call_of_the_command_writes_the_chunks_that_changed(tmp_path):
     store = small_run(tmp_path)
     Site([tmp_path], tmp_path / "view").write()
@@ -121,6 +141,25 @@ def test_a_run_that_is_written_meanwhile_shows_whole_states_only(tmp_path):
     assert index_of(tmp_path / "view")["groups"]["update"] == [0]
 
 
+def test_what_is_written_while_the_viewer_looks_is_shown_at_the_next_look(tmp_path):
+    members = make_group(0, 0, 1.0, 0.0)
+    store = write_run(tmp_path, members[:1])
+
+    class Busy(RunData):
+        """A run that ends an episode while the viewer notes the times of its files."""
+
+        def _stamps(self):
+            if not any(member.id == members[1].id for member in store.read("train", 0)):
+                store.write(members[1])
+            return super()._stamps()
+
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    site.runs = [Busy(tmp_path, "a", tmp_path / "view")]
+    site.write()
+    site.write()
+    assert index_of(tmp_path / "view")["episodes"]["id"] == ["0/0/0", "0/0/1"]
+
+
 def test_a_lost_screenshot_has_no_address_and_a_hostile_key_is_not_looked_for(tmp_path):
     episode = make_episode()
     odd = replace(episode.steps[1], screenshot="../../../etc/passwd")
@@ -139,6 +178,49 @@ def test_two_runs_stand_in_one_folder(tmp_path):
     Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
     assert len(index_of(tmp_path / "view", "a")["episodes"]["id"]) == 17
     assert len(index_of(tmp_path / "view", "b")["episodes"]["id"]) == 1
+
+
+def test_of_two_runs_one_may_go_on_alone(tmp_path):
+    stores = [write_run(tmp_path / name, make_group(0, 0, 1.0)) for name in ("one", "two")]
+    site = Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view", live=True)
+    assert site.write()
+    assert not site.write()
+    before = written(tmp_path / "view")
+    stores[1].write(make_episode("0/0/1"))
+    assert site.write()
+    changed = {name for name, time in written(tmp_path / "view").items() if before[name] != time}
+    assert {"data/site.js", "data/b/index.js"} <= changed
+    assert not any(name.startswith("data/a/") for name in changed)
+
+
+def test_what_was_said_lies_beside_it_for_the_search(tmp_path):
+    members = make_group(3, 0, 1.0, 0.0)
+    store = write_run(tmp_path, members)
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    site.write()
+    texts = tmp_path / "view" / "data" / "a" / "t" / "train-3.js"
+    said = "Thought: I look.\nAction: click(start_box='(10,20)')\nThought: I look.\nAction: finished()"
+    assert read_script(texts)[0] == ["3/0", 0, said]
+    assert [row[:2] for row in read_script(texts)] == [["3/0", 0], ["3/0", 1]]
+    store.write(make_episode("3/1/0"))
+    site.write()
+    assert [row[:2] for row in read_script(texts)] == [["3/0", 0], ["3/0", 1], ["3/1", 0]]
+
+
+def test_an_advantage_that_is_no_number_is_unknown(tmp_path):
+    members = make_group(0, 0, 1.0, 0.0, 0.0)
+    record = write_numbers(write_run(tmp_path, members), 0, [members])
+    odd = np.array([np.nan, np.inf, 0.5], dtype=np.float32)
+    write_update(tmp_path / "trajectories", replace(record, advantages=odd))
+    Site([tmp_path], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["episodes"]["advantage"] == [None, None, 0.5]
+
+
+def test_nothing_in_the_folder_says_where_the_run_lay(tmp_path):
+    small_run(tmp_path / "run")
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    files = [path for path in (tmp_path / "view").rglob("*") if path.is_file()]
+    assert not [path.name for path in files if str(tmp_path) in path.read_text()]
 
 
 def test_an_update_that_was_taken_again_shows_its_new_numbers(tmp_path):

@@ -20,12 +20,12 @@ PAGES.episode = async (run, [key, place, at], query) => {
   if (row === undefined) return missingPage("There is no such episode in this run.");
   const member = (await membersOf(run, group))[Number(place)];
   const crumbs = h("p", { class: "crumbs" }, link(address([run.letter]), {}, said(run.index.name)), " › ",
-    link(run.iterationAddress(run.column(group)), {}, said(run.column(group))), " › ", link(run.groupAddress(group), {}, said(run.taskOfGroup(group))));
+    link(run.iterationAddress(run.column(group)), {}, run.training(group) ? "iteration " : "", said(run.column(group))), " › ", link(run.groupAddress(group), {}, said(run.taskOfGroup(group))));
   if (!member) return h("article", {}, crumbs, broken("it changed while the viewer was written, or cannot be read"));
   const count = member.steps.length;
   const step = Math.min(Math.max(1, Number(at) || 1), Math.max(1, count)) - 1;
   const asked = query.get("by") || "";
-  const by = Object.hasOwn(MEASURES, asked) && member.knows(asked) ? asked : member.knows("ratio") ? "ratio" : "sampler";
+  const by = Object.hasOwn(MEASURES, asked) && member.knows(asked) ? asked : ["after_ratio", "ratio", "sampler"].find((name) => member.knows(name));
   const keep = { by: query.get("by") || "" };
   const go = (to) => run.episodeAddress(row, to + 1, keep);
   episodeKeys(run, row, step, count, go, keep);
@@ -149,5 +149,7 @@ function prompt(member, step) {
 }
 
 function raw(member) {
-  return onDemand("Record as it is stored", () => h("div", {}, h("p", { class: "quiet" }, said(member.file)), h("pre", { class: "raw" }, said(JSON.stringify(member.record, null, 1))), h("details", {}, h("summary", {}, "The line, byte for byte"), h("pre", { class: "raw" }, said(member.raw)))));
+  // JavaScript has rounded the seed; the index has all of its digits.
+  const exact = (name, value) => (name === "seed" ? member.run.episodes.seed[member.row] : value);
+  return onDemand("Record as it is stored", () => h("div", {}, h("p", { class: "quiet" }, said(member.file)), h("pre", { class: "raw" }, said(JSON.stringify(member.record, exact, 1))), h("details", {}, h("summary", {}, "The line, byte for byte"), h("pre", { class: "raw" }, said(member.raw)))));
 }

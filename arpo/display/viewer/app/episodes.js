@@ -59,7 +59,7 @@ PAGES.episodes = (run, _parts, query) => {
 function line(run, row) {
   const group = run.episodes.group[row];
   return h("div", { class: "entry" },
-    h("h3", {}, link(run.groupAddress(group), {}, said(run.task(row))), " ", h("small", {}, said(run.instruction(row)))),
+    h("h3", {}, link(run.groupAddress(group), {}, said(run.task(row))), " ", h("small", {}, run.groups.key[group], " · ", said(run.instruction(row)))),
     later(async () => {
       const members = await membersOf(run, group);
       return memberRow(run, row, members[run.position(row)]);

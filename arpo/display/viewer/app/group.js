@@ -38,6 +38,8 @@ function verdict(run, group) {
   if (run.rows(group).some((row) => run.is(row, INJECTED))) parts.push("replay put a past success in");
   if (run.groups.update[group] !== null) parts.push(`learned from in update ${run.groups.update[group]}, by policy version ${run.groups.version[group]}`);
   else if (run.training(group)) parts.push("no record of an update");
+  const advantages = run.rows(group).map((row) => run.episodes.advantage[row]).filter((value) => value !== null);
+  if (advantages.length && advantages.every((value) => value === 0)) parts.push("all rewards are equal, so every advantage is 0 and it moved nothing");
   return parts.join("; ");
 }
 
@@ -54,5 +56,14 @@ function groupRow(run, rows, members, place, reference, keep) {
     ? h("span", { class: "chip ref" }, "compared with")
     : link(run.groupAddress(run.episodes.group[rows[place]], { ...keep, ref: place }), { class: "chip", tip: "mark where the others part from this one" }, "compare with");
   const same = member && compared && place !== reference && !fork ? h("span", { class: "chip" }, "the same throughout") : null;
-  return memberRow(run, rows[place], member, { fork, extra: h("div", { class: "chips" }, compare, same) });
+  return memberRow(run, rows[place], member, { fork, extra: h("div", { class: "chips" }, compare, same, gainChip(member)) });
+}
+
+// What the update did to an episode, which is not always what its advantage asked for: the others of the batch pull too.
+function gainChip(member) {
+  const gained = member?.gained ?? null;
+  if (gained === null) return null;
+  const times = Math.exp(gained);
+  return h("span", { class: `chip ${gained < 0 ? "bad" : "good"}`, "data-gained": gained,
+    tip: `log-probability of all that was said, after the update minus before it: the policy says it ${times.toPrecision(3)} times as often` }, `log-prob ${signed(gained, 3)}`);
 }

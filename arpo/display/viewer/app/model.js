@@ -33,6 +33,7 @@ class Run {
   domain(row) { return this.index.tasks[this.episodes.task[row]][1]; }
   instruction(row) { return this.index.tasks[this.episodes.task[row]][2]; }
   taskOfGroup(group) { return this.index.tasks[this.groups.task[group]][0]; }
+  nameOf(group, rows) { return this.index.tasks[this.groups.task[group]][rows === "domain" ? 1 : 0]; }
   position(row) { return row - this.first[this.episodes.group[row]]; }
   training(group) { return this.groups.split[group] === "train"; }
 
@@ -44,7 +45,7 @@ class Run {
 
   chunk(group) { return Data.load(`${this.letter}/g/${this.groups.file[group]}`, this.groups.digest[group]); }
 
-  iterationAddress(column) { return address([this.letter, "iteration", column]); }
+  iterationAddress(column, query) { return address([this.letter, "iteration", column], query); }
   groupAddress(group, query) { return address([this.letter, "group", this.groups.key[group]], query); }
   episodeAddress(row, step = 1, query = {}) {
     const group = this.episodes.group[row];
@@ -57,20 +58,32 @@ class Run {
     return { succeeded, count, share: count ? succeeded / count : null };
   }
 
-  // The rows and columns of a table of tasks: Map task -> Map column -> group numbers.
-  table(groups) {
+  // The rows and columns of a table: Map task or domain -> Map column -> group numbers.
+  table(groups, rows = "task") {
     const cells = new Map(), columns = new Set();
     for (const group of groups) {
-      const task = this.taskOfGroup(group), column = this.column(group);
+      const name = this.nameOf(group, rows), column = this.column(group);
       columns.add(column);
-      if (!cells.has(task)) cells.set(task, new Map());
-      const row = cells.get(task);
+      if (!cells.has(name)) cells.set(name, new Map());
+      const row = cells.get(name);
       row.set(column, [...(row.get(column) || []), group]);
     }
     return { cells, columns: [...columns].sort(natural) };
   }
 
   all() { return this.groups.key.map((_, group) => group); }
+}
+
+// What the rows of a table are. A page of the web with hundreds of seeds is hundreds of tasks, of which most come once:
+// they would be a table of empty rows.
+const MOST_TASKS = 128;
+
+function rowsFor(run, groups, asked) {
+  if (asked === "task" || asked === "domain") return asked;
+  const [{ cells, columns }, domains] = [run.table(groups), run.table(groups, "domain").cells.size];
+  const filled = [...cells.values()].reduce((sum, row) => sum + row.size, 0);
+  const comeOnce = columns.length > 1 && filled < 2 * cells.size;
+  return domains < cells.size && (cells.size > MOST_TASKS || comeOnce) ? "domain" : "task";
 }
 
 // One member of a group, with its record read.
@@ -102,6 +115,13 @@ class Member {
     if (name === "ratio") return Math.exp(value("logprobs") - value("old_logprobs"));
     if (name === "after_ratio") return Math.exp(value("after_logprobs") - value("old_logprobs"));
     return value(name);
+  }
+
+  // By how much the update raised the log-probability of all that was said; null where nobody asked after it.
+  get gained() {
+    if (!this.knows("after_ratio")) return null;
+    const changes = this.steps.flatMap((each, step) => each.response_ids.map((_, at) => Math.log(this.value("after_ratio", step, at))));
+    return changes.filter(Number.isFinite).reduce((sum, change) => sum + change, 0);
   }
 
   knows(name) {

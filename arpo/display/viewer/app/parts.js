@@ -151,7 +151,7 @@ function chips(run, row) {
   const version = groups.version[group];
   const chip = (kind, text, tip) => h("span", { class: `chip ${kind}`, tip }, text);
   return [
-    chip(run.success(row) ? "good" : "bad", `reward ${number(reward)}${episodes.formatReward[row] ? ` ${signed(episodes.formatReward[row])}` : ""}`,
+    chip(run.success(row) ? "good" : "bad", `reward ${number(reward)}${episodes.formatReward[row] ? ` · format ${number(episodes.formatReward[row])}` : ""}`,
       `task reward ${number(reward)}, format reward ${number(episodes.formatReward[row])}`),
     chip("", said(run.outcome(row)), "how the episode ended"),
     run.is(row, INJECTED) ? chip("replayed", "replayed", `put in by replay; it is episode ${episodes.id[row]}`) : null,
@@ -180,7 +180,7 @@ function advantageBar(run, row, most) {
 function heat(tasks, columns, { cell, rowTo, columnTo, columnName = (column) => column, kind = "rate" }) {
   const narrow = columns.length > 24;
   const grid = h("div", { class: `heat ${kind}${narrow ? " narrow" : ""}`, css: { "--columns": columns.length } });
-  const every = columns.length <= 12 ? 1 : columns.length <= 60 ? 5 : 10 ** Math.floor(Math.log10(columns.length));
+  const every = columns.length <= 12 ? 1 : columns.length <= 60 ? 5 : 10 ** Math.floor(Math.log10(columns.length / 3));
   columns.forEach((column, at) => {
     if (at % every) return;
     grid.append(link(columnTo(column), { class: "column", css: { "grid-column": `${at + 2}` } }, said(columnName(column))));
@@ -210,7 +210,7 @@ function chart(title, series, { low = null, high = null, format = number } = {})
   const [left, right] = [least(xs), most(xs)], [bottom, top] = [low ?? least(ys), high ?? most(ys)];
   const [W, H] = [300, 90];
   const x = (value) => (right > left ? ((value - left) / (right - left)) * W : W / 2);
-  const y = (value) => H - 2 - (top > bottom ? ((value - bottom) / (top - bottom)) * (H - 4) : H / 2);
+  const y = (value) => H - 2 - (top > bottom ? ((value - bottom) / (top - bottom)) * (H - 4) : low === null ? H / 2 : 0);
   const drawing = svg("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none" });
   known.forEach(({ points, kind = "" }, at) => {
     const path = points.map(([px, py]) => `${x(px).toFixed(1)},${y(py).toFixed(1)}`).join(" ");
@@ -218,6 +218,6 @@ function chart(title, series, { low = null, high = null, format = number } = {})
   });
   const legend = known.map(({ name, points }, at) =>
     h("span", { class: `key s${at}` }, h("i"), name, " ", h("b", {}, format(points[points.length - 1][1]))));
-  return h("figure", { class: "chart" }, h("figcaption", {}, title), drawing,
+  return h("figure", { class: "chart" }, h("figcaption", {}, title, low === null || high === null ? h("small", {}, `${format(bottom)} to ${format(top)}`) : null), drawing,
     h("div", { class: "axis" }, h("span", {}, left), h("span", {}, right)), h("div", { class: "keys" }, legend));
 }

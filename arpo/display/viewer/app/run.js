@@ -13,7 +13,7 @@ PAGES.run = (run, _parts, query) => {
     curves(run),
     everyTraining.length ? tasksByIteration(run, everyTraining, query) : null,
     evaluations(run),
-    splits.map((split) => otherSplit(run, split)),
+    splits.map((split) => otherSplit(run, split, query)),
     provenance(run));
 };
 
@@ -43,7 +43,7 @@ function warnings(run) {
           h("p", {}, h("b", {}, said(file), line ? `, line ${line}` : ""), " ", said(reason)), text ? h("pre", {}, said(text)) : null)))
       : null,
     torn.map((file) => h("p", { class: "note" }, said(file), " ends in a part of a record, which is being written or was cut by a crash; it is left out.")),
-    wordsKnown ? null : h("p", { class: "note" }, "The checkpoint with the vocabulary is not where config.yaml says: tokens are shown by number."),
+    wordsKnown ? null : h("p", { class: "note" }, "The vocabulary of the checkpoint is broken, or not where config.yaml says: tokens are shown by number."),
   ];
 }
 
@@ -70,17 +70,19 @@ function curves(run) {
 
 function tasksByIteration(run, groups, query) {
   const order = query.get("order") || "success";
-  const { cells, columns } = run.table(groups);
-  const tasks = sorted(run, cells, order);
+  const rows = rowsFor(run, groups, query.get("rows"));
+  const to = (changed) => address([run.letter], { order: query.get("order"), rows: query.get("rows"), ...changed });
   return h("section", {},
-    h("div", { class: "head" }, h("h2", {}, "Tasks by iterations"), orders(order, (name) => address([run.letter], { order: name })), legend()),
-    rateTable(run, cells, tasks, columns));
+    h("div", { class: "head" }, h("h2", {}, `${ROWS[rows]} by iterations`),
+      choices(ROWS, rows, (name) => to({ rows: name })), choices(ORDERS, order, (name) => to({ order: name })), legend(run, groups, rows)),
+    rateTable(run, groups, rows, order));
 }
 
 const ORDERS = { success: "by success", name: "by name", gain: "by gain" };
+const ROWS = { task: "Tasks", domain: "Domains" };
 
-function orders(chosen, to) {
-  return h("nav", { class: "choice" }, Object.entries(ORDERS).map(([name, text]) => link(to(name), { class: name === chosen ? "chosen" : "" }, text)));
+function choices(names, chosen, to) {
+  return h("nav", { class: "choice" }, Object.entries(names).map(([name, text]) => link(to(name), { class: name === chosen ? "chosen" : "" }, text)));
 }
 
 function sorted(run, cells, order) {
@@ -96,26 +98,30 @@ function sorted(run, cells, order) {
   return tasks.sort((one, other) => values.get(other) - values.get(one));
 }
 
-function legend() {
+function legend(run, groups, rows) {
+  const several = [...run.table(groups, rows).cells.values()].some((row) => [...row.values()].some((found) => found.length > 1));
   const sample = (marks, share, text) => h("span", {}, h("i", { class: `cell ${marks}`, css: { "--share": share } }), text);
   return h("div", { class: "legend" }, sample("failed", "0%", "all failed"), sample("", "25%", ""), sample("", "50%", ""), sample("", "75%", "some succeeded"),
-    sample("", "100%", "all succeeded"), sample("replay", "25%", "replay injected"));
+    sample("", "100%", "all succeeded"), several ? sample("partly", "50%", "one of its groups all failed") : null, sample("replay", "25%", "replay injected"));
 }
 
-function rateTable(run, cells, tasks, columns, columnName) {
-  return heat(tasks, columns, {
+function rateTable(run, groups, rows, order, columnName) {
+  const { cells, columns } = run.table(groups, rows);
+  return heat(sorted(run, cells, order), columns, {
     columnName,
-    rowTo: (task) => address([run.letter, "episodes"], { task }),
+    rowTo: (name) => address([run.letter, "episodes"], { [rows]: name }),
     columnTo: (column) => run.iterationAddress(column),
-    cell: (task, column) => {
-      const groups = cells.get(task).get(column);
-      if (!groups) return null;
-      const { succeeded, count, share } = run.rate(groups);
-      const injected = groups.some((group) => run.rows(group).some((row) => run.is(row, INJECTED)));
-      const marks = [succeeded === 0 ? "failed" : "", injected ? "replay" : "", groups.length > 1 ? "several" : ""].join(" ");
-      const where = groups.length > 1 ? address([run.letter, "episodes"], { task, from: run.groups.iteration[groups[0]], to: run.groups.iteration[groups[0]], split: run.groups.split[groups[0]] }) : run.groupAddress(groups[0]);
-      const tip = `${task} · ${columnName ? columnName(column) : `iteration ${column}`}\n${succeeded} of ${plural(count, "episode")} succeeded` +
-        (succeeded === 0 ? " (all failed)" : "") + (injected ? "\nreplay put a past success in" : "") + (groups.length > 1 ? `\n${groups.length} groups` : "");
+    cell: (name, column) => {
+      const found = cells.get(name).get(column);
+      if (!found) return null;
+      const { succeeded, count, share } = run.rate(found);
+      const failed = found.filter((group) => run.training(group) && run.rate([group]).succeeded === 0).length;
+      const injected = found.some((group) => run.rows(group).some((row) => run.is(row, INJECTED)));
+      const marks = [succeeded === 0 ? "failed" : failed ? "partly" : "", injected ? "replay" : ""].join(" ");
+      const where = found.length > 1 ? run.iterationAddress(column, { [rows]: name }) : run.groupAddress(found[0]);
+      const tip = `${name} · ${columnName ? columnName(column) : `iteration ${column}`}\n${succeeded} of ${plural(count, "episode")} succeeded` +
+        (succeeded === 0 ? " (all failed)" : "") + (injected ? "\nreplay put a past success in" : "") +
+        (found.length > 1 ? `\n${found.length} groups${failed ? `, ${failed} failed as a whole` : ""}` : "");
       return { share: share ?? 0, to: where, tip, marks };
     },
   });
@@ -140,15 +146,16 @@ function evaluations(run) {
       }))));
 }
 
-function otherSplit(run, split) {
+function otherSplit(run, split, query) {
   const groups = run.all().filter((group) => run.groups.split[group] === split);
   const listOf = (column) => column.split("/").slice(1).join("/");
   const lists = [...new Set(groups.map((group) => listOf(run.column(group))))].sort(natural);
   return lists.map((list) => {
-    const { cells, columns } = run.table(groups.filter((group) => listOf(run.column(group)) === list));
+    const listed = groups.filter((group) => listOf(run.column(group)) === list);
+    const rows = rowsFor(run, listed, query.get("rows"));
     const name = (column) => column.split("/")[0].replace(`${split}-`, "");
     return h("section", {}, h("h2", {}, split === "eval" ? "Evaluation" : said(split), list ? [" · ", said(list)] : null),
-      rateTable(run, cells, sorted(run, cells, "success"), columns, (column) => (split === "eval" ? `after ${name(column)}` : name(column))));
+      rateTable(run, listed, rows, query.get("order") || "success", (column) => (split === "eval" ? `after ${name(column)}` : name(column))));
   });
 }
 
@@ -159,15 +166,19 @@ function provenance(run) {
 
 // --- one iteration: all of its groups ------------------------------------------------------------------------------
 
-PAGES.iteration = (run, [column]) => {
-  const groups = run.all().filter((group) => run.column(group) === column);
+PAGES.iteration = (run, [column], query) => {
+  const asked = Object.keys(ROWS).filter((rows) => query.get(rows));
+  const fitting = run.all().filter((group) => asked.every((rows) => run.nameOf(group, rows) === query.get(rows)));
+  const groups = fitting.filter((group) => run.column(group) === column);
   if (!groups.length) return missingPage("There is no such iteration in this run.");
-  const { cells, columns } = run.table(run.all().filter((group) => run.groups.split[group] === run.groups.split[groups[0]]));
+  const { columns } = run.table(fitting.filter((group) => run.groups.split[group] === run.groups.split[groups[0]]));
   const at = columns.indexOf(column);
+  const to = (other) => other && run.iterationAddress(other, Object.fromEntries(query));
   const { succeeded, count } = run.rate(groups);
   const training = run.training(groups[0]);
   return h("article", {},
-    h("div", { class: "head" }, h("h1", {}, training ? "Iteration " : "", said(column)), steps(columns[at - 1] && run.iterationAddress(columns[at - 1]), columns[at + 1] && run.iterationAddress(columns[at + 1]))),
+    asked.length ? h("p", { class: "crumbs" }, link(run.iterationAddress(column), {}, training ? "iteration " : "", said(column)), " › ", asked.map((rows) => said(query.get(rows)))) : null,
+    h("div", { class: "head" }, h("h1", {}, training ? "Iteration " : "", said(column), asked.map((rows) => [" · ", said(query.get(rows))])), steps(to(columns[at - 1]), to(columns[at + 1]))),
     h("p", { class: "quiet" }, `${plural(groups.length, "group")}, ${succeeded} of ${plural(count, "episode")} succeeded`,
       training ? `; curves show it at ${Number(column) + 1}, the number of updates after it` : ""),
     groups.map((group) => h("section", { class: "groupline" },
