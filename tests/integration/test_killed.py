@@ -119,14 +119,10 @@ def test_killed_with_browsers(start, smoke, phase):
 
 @pytest.mark.docker
 @pytest.mark.skipif(bool(missing()), reason=missing())
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", ["evaluation", "rollout"])
 def test_killed_with_desktops(start, smoke, phase):
     run = start(*DESKTOP, f"model.path={smoke.policy}", *in_phase(phase))
     play_until(run, phase)
-    if phase == "update":
-        assert run.wait() == -signal.SIGKILL, run.said
-        run.assert_gone_within(LIMIT_S)
-    else:
-        assert len(containers_of(run)) == 2
-        kill(run, "raylet")
+    assert len(containers_of(run)) == 2
+    kill(run, "raylet")
     assert containers_of(run) == []
