@@ -61,7 +61,8 @@ def test_a_run_says_where_to_look(tmp_path: Path) -> None:
 
 
 def test_a_run_that_begins_says_how_its_episodes_are_followed(tmp_path: Path) -> None:
-    assert places(tmp_path, begins=True)[-1] == ("episodes", f"python -m arpo view {tmp_path} --serve")
+    run = tmp_path / "study" / "seed=0"
+    assert places(run, begins=True)[-1] == ("episodes", f"python -m arpo view {run} --serve")
 
 
 def test_a_run_with_others_beside_it_says_how_to_compare_them(tmp_path: Path) -> None:
