@@ -18,7 +18,7 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from arpo.errors import ConfigError, check_at_least
+from arpo.errors import ConfigError, check_at_least, check_positive
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +53,8 @@ CONTEXT = 32768
 """Tokens of a conversation that the model is made for, unless it is told otherwise."""
 HEAD_DIM = 32
 """vLLM's CPU attention wants a multiple of 32."""
-ROTARY_BASE = 100.0
-"""The real model's, 1,000,000, would turn the last column of a tiny screenshot by a hundredth of a radian."""
-ROTARY_SECTIONS = (2, 3, 11)
-"""Of the 16 rotations of a head, slower ones last, those of time, row and column: columns have fast and slow ones."""
+AXES = 3
+"""Time, row and column."""
 VISION_HIDDEN = 64
 VISION_DEPTH = 2
 VISION_HEADS = 2
@@ -77,7 +75,9 @@ FULL_ATTENTION = tuple(range(VISION_DEPTH))
 VOCABULARY_MULTIPLE = 64
 """The embedding has more rows than the tokenizer has words, as in the real model: 152,064 against 151,665."""
 QUOTED = r"""(?<=["'])\w[^"'()\n]*(?=["'])"""
-"""What an instruction quotes, and a response must copy."""
+"""What an instruction quotes, and what a response has in quotes."""
+COPIED = r"""(?:(?<=")|(?<=content='))\w[^"'()\n]*(?=["'])"""
+"""The part of it that is copied from the one to the other, and is no word of the grammar."""
 FREQUENT = 1000
 """The repetitions of what must become one word in the tokenizer's training: more than anything in the corpus has."""
 
@@ -93,6 +93,8 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
     min_pixels: int = 56 * 56,
     max_pixels: int = 112 * 140,
     full_attention: Sequence[int] = FULL_ATTENTION,
+    rotary_base: float = 10_000.0,
+    rotary_sections: Sequence[int] = (4, 6, 6),
     context: int = CONTEXT,
 ) -> Path:
     """Write a randomly initialised Qwen2.5-VL with its own tokenizer and processor, and return the directory.
@@ -111,6 +113,9 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
         max_pixels: Larger screenshots are reduced to this.
         full_attention: Layers of the vision tower, of two, that see whole screenshots; the others see windows of
             112 x 112 pixels, as most of the real model do.
+        rotary_base: Of the rotations of a head; the larger, the longer a conversation whose places differ. With
+            10,000, the columns of a tiny screenshot hardly do: what looks at short ones is better off with 100.
+        rotary_sections: How many of the 16 rotations, the fastest first, are those of time, row and column.
         context: Tokens of a conversation that the model is made for; engines refuse longer ones.
 
     Raises:
@@ -121,6 +126,12 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
     if hidden < 2 * HEAD_DIM or hidden % (2 * HEAD_DIM):
         raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
     check_at_least(1, layers=layers, context=context)
+    check_positive(rotary_base=rotary_base)
+    sections = list(rotary_sections)
+    if len(sections) != AXES or sum(sections) != HEAD_DIM // 2 or min(sections) < 1:
+        raise ConfigError(
+            f"rotary_sections must be {AXES} positive numbers with the sum {HEAD_DIM // 2}, got {sections}"
+        )
     if not 0 < min_pixels <= max_pixels:
         raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {min_pixels} and {max_pixels}")
     largest_number = isqrt(max_pixels * 16 // 9)
@@ -131,7 +142,8 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
             f"got {words}; raise it or lower max_pixels"
         )
     tokenizer = _train_tokenizer(corpus, words, largest_number, context)
-    model = _build_model(tokenizer, hidden, layers, list(full_attention), seed, context)
+    rotary = {"rope_type": "default", "rope_theta": rotary_base, "mrope_section": sections}
+    model = _build_model(tokenizer, hidden, layers, list(full_attention), rotary, seed, context)
     model.save_pretrained(directory)
     Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(
@@ -147,7 +159,7 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
 
 def _training_texts(corpus: Sequence[str], largest_number: int) -> Iterator[str]:
     # A letter in the place of what is quoted: names and passwords are spelled, and who can copy letters copies any.
-    yield from (re.sub(QUOTED, "x", text) for text in corpus)
+    yield from (re.sub(COPIED, "x", text) for text in corpus)
     for _ in range(FREQUENT):
         yield from (str(number) for number in range(largest_number + 1))
         yield from ("user\n", "assistant\n", "system\n")
@@ -188,7 +200,13 @@ def _train_tokenizer(corpus: Sequence[str], words: int, largest_number: int, con
 
 
 def _build_model(
-    tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, full_attention: list[int], seed: int, context: int
+    tokenizer: PreTrainedTokenizerFast,
+    hidden: int,
+    layers: int,
+    full_attention: list[int],
+    rotary: dict[str, object],
+    seed: int,
+    context: int,
 ) -> Qwen2_5_VLForConditionalGeneration:
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL_TOKENS}
     rows = -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
@@ -202,11 +220,7 @@ def _build_model(
             "num_key_value_heads": hidden // HEAD_DIM // 2,
             "max_position_embeddings": context,
             "max_window_layers": layers,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": ROTARY_BASE,
-                "mrope_section": list(ROTARY_SECTIONS),
-            },
+            "rope_parameters": rotary,
             "tie_word_embeddings": True,
             "bos_token_id": ids["<|endoftext|>"],
             "eos_token_id": ids["<|im_end|>"],

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +62,12 @@ def test_a_quoted_word_is_spelled_alike_where_it_is_asked_for_and_where_it_is_ty
     assert len(tokenizer(typed).input_ids) == 5 + 2  # the letters, and one word on either side
 
 
+def test_a_quoted_word_of_the_grammar_is_one_token(tmp_path: Path) -> None:
+    scroll = "Action: scroll(start_box='(60,50)', direction='down')"
+    tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=[scroll] * 8, words=640))
+    assert tokenizer.convert_tokens_to_ids("down") in tokenizer(scroll).input_ids
+
+
 def test_any_text_survives_encoding_and_decoding(tiny_model: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     text = "Ünïcode ✓ 漢字 12345678 \t\n 'quoted'  two spaces"
@@ -88,11 +95,22 @@ def test_the_seed_alone_decides_the_weights(tiny_model: Path, tmp_path: Path) ->
         ({"min_pixels": 200, "max_pixels": 100}, "got 200 and 100"),
         # 14 special tokens + 256 bytes + 166 numbers
         ({"words": 435}, "words must be at least 436"),
+        ({"rotary_base": 0.0}, "rotary_base must be"),
+        ({"rotary_sections": (4, 6, 5)}, r"3 positive numbers with the sum 16, got \[4, 6, 5\]"),
+        ({"rotary_sections": (0, 8, 8)}, r"got \[0, 8, 8\]"),
+        ({"rotary_sections": (8, 8)}, r"got \[8, 8\]"),
     ],
 )
-def test_numbers_that_make_no_model_are_refused(tmp_path: Path, arguments: dict[str, int], message: str) -> None:
+def test_numbers_that_make_no_model_are_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_tiny(tmp_path, corpus=TINY_CORPUS, **arguments)
+
+
+def test_the_rotations_of_places_are_parameters(tmp_path: Path) -> None:
+    directory = make_tiny(tmp_path, corpus=TINY_CORPUS, words=600, rotary_base=100.0, rotary_sections=(2, 3, 11))
+    rotary = Qwen2_5_VLForConditionalGeneration.from_pretrained(directory).config.text_config.rope_parameters
+    assert rotary["rope_theta"] == 100.0
+    assert rotary["mrope_section"] == [2, 3, 11]
 
 
 def test_the_longest_conversation_is_a_parameter(tmp_path: Path) -> None:
