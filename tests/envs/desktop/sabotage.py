@@ -18,6 +18,19 @@ def python(program: str) -> str:
     return f"python3 - <<'END'\n{program}\nEND\n"
 
 
+def pointer(side: int) -> str:
+    """Return the program of a window whose pointer has so many pixels on a side."""
+    return python(
+        PYTHON_X
+        + f"""
+p = r.create_pixmap({side}, {side}, 1)
+c = p.create_cursor(p, (0, 0, 0), (65535, 65535, 65535), 0, 0)
+w = r.create_window(0, 0, 640, 480, 0, d.screen().root_depth, override_redirect=True, cursor=c); w.map(); d.sync()
+import time; time.sleep(1000)
+"""
+    )
+
+
 DESTROYS = {
     "kill everything": "kill -9 -1",
     "end the window manager": "pkill openbox",
@@ -53,24 +66,8 @@ while True:
     p.poly_arc(g, [(0, 0, 8000, 8000, 0, 23040)] * 200); d.sync()
 """
     ),
-    "a pointer that fills the memory": python(
-        PYTHON_X
-        + """
-p = r.create_pixmap(12000, 12000, 1)
-c = p.create_cursor(p, (0, 0, 0), (65535, 65535, 65535), 0, 0)
-w = r.create_window(0, 0, 640, 480, 0, d.screen().root_depth, override_redirect=True, cursor=c); w.map(); d.sync()
-import time; time.sleep(1000)
-"""
-    ),
-    "a pointer that takes long to draw": python(
-        PYTHON_X
-        + """
-p = r.create_pixmap(4000, 4000, 1)
-c = p.create_cursor(p, (0, 0, 0), (65535, 65535, 65535), 0, 0)
-w = r.create_window(0, 0, 640, 480, 0, d.screen().root_depth, override_redirect=True, cursor=c); w.map(); d.sync()
-import time; time.sleep(1000)
-"""
-    ),
+    "a pointer that fills the memory": pointer(12000),
+    "a pointer that takes long to draw": pointer(4000),
     "fonts in a pipe, for which the X server waits": "mkdir -m 777 /tmp/f; mkfifo -m 666 /tmp/f/fonts.dir\n"
     + python(PYTHON_X + 'd.set_font_path(["/tmp/f"]); d.sync()'),
 }
