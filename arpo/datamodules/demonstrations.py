@@ -135,11 +135,18 @@ class DemonstrationDataModule(L.LightningDataModule):
     def _batches(self) -> Iterator[list[Trajectory]]:
         assert self._arrivals is not None, "setup comes first"
         rng = random.Random(derive_seed(self.collector.seed, "batches"))
+        told: dict[str, Trajectory] = {}
         for step in range(self.steps):
             known = self._arrivals.first(self._known(step))
             drawn = rng.sample(known, min(self.batch_size, len(known)))
-            moved = [with_tremor(each, self.tremor, rng) for each in drawn] if self.tremor else drawn
-            yield [as_told(each, self._chat, self.prompt, self.image_window) for each in moved]
+            if self.tremor:
+                yield [self._tell(with_tremor(each, self.tremor, rng)) for each in drawn]
+                continue
+            told |= {each.id: self._tell(each) for each in drawn if each.id not in told}
+            yield [told[each.id] for each in drawn]
+
+    def _tell(self, demonstration: Trajectory) -> Trajectory:
+        return as_told(demonstration, self._chat, self.prompt, self.image_window)
 
     def _known(self, step: int) -> int | None:
         """Return how many demonstrations the batch of a step is drawn from at most; None for all."""
