@@ -296,11 +296,11 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
     chat = questions.chat
 
     def step(episode: int, screenshots: int) -> GenerateRequest:
-        """A context that grows by a screenshot and a long thought each time, as pictures of a real desktop make it."""
+        """A context that grows by a screenshot and a thought each time: long, for whole blocks alone are cached."""
         given = questions.ask(episode)
         ids, pictures = given.prompt_ids, [screenshot(100 * episode)]
         for turn in range(1, screenshots):
-            thought = chat.encode_response(f"{episode} {turn} " + "Action: wait() " * 50)
+            thought = chat.encode_response(f"{episode} {turn} " + "Action: wait() " * 100)
             ids += thought + chat.next_prompt(thought)
             pictures.append(screenshot(100 * episode + turn))
         return GenerateRequest(ids, tuple(pictures), Sampling(max_tokens=1))

@@ -52,17 +52,17 @@ def miniwob_shares(pages: Iterable[str], shares: Mapping[str, float], usual: int
 
     Args:
         pages: The pages, each with a share of 1 where nothing else is said.
-        shares: What is said.
+        shares: What is said; the pages may be a few of those that it is said of.
         usual: Tasks of a page with a share of 1.
         first_seed: Of every page.
 
     Raises:
-        ConfigError: If a share is of no page, or a page would have no task.
-        TaskFormatError: If a page does not exist.
+        ConfigError: If a page would have no task.
+        TaskFormatError: If a page does not exist, be it one of the shares.
     """
     names = list(pages)
-    if unknown := sorted(set(shares) - set(names)):
-        raise ConfigError(f"shares are given for {', '.join(unknown)}, which are not among the pages")
+    for page in (*names, *shares):
+        _check_page(page)
     counts = {page: round(usual * shares.get(page, 1.0)) for page in names}
     if empty := sorted(page for page, count in counts.items() if count < 1):
         raise ConfigError(f"no task is left of {', '.join(empty)}: raise usual={usual} or their shares")
@@ -92,7 +92,11 @@ def miniwob_task(page: str, seed: int) -> Task:
     Raises:
         TaskFormatError: If the page does not exist.
     """
-    if page not in known_pages():
-        raise TaskFormatError(f"no MiniWoB++ page {page!r}; the pages are: {', '.join(known_pages())}")
+    _check_page(page)
     config = {"page": page, "seed": seed}
     return Task(id=f"miniwob/{page}/{seed}", instruction="", domain=page, config=config)
+
+
+def _check_page(page: str) -> None:
+    if page not in known_pages():
+        raise TaskFormatError(f"no MiniWoB++ page {page!r}; the pages are: {', '.join(known_pages())}")

@@ -141,11 +141,20 @@ def test_shares_give_a_page_more_or_fewer_seeds_than_usual():
 
 
 @pytest.mark.parametrize(
-    ("shares", "words"), [({"click-tset": 2.0}, "click-tset"), ({"click-test": 0.1}, "no task is left of click-test")]
+    ("shares", "error", "words"),
+    [
+        ({"click-tset": 2.0}, TaskFormatError, "no MiniWoB.. page 'click-tset'"),
+        ({"click-test": 0.1}, ConfigError, "no task is left of click-test"),
+    ],
 )
-def test_shares_are_refused_that_name_no_page_or_leave_one_empty(shares, words):
-    with pytest.raises(ConfigError, match=words):
+def test_shares_are_refused_that_name_no_page_or_leave_one_empty(shares, error, words):
+    with pytest.raises(error, match=words):
         miniwob_shares(["click-test"], shares, 4, 0)
+
+
+def test_shares_of_more_pages_than_are_asked_for_are_no_error():
+    tasks = miniwob_shares(["click-test"], {"click-test": 0.5, "enter-text": 2.0}, 4, 70)
+    assert [task.id for task in tasks] == ["miniwob/click-test/70", "miniwob/click-test/71"]
 
 
 def test_a_page_that_does_not_exist_is_refused():
