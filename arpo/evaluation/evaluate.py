@@ -1,5 +1,6 @@
 """Episodes for judging a policy: begun on the runtime of the rollouts, apart from training."""
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -32,7 +33,9 @@ def evaluate_tasks(
     Raises:
         RolloutError: If every episode was lost.
     """
-    job = _begin(runtime, tasks, settings, iteration=iteration, name=name, finished={})
+    # Lists go by domain. In their order all environments would load one page at once, and then the next.
+    mixed = random.Random(0).sample(tasks, len(tasks))
+    job = _begin(runtime, mixed, settings, iteration=iteration, name=name, finished={})
     trajectories = [trajectory for row in runtime.wait(job) for trajectory in row if trajectory is not None]
     if not trajectories:
         raise RolloutError(

@@ -1,11 +1,15 @@
 """The one check of a screenshot: whatever passes it can be decoded by everybody who gets it."""
 
 import io
+import random
+import tracemalloc
 import zlib
+from itertools import pairwise
 
 import pytest
 from PIL import Image
 
+from arpo.envs import screenshot
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import EnvError
 from arpo.types import Observation
@@ -84,3 +88,101 @@ def test_another_size_is_told_before_anything_is_decoded():
     huge = picture(size=(3000, 3000), compress_level=9)
     with pytest.raises(EnvError, match="is 3000x3000, the observation says 2900x3100"):
         check_screenshot(Observation(huge[:-4000], 2900, 3100))
+
+
+def some_rows(chance, wrong, channels):
+    filters = [chance.randrange(5) for _ in range(16)]
+    if "filter" in wrong:
+        filters[chance.randrange(16)] = chance.randrange(5, 256)
+    rows = b"".join(bytes([kind]) + chance.randbytes(channels * 32) for kind in filters)
+    if "rows too short" in wrong:
+        rows = rows[: -chance.randrange(1, 2 * channels * 32)]
+    return rows + chance.randbytes(chance.randrange(1, 99) if "rows too long" in wrong else 0)
+
+
+def packed(chance, wrong, rows):
+    data = zlib.compress(rows, chance.randrange(1, 10), *([9] if "small window" in wrong else []))
+    if "damaged" in wrong:
+        at = chance.randrange(len(data))
+        data = data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+    if "cut" in wrong:
+        data = data[: chance.randrange(len(data))]
+    return data + chance.randbytes(chance.randrange(1, 9) if "tail" in wrong else 0)
+
+
+def in_chunks(chance, wrong, header, data):
+    cuts = sorted([0, len(data), *(chance.randrange(len(data) + 1) for _ in range(chance.randrange(3)))])
+    parts = [chunk(b"IDAT", data[start:end]) for start, end in pairwise(cuts)]
+    chunks = [chunk(b"IHDR", header), *parts, chunk(b"IEND", b"")]
+    if "empty chunk" in wrong:
+        chunks.insert(chance.randrange(len(chunks) + 1), chunk(b"IDAT", b""))
+    if "order" in wrong:
+        chance.shuffle(chunks)
+    if "missing chunk" in wrong:
+        del chunks[chance.randrange(len(chunks))]
+    return screenshot.SIGNATURE + b"".join(chunks)
+
+
+FAULTS = [
+    "filter",
+    "rows too short",
+    "rows too long",
+    "small window",
+    "damaged",
+    "cut",
+    "tail",
+    "header",
+    "empty chunk",
+]
+FAULTS += ["order", "missing chunk", "byte"]
+
+
+def written(chance):
+    """A PNG of 32x16 random pixels, as a guest would write it, with up to two things wrong; and whether none is."""
+    wrong = chance.sample(FAULTS, chance.choice((0, 1, 1, 1, 2)))
+    colours, channels = chance.choice([(2, 3), (6, 4)])
+    header = bytearray((32).to_bytes(4) + (16).to_bytes(4) + bytes([8, colours, 0, 0, 0]))
+    if "header" in wrong:
+        header[chance.randrange(len(header))] = chance.randrange(17)
+    png = in_chunks(chance, wrong, bytes(header), packed(chance, wrong, some_rows(chance, wrong, channels)))
+    if "byte" in wrong:
+        at = chance.randrange(len(png))
+        png = png[:at] + chance.randbytes(chance.randrange(2)) + png[at + 1 :]
+    return png, not wrong
+
+
+def decoded(png):
+    image = Image.open(io.BytesIO(png), formats=["PNG"])
+    image.load()
+    Image.open(io.BytesIO(png)).verify()
+    return image
+
+
+def test_what_is_plain_decodes_and_what_guests_write_is_plain():
+    chance, plain = random.Random(0), 0
+    for _ in range(4000):
+        png, good = written(chance)
+        found = screenshot._is_plain(png, 32, 16)
+        assert found or not good
+        if found:
+            plain += 1
+            assert decoded(png).size == (32, 16)
+    assert 800 < plain < 2000
+
+
+def test_a_screen_is_checked_without_decoding_it(monkeypatch):
+    buffer = io.BytesIO()
+    Image.effect_noise((320, 200), 50).convert("RGB").save(buffer, "PNG", compress_level=1)
+    monkeypatch.setattr(screenshot, "_open", None)
+    check_screenshot(Observation(buffer.getvalue(), 320, 200))
+    with pytest.raises(EnvError, match="'NoneType' object is not callable"):  # another size is looked at more closely
+        check_screenshot(Observation(buffer.getvalue(), 200, 320))
+
+
+def test_no_more_is_inflated_than_a_screen_has():
+    header = (32).to_bytes(4) + (16).to_bytes(4) + bytes([8, 2, 0, 0, 0])
+    bomb = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(2**27), 9)) + chunk(b"IEND", b"")
+    tracemalloc.start()
+    assert not screenshot._is_plain(screenshot.SIGNATURE + bomb, 32, 16)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()

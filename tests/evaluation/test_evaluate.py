@@ -1,5 +1,7 @@
 """Evaluations: apart from training, comparable, and honest about what was lost."""
 
+from itertools import pairwise
+
 import pytest
 
 from arpo.envs.fake import fake_tasks
@@ -43,6 +45,15 @@ def test_evaluations_differ_by_the_policy_alone(chat, make_runtime):
     assert seeds(iteration=1) == seeds(iteration=2, name="again")
     assert len(set(seeds())) == 8
     assert set(seeds()).isdisjoint(seeds(seed=1))
+
+
+def test_an_evaluation_mixes_a_list_that_goes_by_domain_and_gives_its_results_in_that_order(chat, make_runtime):
+    tasks = fake_tasks(8, kinds=["click"]) + fake_tasks(8, kinds=["sequence"])
+    result = evaluate_tasks(make_runtime(engine=solver(chat)), tasks, EvaluationSettings(1))
+    assert [score.name for score in result.tasks] == [task.id for task in tasks]
+    assert [score.name for score in result.domains] == ["fake-click", "fake-sequence"]
+    begun = [trajectory.domain for trajectory in result.trajectories]  # in the order of their numbers
+    assert sum(one != other for one, other in pairwise(begun)) >= 3
 
 
 @pytest.mark.parametrize(("protocol", "solved"), [("hard", 0.0), ("standard", 1.0)])
