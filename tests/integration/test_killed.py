@@ -78,8 +78,7 @@ def test_killed_in_a_rollout(start, smoke):
 
 def test_killed_in_an_update(start, smoke):
     run = start("experiment=smoke", f"model.path={smoke.policy}", *IN_UPDATE)
-    assert run.wait() == -signal.SIGKILL, run.said
-    run.assert_gone_within(LIMIT_S)
+    die(run, "update")
 
 
 MINIWOB = ("experiment=arpo_miniwob", "env.size=4", "datamodule.sampler.tasks_per_iteration=4")
@@ -97,6 +96,15 @@ def play_until(run, phase):
         run.wait_for_rollout(0)
 
 
+def die(run, phase):
+    """Kill the driver in a phase, or let it kill itself in an update, and see everything go."""
+    if phase != "update":
+        kill(run, "raylet")
+        return
+    assert run.wait() == -signal.SIGKILL, run.said
+    run.assert_gone_within(LIMIT_S)
+
+
 def in_phase(phase):
     """What leads a run to a phase soon."""
     overrides = () if phase == "evaluation" else ("callbacks.evaluation.at_start=false",)
@@ -109,20 +117,16 @@ def in_phase(phase):
 def test_killed_with_browsers(start, smoke, phase):
     run = start(*MINIWOB, f"model.path={smoke.policy}", *in_phase(phase))
     play_until(run, phase)
-    if phase == "update":
-        assert run.wait() == -signal.SIGKILL, run.said
-        run.assert_gone_within(LIMIT_S)
-        return
     assert any("chrom" in name or "headless" in name for name in names(run))
-    kill(run, "raylet")
+    die(run, phase)
 
 
 @pytest.mark.docker
 @pytest.mark.skipif(bool(missing()), reason=missing())
-@pytest.mark.parametrize("phase", ["evaluation", "rollout"])
+@pytest.mark.parametrize("phase", PHASES)
 def test_killed_with_desktops(start, smoke, phase):
     run = start(*DESKTOP, f"model.path={smoke.policy}", *in_phase(phase))
     play_until(run, phase)
     assert len(containers_of(run)) == 2
-    kill(run, "raylet")
+    die(run, phase)
     assert containers_of(run) == []
