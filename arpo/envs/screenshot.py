@@ -90,7 +90,9 @@ def _is_plain(png: bytes, width: int, height: int) -> bool:
 
 
 def _sound_chunks(png: bytes) -> list[tuple[bytes, bytes]]:
-    """Return kinds and contents of all chunks, or none where one is cut or does not fit its checksum."""
+    """Return kinds and contents of all chunks; none, if it is no PNG, or one is cut or does not fit its checksum."""
+    if not png.startswith(SIGNATURE):
+        return []
     found, at = [], len(SIGNATURE)
     while at < len(png):
         length = int.from_bytes(png[at : at + 4], "big")

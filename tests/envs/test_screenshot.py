@@ -146,7 +146,7 @@ def written(chance):
         header[chance.randrange(len(header))] = chance.randrange(17)
     png = in_chunks(chance, wrong, bytes(header), packed(chance, wrong, some_rows(chance, wrong, channels)))
     if "byte" in wrong:
-        at = chance.randrange(len(png))
+        at = chance.randrange(chance.choice((20, len(png))))
         png = png[:at] + chance.randbytes(chance.randrange(2)) + png[at + 1 :]
     return png, not wrong
 
