@@ -227,6 +227,17 @@ def test_a_watchdog_ends_with_the_session(root):
     wait_until(lambda: not watchdogs(root))
 
 
+def test_the_watchdog_of_an_inner_session_outlives_the_outer_one(session, start_owner, root):
+    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    owner, directory, children = start_owner(ignoring)
+    owner.stdout.readline()
+    wait_until(lambda: len(detached(root)) == 2)
+    session.close()  # kills the inner driver, which carries its mark
+    owner.wait()
+    wait_until(lambda: not directory.exists())
+    assert not any(runs(child) for child in children)
+
+
 def test_a_session_that_ends_at_once_leaves_no_watchdog(root):
     Session.start(root).close()
     wait_until(lambda: not watchdogs(root))
