@@ -1,6 +1,7 @@
 """The one check of a screenshot, made where it arrives: nothing behind it meets a picture that does not decode."""
 
 import struct
+from collections import Counter
 from io import BytesIO
 
 from PIL import Image, PngImagePlugin
@@ -10,11 +11,16 @@ from arpo.errors import EnvError, env_boundary
 from arpo.types import Observation
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
+BEGINNING = SIGNATURE + (13).to_bytes(4) + b"IHDR"
 HEADER = struct.Struct(">IIBBBBB")
 CHANNELS_OF_COLOURS = {2: 3, 6: 4}
 CHANNELS = max(CHANNELS_OF_COLOURS.values())
 FILTERS = 5
 """Ways to write a row, by which it begins: from 0."""
+MOST_CHUNKS = 2**13
+"""The longest screenshot, in the chunks of 8 KiB that libpng writes, has half as many."""
+REPEATED = {b"IDAT", b"tEXt"}
+"""Chunks of which a picture may have several. Others may be unpacked as they are read, and cost a millisecond each."""
 SLACK_BYTES = 2**18
 """Room for everything but pixels: the frames of chunks, a date, a colour profile."""
 LARGEST_SCREEN = 3840 * 2160
@@ -22,6 +28,9 @@ LARGEST_SCREEN = 3840 * 2160
 
 PngImagePlugin.MAX_TEXT_MEMORY = SLACK_BYTES
 """Bytes that packed texts of a picture may become: Pillow allows them 64 MiB."""
+
+Chunks = list[tuple[bytes, bytes]]
+"""Kinds and contents, in their order."""
 
 
 def check_screenshot(observation: Observation) -> None:
@@ -34,21 +43,20 @@ def check_screenshot(observation: Observation) -> None:
         EnvError: Of kind `screenshot`.
     """
     png, width, height = observation.screenshot, observation.width, observation.height
-    most = most_bytes(width, height)
-    if len(png) > most:
-        raise EnvError("screenshot", f"a screenshot of {width}x{height} has {len(png)} bytes, more than {most}")
-    if _is_plain(png, width, height):
-        return
+    with env_boundary("screenshot", "a screenshot cannot be checked"):
+        size = measured(png)
+        if size != (width, height):
+            raise _fault(f"is {size[0]}x{size[1]}, the observation says {width}x{height}")
+        most = most_bytes(width, height)
+        if len(png) > most:
+            raise _fault(f"of {width}x{height} has {len(png)} bytes, more than {most}")
+        chunks = _sound_chunks(png)
+        if _is_plain(chunks, width, height):
+            return
     with env_boundary("screenshot", f"a screenshot of {len(png)} bytes cannot be decoded"):
         image = _open(png)
-        if image.format == "PNG" and image.size == (width, height):
-            image.load()  # looks into every chunk, but at no checksum ...
-            _open(png).verify()  # ... and here the other way round
-    if image.format != "PNG":
-        raise EnvError("screenshot", f"a screenshot is {image.format}, not PNG")
-    if image.size != (width, height):
-        size = f"{image.width}x{image.height}"
-        raise EnvError("screenshot", f"a screenshot is {size}, the observation says {width}x{height}")
+        image.load()
+        image.convert("RGB")  # as whoever looks at it will: a text may be taken for a colour here
 
 
 def most_bytes(width: int, height: int) -> int:
@@ -60,23 +68,55 @@ def measured(png: bytes) -> tuple[int, int]:
     """Return the width and height that a screenshot says, of a guest whose screen nobody else knows.
 
     Raises:
-        EnvError: Of kind `screenshot`, if it is no picture, or larger than any screen.
+        EnvError: Of kind `screenshot`, if it is no PNG, or larger than any screen.
     """
-    with env_boundary("screenshot", f"a screenshot of {len(png)} bytes cannot be read"):
-        width, height = _open(png).size
-    if width * height > LARGEST_SCREEN:
-        raise EnvError("screenshot", f"a screenshot says {width}x{height}, more than {LARGEST_SCREEN} pixels")
+    if not png.startswith(SIGNATURE):
+        with env_boundary("screenshot", f"a screenshot of {len(png)} bytes cannot be decoded"):
+            raise _fault(f"is {_open(png).format}, not PNG")
+    if not png.startswith(BEGINNING) or len(png) < len(BEGINNING) + HEADER.size:
+        raise _fault(f"of {len(png)} bytes does not begin with its size")
+    width, height, *_ = HEADER.unpack_from(png, len(BEGINNING))
+    if not 0 < width * height <= LARGEST_SCREEN:
+        raise _fault(f"says {width}x{height}, which is not between 1 and {LARGEST_SCREEN} pixels")
     return width, height
 
 
-def _is_plain(png: bytes, width: int, height: int) -> bool:
+def _fault(what: str) -> EnvError:
+    return EnvError("screenshot", f"a screenshot {what}")
+
+
+def _sound_chunks(png: bytes) -> Chunks:
+    """Return the chunks of a PNG.
+
+    Raises:
+        EnvError: If one is cut or does not fit its checksum, or there are more of them, or of one kind, than a picture
+            of a screen has: Pillow believes the last of several sizes, and unpacks a thing as often as it comes.
+    """
+    found: Chunks = []
+    at = len(SIGNATURE)
+    while at < len(png):
+        length = int.from_bytes(png[at : at + 4], "big")
+        body, check = png[at + 4 : at + 8 + length], png[at + 8 + length : at + 12 + length]
+        if len(check) < 4 or zlib_ng.crc32(body) != int.from_bytes(check, "big"):
+            raise _fault(f"of {len(png)} bytes cannot be decoded: a chunk of it is cut or damaged")
+        found.append((body[:4], body[4:]))
+        if len(found) > MOST_CHUNKS:
+            raise _fault(f"has more than {MOST_CHUNKS} chunks")
+        at += 12 + length
+    for kind, count in Counter(kind for kind, _ in found).items():
+        if count > 1 and kind not in REPEATED:
+            raise _fault(f"has {count} chunks {kind!r}, of which a picture has one")
+    if found[-1][0] != b"IEND":
+        raise _fault(f"of {len(png)} bytes cannot be decoded: it has no end")
+    return found
+
+
+def _is_plain(chunks: Chunks, width: int, height: int) -> bool:
     """Return whether these are the rows of a picture and nothing else, 8 bits a channel, as guests and browsers write.
 
     Then every decoder can decode it, and to know that costs a tenth of decoding. False says nothing: look closer.
     """
-    chunks = _sound_chunks(png)
-    kinds = [kind for kind, _ in chunks]
-    if kinds[:1] != [b"IHDR"] or set(kinds[1:-1]) != {b"IDAT"} or chunks[-1] != (b"IEND", b""):
+    if {kind for kind, _ in chunks[1:-1]} != {b"IDAT"}:
         return False
     channels = {HEADER.pack(width, height, 8, colours, 0, 0, 0): of for colours, of in CHANNELS_OF_COLOURS.items()}
     row = 1 + width * channels.get(chunks[0][1], 0)
@@ -86,22 +126,7 @@ def _is_plain(png: bytes, width: int, height: int) -> bool:
     except zlib_ng.error:  # type: ignore[misc]  # its stub takes the class for an instance
         return False
     whole = inflate.eof and not inflate.unused_data and len(rows) == row * height
-    return whole and row > 1 and max(rows[::row], default=FILTERS) < FILTERS
-
-
-def _sound_chunks(png: bytes) -> list[tuple[bytes, bytes]]:
-    """Return kinds and contents of all chunks; none, if it is no PNG, or one is cut or does not fit its checksum."""
-    if not png.startswith(SIGNATURE):
-        return []
-    found, at = [], len(SIGNATURE)
-    while at < len(png):
-        length = int.from_bytes(png[at : at + 4], "big")
-        body, check = png[at + 4 : at + 8 + length], png[at + 8 + length : at + 12 + length]
-        if len(check) < 4 or zlib_ng.crc32(body) != int.from_bytes(check, "big"):
-            return []
-        found.append((body[:4], body[4:]))
-        at += 12 + length
-    return found
+    return whole and row > 1 and max(rows[::row]) < FILTERS
 
 
 def _open(png: bytes) -> Image.Image:

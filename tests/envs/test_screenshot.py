@@ -12,6 +12,7 @@ from PIL import Image
 from arpo.envs import screenshot
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import EnvError
+from arpo.models.vision.patches import picture_size
 from arpo.types import Observation
 
 
@@ -85,9 +86,9 @@ def test_a_screenshot_that_carries_something_else_is_a_fault():
 
 
 def test_another_size_is_told_before_anything_is_decoded():
-    huge = picture(size=(3000, 3000), compress_level=9)
-    with pytest.raises(EnvError, match="is 3000x3000, the observation says 2900x3100"):
-        check_screenshot(Observation(huge[:-4000], 2900, 3100))
+    large = picture(size=(2000, 3000), compress_level=9)
+    with pytest.raises(EnvError, match="is 2000x3000, the observation says 1900x3100"):
+        check_screenshot(Observation(large[:-4000], 1900, 3100))
 
 
 def some_rows(chance, wrong, channels):
@@ -151,38 +152,79 @@ def written(chance):
     return png, not wrong
 
 
-def decoded(png):
-    image = Image.open(io.BytesIO(png), formats=["PNG"])
-    image.load()
-    Image.open(io.BytesIO(png)).verify()
-    return image
+def accepted(png, size=(32, 16)):
+    try:
+        check_screenshot(Observation(png, *size))
+    except EnvError:
+        return False
+    return True
 
 
-def test_what_is_plain_decodes_and_what_guests_write_is_plain():
-    chance, plain = random.Random(0), 0
+def test_what_is_accepted_decodes_and_what_guests_write_is_accepted():
+    chance, count = random.Random(0), 0
     for _ in range(4000):
         png, good = written(chance)
-        found = screenshot._is_plain(png, 32, 16)
-        assert found or not good
-        if found:
-            plain += 1
-            assert decoded(png).size == (32, 16)
-    assert 800 < plain < 2000
+        if accepted(png):
+            count += 1
+            assert picture_size(png) == Image.open(io.BytesIO(png)).convert("RGB").size == (32, 16)
+        else:
+            assert not good
+    assert 800 < count < 2000
 
 
-def test_a_screen_is_checked_without_decoding_it(monkeypatch):
-    buffer = io.BytesIO()
-    Image.effect_noise((320, 200), 50).convert("RGB").save(buffer, "PNG", compress_level=1)
+def test_what_guests_write_is_checked_without_decoding_it(monkeypatch):
     monkeypatch.setattr(screenshot, "_open", None)
-    check_screenshot(Observation(buffer.getvalue(), 320, 200))
-    with pytest.raises(EnvError, match="'NoneType' object is not callable"):  # another size is looked at more closely
-        check_screenshot(Observation(buffer.getvalue(), 200, 320))
+    chance = random.Random(1)
+    good = [png for png, good in (written(chance) for _ in range(400)) if good]
+    assert len(good) > 50
+    assert all(accepted(png) for png in good)
+    assert not accepted(picture())  # grey: looked at more closely
 
 
 def test_no_more_is_inflated_than_a_screen_has():
     header = (32).to_bytes(4) + (16).to_bytes(4) + bytes([8, 2, 0, 0, 0])
     bomb = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(2**27), 9)) + chunk(b"IEND", b"")
     tracemalloc.start()
-    assert not screenshot._is_plain(screenshot.SIGNATURE + bomb, 32, 16)
+    accepted(screenshot.SIGNATURE + bomb)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
+
+
+HUGE = chunk(b"IHDR", (6000).to_bytes(4) + (6000).to_bytes(4) + bytes([8, 0, 0, 0, 0]))
+TEXT = chunk(b"zTXt", b"\0\0" + zlib.compress(bytes(2**20)))
+
+
+@pytest.mark.parametrize(
+    ("before", "between"),
+    [
+        (HUGE, b""),
+        (chunk(b"juNk", b""), b""),
+        (b"", chunk(b"tEXt", b"transparency\0x")),
+        (b"", chunk(b"IDAT", b"") * 10_000),
+        (b"", 2 * TEXT),
+        (b"", 2 * chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(2**20)))),
+    ],
+    ids=[
+        "two sizes",
+        "junk first",
+        "a colour that is a text",
+        "chunks without end",
+        "packed texts",
+        "packed profiles",
+    ],
+)
+def test_what_only_an_attacker_writes_is_a_fault(before, between):
+    good = picture()
+    assert not accepted(good[:8] + before + good[8:33] + between + good[33:])
+
+
+@pytest.mark.parametrize(
+    "size", [(-1, -1), (-32, 16), (0, 0), (2**32, 16), (32, None), ("32", "16"), (13_400, 13_400)]
+)
+def test_a_size_that_no_screen_has_is_a_fault(size):
+    assert not accepted(picture(), size)
+
+
+@pytest.mark.parametrize("png", [None, "text", bytearray(picture()), memoryview(picture()), screenshot.SIGNATURE])
+def test_what_is_not_the_bytes_of_a_picture_is_a_fault(png):
+    assert not accepted(png)
