@@ -124,18 +124,10 @@ def in_chunks(chance, wrong, header, data):
     return screenshot.SIGNATURE + b"".join(chunks)
 
 
-FAULTS = [
-    "filter",
-    "rows too short",
-    "rows too long",
-    "small window",
-    "damaged",
-    "cut",
-    "tail",
-    "header",
-    "empty chunk",
-]
-FAULTS += ["order", "missing chunk", "byte"]
+FAULTS = (
+    *("filter", "rows too short", "rows too long", "small window", "damaged", "cut", "tail"),
+    *("header", "empty chunk", "order", "missing chunk", "byte"),
+)
 
 
 def written(chance):

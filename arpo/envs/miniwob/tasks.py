@@ -61,7 +61,7 @@ def miniwob_shares(pages: Iterable[str], shares: Mapping[str, float], usual: int
         TaskFormatError: If a page does not exist, be it one of the shares.
     """
     names = list(pages)
-    for page in (*names, *shares):
+    for page in shares:
         _check_page(page)
     counts = {page: round(usual * shares.get(page, 1.0)) for page in names}
     if empty := sorted(page for page, count in counts.items() if count < 1):
