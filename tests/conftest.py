@@ -29,6 +29,8 @@ typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True))
 """Takes an integer where a float is wanted, as Python and mypy do."""
 jaxtyping.install_import_hook(["arpo.algorithms", "arpo.models"], "tests.conftest.typechecker")
 
+pytest.register_assert_rewrite("tests.integration.runs")  # its assertions say what they found
+
 TINY_CORPUS = (
     "Action: click(start_box='(10,20)')",
     "Action: click(start_box='(100,42)')",

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from arpo.host.processes import owner_lives
-from arpo.host.session import end_session
+from arpo.host.session import end_session, reap
 
 LOOK_S = 1.0
 """How often to look for the driver where a child of it, forked and alive, holds the pipe open."""
@@ -64,6 +64,8 @@ def main() -> None:
         with suppress(OSError, psutil.Error):  # of processes that go while they are looked at: look again
             end_session(directory)
         time.sleep(DYING_S)
+    with suppress(OSError, psutil.Error):  # runs inside this one ended with it, and watchdogs that had not detached yet
+        reap(directory.parent)
 
 
 if __name__ == "__main__":

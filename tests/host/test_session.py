@@ -308,6 +308,18 @@ def test_a_run_that_the_killed_one_has_started_ends_with_it(start_owner, root):
     wait_until(lambda: not watchdogs(root))
 
 
+def test_a_run_inside_the_killed_one_whose_watchdog_was_ended_too_leaves_nothing(start_owner, root):
+    """Until a watchdog has detached itself it is a child of its run, and goes with it."""
+    owner, directory, children = start_owner(body=INNER)
+    wait_until(lambda: len(detached(root)) == 2)
+    (inner,) = [watchdog for watchdog in detached(root) if watchdog.cmdline()[-1] != str(directory)]
+    inner.kill()
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: list(root.iterdir()) == [])
+    assert not runs(children[0])
+
+
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 STUBBORN_CHILD = f"""[subprocess.Popen([sys.executable, '-c', {STUBBORN!r}], stdout=subprocess.PIPE)]
 children[0].stdout.readline()
