@@ -64,7 +64,7 @@ def main() -> None:
         with suppress(OSError, psutil.Error):  # of processes that go while they are looked at: look again
             end_session(directory)
         time.sleep(DYING_S)
-    with suppress(OSError, psutil.Error):  # runs inside this one ended with it, and watchdogs that had not detached yet
+    with suppress(OSError, psutil.Error):  # runs inside this one end with it, and watchdogs that were starting
         reap(directory.parent)
 
 
