@@ -138,9 +138,8 @@ class Run:
         assert self.unfinished == []
 
     def assert_gone_within(self, limit_s: float) -> None:
-        """No process and no temporary file after so many seconds, or more on a machine with more work than cores."""
-        limit_s *= max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        deadline = time.monotonic() + limit_s
+        """No process and no temporary file after so many seconds; see `deadline_in`."""
+        deadline = deadline_in(limit_s)
         while (processes_of(self.sessions) or files_in(self.sessions)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert [" ".join(process.cmdline()) for process in processes_of(self.sessions)] == []
@@ -170,6 +169,11 @@ class Smoke:
     def again(self, directory: Path, *overrides: str) -> Run:
         """A run that does the same in another folder."""
         return Run(directory, self.sessions, "experiment=smoke", f"model.path={self.policy}", *overrides)
+
+
+def deadline_in(limit_s: float) -> float:
+    """Return the moment that lies so many seconds ahead, or more on a machine with more work than cores."""
+    return time.monotonic() + limit_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def processes_of(sessions: Path) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ import pytest
 from arpo.rollout.storage import TrajectoryStore
 from tests.envs.desktops import docker, needs_desktop
 from tests.envs.faults import FAULTS
-from tests.integration.runs import ROOT, Run, containers_of
+from tests.integration.runs import ROOT, Run, containers_of, deadline_in
 
 pytestmark = [*needs_desktop, pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -29,8 +29,8 @@ OVERRIDES = (
 )
 STRIKES, NOTICED_S = 3, 20.0
 """A desktop that broke between two rollouts is found when the next one begins."""
-MISSED_S = 2.0
-"""Until the next strike, after one that met a desktop which the run was just removing."""
+REMOVED_S = 10.0
+"""So long an idle engine may take to forget a container that a run has removed."""
 RECOVERY_S = 20.0
 """5 s are the aim, and what is reached where this machine has nothing else to do."""
 
@@ -97,16 +97,14 @@ def struck(run):
 
 def strike(run, fault, broken):
     """Break a desktop, and wait until the run has noticed; a reset in between may have healed it unseen."""
-    missed = []
     for _ in range(STRIKES):
         desktop = [name for name in containers_of(run) if name not in broken][-1]
         broken.add(desktop)
         try:
             address = docker("port", desktop, "5000").strip()
             fault(desktop)
-        except AssertionError as error:  # the run was removing it: the engine says so in many ways
-            missed.append(error)
-            time.sleep(MISSED_S)
+        except AssertionError:
+            wait_for_removal(desktop)  # the run had let go of this one; the engine says so in three ways
             continue
         deadline = time.monotonic() + NOTICED_S
         while time.monotonic() < deadline:
@@ -114,7 +112,15 @@ def strike(run, fault, broken):
             if any(address in line and FAILED.search(line) for line in run.said.splitlines()):
                 return
             time.sleep(0.1)
-    raise AssertionError(f"nobody noticed {fault.__name__} in {STRIKES} strikes, of which {missed} missed: {run.said}")
+    raise AssertionError(f"nobody noticed {fault.__name__} in {STRIKES} times {NOTICED_S:g} s: {run.said}")
+
+
+def wait_for_removal(desktop):
+    """Return when this container is gone, which a fault must explain that met no desktop; fails if it stays."""
+    deadline = deadline_in(REMOVED_S)
+    while docker("ps", "--all", "--quiet", "--no-trunc", "--filter", f"id={desktop}"):
+        assert time.monotonic() < deadline, f"the fault failed on {desktop}, which is still there"
+        time.sleep(0.1)
 
 
 def test_every_fault_is_noticed_and_every_desktop_comes_back(struck):
