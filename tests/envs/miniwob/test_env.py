@@ -152,6 +152,10 @@ def test_shares_are_refused_that_name_no_page_or_leave_one_empty(shares, error, 
         miniwob_shares(["click-test"], shares, 4, 0)
 
 
+def test_a_share_may_leave_a_page_one_task():
+    assert miniwob_shares(["click-test"], {"click-test": 0.25}, 4, 70) == [miniwob_task("click-test", 70)]
+
+
 def test_shares_of_more_pages_than_are_asked_for_are_no_error():
     tasks = miniwob_shares(["click-test"], {"click-test": 0.5, "enter-text": 2.0}, 4, 70)
     assert [task.id for task in tasks] == ["miniwob/click-test/70", "miniwob/click-test/71"]
