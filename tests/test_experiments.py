@@ -308,15 +308,15 @@ def small_run(outputs: Path, arm: Arm, seed: int, successes: dict[str, int], *, 
 
 def test_the_pages_where_arpo_leads_most_come_first(tmp_path):
     for seed, (grpo, arpo) in enumerate([(1, 3), (0, 2)]):
-        small_run(tmp_path, small.GRPO, seed, {"miniwob/a/1": 4, "miniwob/b/1": grpo})
-        small_run(tmp_path, small.ARPO, seed, {"miniwob/a/1": 2, "miniwob/b/1": arpo})
+        small_run(tmp_path, small.GRPO, seed, {"miniwob/a/1000": 4, "miniwob/b/1001": grpo})
+        small_run(tmp_path, small.ARPO, seed, {"miniwob/a/1000": 2, "miniwob/b/1001": arpo})
     comparison = compare_arms(tmp_path, generalisation.ARMS, generalisation.MEASURES, against="GRPO")
     assert generalisation.page_rows(comparison, "in_domain") == [
         ["b", "–", "12.5 %", "62.5 %", "+50.0"],  # 1 of 8 and 5 of 8
         ["a", "–", "100.0 %", "50.0 %", "-50.0"],
     ]
     words = generalisation.beside_the_paper(comparison)
-    assert "| training tasks | – | 56.2 % | 56.2 % |" in words
+    assert "| the 32 tasks | – | 56.2 % | 56.2 % |" in words
     assert "| *paper: 96 other tasks of OSWorld* | 55.2 % | 52.1 % | 56.3 % |" in words
 
 
@@ -333,28 +333,34 @@ def test_both_lists_of_the_subset_are_measured_on_one_evaluation(tmp_path):
 
 
 def test_the_subset_is_the_one_of_the_configuration():
-    cfg = compose("experiment=miniwob_small", "tasks=miniwob_subset32")
+    cfg = compose("experiment=miniwob_small")
     trained, judged = build(cfg.tasks.train), build(cfg.tasks.in_domain)
     assert (len(trained), len(judged)) == (32, 128)
-    assert [task for task in judged if subset.is_of_the_subset(task.id)] == trained
-    assert build(compose("experiment=miniwob_small").tasks.train) == judged
+    assert [task for task in judged if small.is_of_the_subset(task.id)] == trained
+    assert build(compose("experiment=miniwob_small", "tasks=miniwob_128").tasks.train) == judged
 
 
 def test_offline_arms_are_shown_at_both_numbers_of_steps(tmp_path):
     for arm in (offline_online.GRPO, offline_online.EQUAL[1], offline_online.MORE[1]):
         done = 3 if arm in offline_online.MORE else 1
-        small_run(tmp_path, arm, 0, {"miniwob/a/1": done}, lists=small.LISTS)
+        small_run(
+            tmp_path,
+            arm,
+            0,
+            {"miniwob/a/1000": done, "miniwob/a/1002": done},
+            lists=("in_domain", "held_out", "held_out_pages"),
+        )
     comparison = compare_arms(tmp_path, offline_online.ARMS, offline_online.MEASURES, against="GRPO")
     rows = offline_online.beside_the_paper(comparison).splitlines()
-    assert "| DPO | 25.0 % | 25.0 % | 25.0 % | 75.0 % | 75.0 % | 75.0 % | 22.4 % |" in rows
-    assert "| GRPO | 25.0 % | 25.0 % | 25.0 % | – | – | – | 26.0 % |" in rows
+    assert "| DPO | 25.0 % | 25.0 % | 25.0 % | 25.0 % | 75.0 % | 75.0 % | 75.0 % | 75.0 % | 22.4 % |" in rows
+    assert "| GRPO | 25.0 % | 25.0 % | 25.0 % | 25.0 % | – | – | – | – | 26.0 % |" in rows
 
 
 def test_the_arms_of_the_paper_in_small_have_one_budget():
     online = compose("experiment=miniwob_small")
     steps = online.iterations * online.module.minibatches
     episodes = online.iterations * online.datamodule.sampler.tasks_per_iteration * online.rollout.settings.group_size
-    assert (steps, episodes) == (120, 3840)
+    assert (steps, episodes) == (80, 2560)
     for arm in offline_online.EQUAL:
         offline = compose(f"experiment={arm.experiment}", "seed=3")
         assert (offline.datamodule.steps, offline.datamodule.first) == (steps, None)

@@ -42,8 +42,8 @@ def beside_the_paper(comparison: Comparison) -> str:
     ours = [[words, *(percent(comparison.mean(arm, name)) for arm in arms)] for name, words in LISTS.items()]
     theirs = [[f"*{words}*", *map(percent, values)] for words, values in PAPER.items()]
     pages = [
-        table([f"{LISTS[name]}, by page", *names, "ARPO - GRPO"], page_rows(comparison, name))
-        for name in ("in_domain", "held_out")
+        table([f"{words}, by page", *names, "ARPO - GRPO"], page_rows(comparison, name))
+        for name, words in {"in_domain": "the 128 tasks", "held_out": LISTS["held_out"]}.items()
     ]
     return "\n\n".join([table(["success after the last update", *names], [*ours, *theirs]), *pages])
 

@@ -14,8 +14,8 @@ from experiments.small import ARPO, BASE, COLUMNS, EVALUATED, GRPO, LISTS, MINUT
 from experiments.study import Arm, collect  # noqa: E402
 
 METHODS = {"rejection sampling": "offline_rs_small", "DPO": "offline_dpo_small", "KTO": "offline_kto_small"}
-"""The experiments of the offline methods; GRPO takes as many optimizer steps as each of their files says, 120."""
-LONGER = 480
+"""The experiments of the offline methods; GRPO takes as many optimizer steps as each of their files says, 80."""
+LONGER = 320
 """Optimizer steps of the arms that may learn longer from the same episodes."""
 EQUAL = tuple(Arm(name, experiment) for name, experiment in METHODS.items())
 MORE = tuple(

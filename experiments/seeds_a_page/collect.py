@@ -24,7 +24,7 @@ def before(name: str) -> Of:
 
 
 MEASURES = (
-    *(measure for measure in EVALUATED if measure.key != "in_domain"),
+    *(measure for measure in EVALUATED if measure.key.startswith("held_out")),
     Measure("base", "success on held-out seeds before training", before("held_out")),
     Measure("base_pages", "success on held-out pages before training", before("held_out_pages")),
     TRAINED,

@@ -7,24 +7,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.measures import Measure, Of, count_of, evaluated, final, mean_of  # noqa: E402
-from experiments.small import ALL_FAILED, ARPO, COLUMNS, MINUTES, SMALL, TRAINED, evaluated_where  # noqa: E402
+from arpo.display.comparison.measures import Measure, Of, count_of, final, mean_of  # noqa: E402
+from experiments.small import ALL_FAILED, ARPO, COLUMNS, EVALUATED, MINUTES, SMALL, TRAINED  # noqa: E402
 from experiments.study import Arm, collect  # noqa: E402
 
-ALL = Arm("128 tasks", ARPO.experiment, ARPO.overrides)
+ALL = Arm("128 tasks", SMALL, ("tasks=miniwob_128",))
+SUBSET = Arm("32 tasks", ARPO.experiment, ARPO.overrides)
 """The runs of ARPO of the other studies."""
-SUBSET = Arm("32 tasks", SMALL, ("tasks=miniwob_subset32",))
 ARMS = (ALL, SUBSET)
 SEEDS = (0, 1, 2)
 SUBJECT = "tasks.train.*"
 """The keys by which the arms are meant to differ."""
-OF_THE_SUBSET = ("1000", "1001")
-"""The seeds of `conf/tasks/miniwob_subset32.yaml`, as task ids end with them."""
-
-
-def is_of_the_subset(task: str) -> bool:
-    """Whether both arms train on a task."""
-    return task.rpartition("/")[2] in OF_THE_SUBSET
 
 
 def with_signal(of: Of) -> Of:
@@ -33,15 +26,7 @@ def with_signal(of: Of) -> Of:
 
 
 MEASURES = (
-    Measure("subset", "success on the 32 tasks", evaluated_where("in_domain", is_of_the_subset), is_compared=True),
-    Measure(
-        "others",
-        "success on the other 96 tasks",
-        evaluated_where("in_domain", lambda task: not is_of_the_subset(task)),
-        is_compared=True,
-    ),
-    Measure("held_out", "success on held-out seeds", evaluated("held_out"), is_compared=True),
-    Measure("held_out_pages", "success on held-out pages", evaluated("held_out_pages")),
+    *EVALUATED,
     TRAINED,
     Measure("reward", "task reward of the last 5 iterations", final("rollout/task_reward"), digits=3),
     Measure("deviation", "deviation of rewards in a group, whole run", mean_of("group/reward_std"), digits=3),

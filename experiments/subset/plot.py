@@ -8,6 +8,7 @@ sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside
 
 from arpo.display.comparison.curves import Panel  # noqa: E402
 from experiments.curves import Bars, of_seeds, save  # noqa: E402
+from experiments.small import LISTS  # noqa: E402
 from experiments.subset.collect import ARMS  # noqa: E402
 
 PANELS = (
@@ -15,14 +16,8 @@ PANELS = (
     Panel("deviation", "deviation of rewards in a group"),
     Panel("signal", "groups with a signal (%)", 100),
 )
-PLACES = {
-    "subset": "the 32 tasks",
-    "others": "the other 96",
-    "held_out": "held-out seeds",
-    "held_out_pages": "held-out pages",
-}
 
 
 if __name__ == "__main__":
-    ours = of_seeds(HERE, {arm.name: arm.name for arm in ARMS}, PLACES)
+    ours = of_seeds(HERE, {arm.name: arm.name for arm in ARMS}, LISTS)
     save(HERE, PANELS, "Training on 32 tasks and on 128", [Bars("success after the last update (%)", ours)])
