@@ -8,7 +8,7 @@ import argparse
 import json
 import logging
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,7 +18,7 @@ from typing_extensions import override
 from arpo.display.loopback import names_this_machine
 from arpo.envs.desktop.env import GUEST_PORT
 from arpo.envs.guest.client import Guest
-from arpo.errors import ArpoError
+from arpo.errors import ArpoError, ConfigError
 from arpo.host.container_spec import LOOPBACK
 from arpo.host.containers import RunningContainer, running_containers
 
@@ -137,21 +137,32 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve the page until Ctrl-C and return the exit status: 2 where there is no Docker engine."""
+    """Serve the page until Ctrl-C and return the exit status: 2 without a Docker engine, or without the port."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     asked = parser().parse_args(words)
-    with WatchServer(asked.port) as server:
-        try:
+    try:
+        with listening(asked.port) as server:
             server.refresh()
-        except ArpoError as error:
-            log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
-            return 2
-        log.info("http://%s:%d/ shows the desktops of this machine; Ctrl-C ends it", LOOPBACK, server.server_port)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
+            log.info("http://%s:%d/ shows the desktops of this machine; Ctrl-C ends it", LOOPBACK, server.server_port)
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
             log.info("the desktops go on")
+    except ArpoError as error:
+        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
+        return 2
     return 0
+
+
+def listening(port: int) -> WatchServer:
+    """Return a server of the page.
+
+    Raises:
+        ConfigError: If the port is taken, or is none.
+    """
+    try:
+        return WatchServer(port)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot serve at port {port}: {error}; name another with --port") from error
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ small virtual machine, because /dev/kvm may be there and yet not boot any kernel
 """
 
 import logging
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from rich.table import Table
 
 from arpo.envs.desktop.env import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
-from arpo.host.containers import ask_engine
+from arpo.host.containers import OWN_ENGINE, ask_engine
 from arpo.host.machine import SLOW, Resources, kvm_trouble
 from arpo.host.session import Session
 from arpo.types import Task
@@ -135,6 +136,8 @@ def look() -> int:
     PICTURE.write_bytes(screen.screenshot)
     log.info("wrote %s: a desktop of %s, %dx%d", PICTURE, IMAGE, screen.width, screen.height)
     log.info("`python -m arpo watch` shows the desktops of a run live; one of your own:")
+    if "DOCKER_HOST" not in os.environ and OWN_ENGINE.is_socket():
+        log.info("export DOCKER_HOST=unix://%s", OWN_ENGINE)  # which ARPO finds by itself, and `docker` does not
     log.info("docker run --detach --init --publish 127.0.0.1::5000 %s", IMAGE)
     return 0
 

@@ -1,7 +1,7 @@
 """Mouse and keyboard through the XTEST extension, without a process for each action."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from desktop import Desktop
 from keys import KEYSYMS
@@ -16,7 +16,7 @@ FIRST_SPARE = 208
 LONGEST_PART = 500
 """Characters that are sent at once: a book in one piece would keep the X server as busy as a program that means to."""
 NOTICE_S = 0.02
-CATCH_UP_LIMIT_S = 0.2
+CATCH_UP_LIMIT_S = 1.0
 """What programs get to take what was typed, or to notice what a key types now: at least and at most."""
 
 
@@ -123,7 +123,14 @@ class Devices:
             xtest.fake_input(self._display, X.KeyRelease, shift)
 
     def _text(self, text: str) -> None:
-        """Type in parts, each no longer than the spare keys suffice for what the keyboard has not."""
+        for part in self.taught(text):
+            with self._desktop.lock:  # sent together, as in `play`
+                for character in part:
+                    self._type(_character(character))
+            self._flush()
+
+    def taught(self, text: str) -> Iterator[str]:
+        """Yield a text in parts, each once the spare keys have been taught what the keyboard has not."""
         keysyms = [_character(character) for character in text]
         begin = 0
         while begin < len(keysyms):
@@ -134,10 +141,7 @@ class Devices:
                 wanted |= {keysyms[end]} - self._keys.keys()
                 end += 1
             self._teach(wanted)
-            with self._desktop.lock:  # sent together, as in `play`
-                for keysym in keysyms[begin:end]:
-                    self._type(keysym)
-            self._flush()
+            yield text[begin:end]
             begin = end
 
     def _type(self, keysym: int) -> None:

@@ -93,7 +93,8 @@ class Session:
 
 
 def _start_x_server(screen: str) -> subprocess.Popen:
-    options = f"-screen 0 {screen} -fbdir {FRAMEBUFFER.parent} -nolisten tcp -noreset -dpi 96 +extension XTEST"
+    # -r: no key repeats itself, or one that a busy machine holds for too long would type twice.
+    options = f"-r -screen 0 {screen} -fbdir {FRAMEBUFFER.parent} -nolisten tcp -noreset -dpi 96 +extension XTEST"
     command = [*walls.AS_DISPLAY, "Xvfb", ":1", *options.split()]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
 

@@ -111,7 +111,7 @@ def execute(code: str) -> int:
     from Xlib.display import Display
 
     backend._display = Display()  # a connection to the X server does not survive a fork
-    pyautogui_keys.install(backend, backend._display)
+    pyautogui_keys.install(pyautogui, backend, backend._display)
     pyautogui.PAUSE = 0
     status = 0
     try:

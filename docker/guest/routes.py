@@ -236,10 +236,10 @@ class Guest:
         script = str(parameters["script"])
         directory = Path(os.path.expanduser(str(parameters.get("working_dir") or "~")))
         with walls.files_of(walls.USER):
-            is_there = directory.is_dir()
+            is_there = os.path.isdir(directory)  # not Path's, which raises for a name that is too long
         if not is_there:
             return Answer.error(400, f"there is no directory {directory}: the script was not run")
-        command = ["bash", "-c", f'cd "$1" || exit; shift\n{script}', "bash", str(directory)]
+        command = ["bash", "-c", f'cd -- "$1" || exit; shift\n{script}', "bash", str(directory)]
         done = self._programs.execute(command, shell=False, timeout_s=float(str(parameters.get("timeout", 30))))
         status = "success" if done["returncode"] == 0 else "error"
         return Answer.json({"status": status, **done, "output": done["output"] + done["error"], "error": ""})

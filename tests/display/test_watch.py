@@ -1,6 +1,7 @@
 """The page that shows the desktops of this machine: what it serves, and to whom."""
 
 import io
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -39,6 +40,13 @@ def test_an_engine_that_went_away_is_an_answer_and_no_engine_an_exit_status(monk
         assert page.get("/desktops").status_code == 502
     assert main(["watch", "--port", "0"]) == 2
     assert "make desktop" in caplog.text
+
+
+def test_a_port_that_cannot_be_had_is_told_in_a_sentence(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["watch", "--port", str(taken.getsockname()[1])]) == 2
+    assert main(["watch", "--port", "70000"]) == 2
+    assert caplog.text.count("name another with --port") == 2
 
 
 class TestWithDesktops:
