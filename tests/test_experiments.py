@@ -161,7 +161,7 @@ def test_the_evaluation_after_the_last_update_is_reported_where_both_arms_have_i
 # --- arms -----------------------------------------------------------------------------------------------------------
 
 OF_ARMS = ["policy_lag", "dart_ablation", "dart_miniwob", "dart_desktop32"]
-OF_ARMS += ["generalisation", "subset", "offline_online", "seeds_a_page"]
+OF_ARMS += ["generalisation", "subset", "offline_online", "seeds_a_page", "replay_key"]
 """The studies whose commands are written from their arms."""
 PLAIN, CURATED = Arm("plain", "study"), Arm("curated", "study", ("replay=pool", "module.objective.clip_high=0.28"))
 MEASURES = (
