@@ -36,13 +36,16 @@ class Arm:
     name: str
     experiment: str
     overrides: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    """Its own, where it has fewer than its study."""
 
     def folder(self, outputs: Path, seed: int) -> Path:
         """Return the folder that `train.py` gives to a run of the arm."""
         return outputs / self.experiment / run_name([*self.overrides, f"seed={seed}"])
 
     def command(self, seeds: Sequence[int]) -> str:
-        """Return what to type; a second time it goes on where the first one was stopped."""
+        """Return what to type for the seeds of a study, or for the arm's own; given again it goes on where it was stopped."""
+        seeds = self.seeds or seeds
         words = [f"experiment={self.experiment}", *self.overrides, f"seed={','.join(map(str, seeds))}"]
         return " ".join(["python train.py -m resume=auto", *words])
 

@@ -17,9 +17,12 @@ METHODS = {"rejection sampling": "offline_rs_small", "DPO": "offline_dpo_small",
 """The experiments of the offline methods; GRPO takes as many optimizer steps as each of their files says, 80."""
 LONGER = 320
 """Optimizer steps of the arms that may learn longer from the same episodes."""
-EQUAL = tuple(Arm(name, experiment) for name, experiment in METHODS.items())
+THREE = (0, 1, 2)
+"""Seeds of the offline arms; five are for ARPO against GRPO."""
+EQUAL = tuple(Arm(name, experiment, seeds=THREE) for name, experiment in METHODS.items())
 MORE = tuple(
-    Arm(f"{name}, {LONGER} steps", experiment, (f"datamodule.steps={LONGER}",)) for name, experiment in METHODS.items()
+    Arm(f"{name}, {LONGER} steps", experiment, (f"datamodule.steps={LONGER}",), THREE)
+    for name, experiment in METHODS.items()
 )
 ARMS = (GRPO, ARPO, BASE, *EQUAL, *MORE)
 SEEDS = (0, 1, 2, 3, 4)
