@@ -44,7 +44,7 @@ class Arm:
         return outputs / self.experiment / run_name([*self.overrides, f"seed={seed}"])
 
     def command(self, seeds: Sequence[int]) -> str:
-        """Return what to type for the seeds of a study, or for the arm's own; given again it goes on where it was stopped."""
+        """Return what to type for a study's seeds, or the arm's own; a second time it goes on where it was stopped."""
         seeds = self.seeds or seeds
         words = [f"experiment={self.experiment}", *self.overrides, f"seed={','.join(map(str, seeds))}"]
         return " ".join(["python train.py -m resume=auto", *words])
