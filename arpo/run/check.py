@@ -27,6 +27,8 @@ OPTIONAL = {"lightning.pytorch.loggers.WandbLogger": "wandb"}
 """Packages that requirements.txt leaves out, by who needs them."""
 WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection", "evaluation")
 """The parts of a configuration that an evaluation builds."""
+HELD_OUT = ("held_out", "held_out_pages")
+"""The lists of tasks that nobody trains on."""
 
 
 def check_training(cfg: DictConfig) -> None:
@@ -69,6 +71,8 @@ def check_evaluation(cfg: DictConfig) -> None:
         return
     cfg.model.path = str(cfg.checkpoint)
     check_tasks(cfg)
+    if cfg.lists is None:
+        cfg.lists = judged(cfg.tasks)
     if not isinstance(cfg.lists, ListConfig) or not cfg.lists:
         raise ConfigError(f"lists={cfg.lists} must be names in brackets, such as lists=[{', '.join(cfg.tasks)}]")
     absent = [name for name in cfg.lists if name not in cfg.tasks]
@@ -79,6 +83,11 @@ def check_evaluation(cfg: DictConfig) -> None:
     check_constructors(cfg, WITHOUT_A_TRAINER)
     if "selection" in cfg:
         build(cfg.selection).check_attempts(cfg.evaluation.rollouts_per_task)
+
+
+def judged(tasks: DictConfig) -> list[str]:
+    """Return the names of the lists on which a run is evaluated: of thousands of training tasks, a sample."""
+    return [name for name in ("in_domain" if "in_domain" in tasks else "train", *HELD_OUT) if name in tasks]
 
 
 def check_checkpoint(checkpoint: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import hydra
 import pytest
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from torch.testing import assert_close
 
 from arpo.callbacks.checkpoint import AtomicCheckpointIO
@@ -101,12 +101,25 @@ def test_an_evaluation_wants_to_know_of_what():
         check_evaluation(OmegaConf.create({"checkpoint": "???"}))
 
 
-def check(tiny_model: Path, *overrides: str, config: str = "evaluate") -> None:
+def check(tiny_model: Path, *overrides: str, config: str = "evaluate", experiment: str = "smoke") -> DictConfig:
     register_resolvers()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         where = [f"checkpoint={tiny_model}", "paths.run_dir=run"]
-        cfg = hydra.compose(config, ["experiment=smoke", "engine=hf", *where, *overrides])
+        cfg = hydra.compose(config, [f"experiment={experiment}", "engine=hf", *where, *overrides])
     check_evaluation(cfg)
+    return cfg
+
+
+@pytest.mark.parametrize(
+    ("experiment", "lists"),
+    [
+        ("smoke", ["train", "held_out"]),
+        ("arpo_miniwob", ["in_domain", "held_out", "held_out_pages"]),  # not its 6,400 training tasks
+    ],
+)
+def test_a_policy_is_judged_on_what_its_run_is_judged_on(tiny_model, experiment, lists):
+    assert list(check(tiny_model, experiment=experiment).lists) == lists
+    assert list(check(tiny_model, "lists=[train]", experiment=experiment).lists) == ["train"]
 
 
 def test_the_engine_of_an_evaluation_is_tried_before_anything_starts(tiny_model):
