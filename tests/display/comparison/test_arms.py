@@ -136,7 +136,7 @@ def test_what_a_study_may_change_is_comparable(tmp_path, words):
 
 
 STUDIES = ["policy_lag", "dart_ablation", "dart_miniwob", "dart_desktop32", "replay_ablation"]
-STUDIES += ["generalisation", "subset", "offline_online", "seeds_a_page"]
+STUDIES += ["generalisation", "subset", "offline_online", "seeds_a_page", "replay_key"]
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -150,7 +150,7 @@ def test_the_arms_of_every_study_are_comparable(tmp_path, name):
 def test_what_a_study_is_about_is_no_obstacle_and_everything_else_is(tmp_path):
     few, many, others = (
         composed(tmp_path, "experiment=miniwob_small", *words)
-        for words in (["tasks=miniwob_subset32"], [], ["tasks=miniwob_seeds"])
+        for words in ([], ["tasks=miniwob_128"], ["tasks=miniwob_seeds"])
     )
     assert "different tasks (tasks.train.seeds" in obstacle(many, few)
     assert obstacle(many, few, subject="tasks.train.*") == ""
