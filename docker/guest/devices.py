@@ -69,23 +69,6 @@ class Devices:
         """Put the pointer where every episode begins: at the bottom, out of the way."""
         self.play([["move", self._desktop.width / 2, self._desktop.height - 2]])
 
-    def release_all(self) -> None:
-        """Release every key and button that is still down, and the lock keys."""
-        with self._desktop.lock:
-            for byte, bits in enumerate(self._display.query_keymap()):
-                for bit in range(8):
-                    if bits & (1 << bit):
-                        xtest.fake_input(self._display, X.KeyRelease, byte * 8 + bit)
-            pointer = self._desktop.root.query_pointer()
-            for button in (1, 2, 3):
-                if pointer.mask & (X.Button1Mask << (button - 1)):
-                    xtest.fake_input(self._display, X.ButtonRelease, button)
-            for mask, key in ((X.LockMask, "capslock"), (X.Mod2Mask, "numlock")):
-                if pointer.mask & mask:
-                    self._key(X.KeyPress, key)
-                    self._key(X.KeyRelease, key)
-            self._display.sync()
-
     def _move(self, x: float, y: float) -> None:
         xtest.fake_input(self._display, X.MotionNotify, x=round(x), y=round(y))
 

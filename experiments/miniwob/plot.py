@@ -1,42 +1,37 @@
-"""The learning curve from results.csv: `python experiments/miniwob/plot.py` writes plot.png."""
+"""Success before and after training, and its curve: `python experiments/miniwob/plot.py` writes plot.png."""
 
 import csv
-from collections import defaultdict
+import json
+import sys
 from pathlib import Path
-from statistics import fmean
-
-import matplotlib as mpl
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
-COLOR = "#D55E00"
+sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
+
+from arpo.display.comparison.curves import Panel, draw  # noqa: E402
+from experiments.curves import Bars  # noqa: E402
+from experiments.miniwob.collect import LISTS  # noqa: E402
+
+PHASES = {"base": "warm start", "final": "after training"}
+PANELS = (Panel("success", "success of the sampled episodes (%)", 100),)
 
 
-def read_curves(path: Path) -> dict[int, dict[int, float]]:
-    """Success in percent, by seed and iteration."""
-    curves: dict[int, dict[int, float]] = defaultdict(dict)
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            curves[int(row["seed"])][int(row["iteration"])] = 100 * float(row["success"])
-    return curves
+def bars(success: dict[str, Any]) -> Bars:
+    """Success on every task list before and after training, a dot a seed."""
+    values = {
+        words: {LISTS[name]: [row[phase] for row in success[name]["seeds"]] for name in LISTS if success[name]}
+        for phase, words in PHASES.items()
+    }
+    return Bars("success in an evaluation (%)", values)
 
 
 def main() -> None:
-    curves = read_curves(HERE / "results.csv")
-    figure, axes = plt.subplots(figsize=(7, 3.8), layout="constrained")
-    for seed, curve in curves.items():
-        axes.plot(list(curve), list(curve.values()), color=COLOR, alpha=0.3, linewidth=1, label=f"seed {seed}")
-    iterations = sorted(set.intersection(*(set(curve) for curve in curves.values())))
-    means = [fmean(curve[iteration] for curve in curves.values()) for iteration in iterations]
-    axes.plot(iterations, means, color=COLOR, linewidth=2.2, label="mean")
-    axes.set(xlabel="iteration", ylabel="training success (%)", ylim=(0, 100))
-    axes.set_title("ARPO on sixteen MiniWoB++ pages, from screenshots", fontsize=11)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
-    figure.savefig(HERE / "plot.png", dpi=150)
+    summary = json.loads((HERE / "summary.json").read_text())
+    with (HERE / "results.csv").open(newline="") as file:
+        rows = [row | {"arm": "ARPO, mean of the seeds"} for row in csv.DictReader(file)]
+    title = "A tiny agent on sixteen MiniWoB++ pages, from screenshots"
+    draw(rows, PANELS, title, HERE / "plot.png", [bars(summary["success"])])
 
 
 if __name__ == "__main__":
