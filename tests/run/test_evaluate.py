@@ -114,7 +114,7 @@ def check(tiny_model: Path, *overrides: str, config: str = "evaluate", experimen
     ("experiment", "lists"),
     [
         ("smoke", ["train", "held_out"]),
-        ("arpo_miniwob", ["in_domain", "held_out", "held_out_pages"]),  # not its 6,400 training tasks
+        ("arpo_miniwob", ["in_domain", "held_out", "held_out_pages"]),  # a sample of its training tasks
     ],
 )
 def test_a_policy_is_judged_on_what_its_run_is_judged_on(tiny_model, experiment, lists):
