@@ -6,16 +6,89 @@ An example is what a batch holds whole: one trajectory, or the two of a pair, th
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 
+from arpo.errors import ConfigError
 from arpo.rollout.seeds import derive_seed
+from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
 
 log = logging.getLogger(__name__)
 
+PLAYED = ("train", "demonstration")
+"""The parts of a store that are learned from. Evaluations are not: they play held-out tasks."""
+
 Example = tuple[Trajectory, ...]
 Judge = Callable[[Trajectory], bool]
 """Says whether a trajectory is a success."""
+Make = Callable[[Sequence[Trajectory], Judge, int], list[Example]]
+"""Makes examples of trajectories, by who says which are successes and a seed."""
+
+
+def read_examples(
+    store: TrajectoryStore,
+    make: Make,
+    succeeds: Judge,
+    *,
+    first: int | None = None,
+    outcomes: Sequence[str] | None = None,
+    seed: int = 0,
+    tell: Callable[[Sequence[Trajectory]], Sequence[Trajectory]] = list,
+) -> list[Example]:
+    """Return the examples that stored episodes make, without screenshots.
+
+    Args:
+        store: Where the episodes are.
+        make: A function of this module, or another one like them.
+        succeeds: Says which episodes are successes.
+        first: Take this many episodes, the earliest, whatever came of them; None takes all.
+        outcomes: Leave out episodes that ended in another way; None keeps all.
+        seed: Of the pairs.
+        tell: Tells the episodes as a policy would have read and said them, and leaves out those that it could not.
+
+    Raises:
+        ConfigError: If there are too few episodes, none is left, they make no example, or a screenshot of theirs is
+            lost or cut.
+    """
+    episodes = list(islice(_played(store), first))
+    if len(episodes) < max(1, first or 0):
+        raise ConfigError(
+            f"source: {store.root} holds {len(episodes)} episodes of a training or of demonstrations, and "
+            f"{first or 1} are wanted (evaluations are left out): name another run, or lower datamodule.first"
+        )
+    kept = tell([each for each in episodes if outcomes is None or each.outcome.value in outcomes])
+    good = sum(map(succeeds, kept))
+    log.info("%d of %d episodes of %s are taken, %d succeed", len(kept), len(episodes), store.root, good)
+    if not kept:
+        raise ConfigError(
+            f"source: of {len(episodes)} episodes of {store.root} none is left: widen datamodule.outcomes or "
+            "rollout.settings.max_context"
+        )
+    examples = make(kept, succeeds, seed)
+    if not examples:
+        raise ConfigError(
+            f"source: nothing can be learned from {len(kept)} episodes of {store.root}, of which {good} succeed: "
+            "rejection sampling needs successes, and a pair has a success and a failure of one task; name another "
+            "run, or raise datamodule.first"
+        )
+    _check_screenshots(store, list(chain.from_iterable(examples)))
+    return examples
+
+
+def _played(store: TrajectoryStore) -> Iterator[Trajectory]:
+    for split, iteration in store.iterations():
+        if split in PLAYED:
+            yield from store.read(split, iteration)
+
+
+def _check_screenshots(store: TrajectoryStore, trajectories: Sequence[Trajectory]) -> None:
+    lost = [path for trajectory in trajectories for path in store.lost_screenshots(trajectory)]
+    if lost:
+        raise ConfigError(
+            f"source: {len(lost)} screenshots that episodes of {store.root} show are lost or cut, the first is "
+            f"{lost[0]}: copy the folder whole, or name another run"
+        )
 
 
 def successes(trajectories: Sequence[Trajectory], succeeds: Judge, _seed: int) -> list[Example]:

@@ -3,9 +3,9 @@
 import hashlib
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from arpo.algorithms.rewards import is_worth_replaying
 from arpo.datamodules.batches import Batches
-from arpo.datamodules.examples import Example, Judge
+from arpo.datamodules.examples import Example, Make, read_examples
 from arpo.errors import ConfigError, check_at_least
 from arpo.modules.base import PolicyModule
 from arpo.rollout.curation.told import as_told, longest_context
@@ -26,9 +26,6 @@ from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.types import Outcome, Trajectory
 
 log = logging.getLogger(__name__)
-
-PLAYED = ("train", "demonstration")
-"""The parts of a store that are learned from. Evaluations are not: they play held-out tasks."""
 
 
 class TrajectoryDataModule(L.LightningDataModule):
@@ -57,7 +54,7 @@ class TrajectoryDataModule(L.LightningDataModule):
         self,
         runtime: RolloutRuntime,
         source: str | Path,
-        examples: Callable[[Sequence[Trajectory], Judge, int], list[Example]],
+        examples: Make,
         *,
         first: int | None = None,
         outcomes: Sequence[str] | None = None,
@@ -81,6 +78,7 @@ class TrajectoryDataModule(L.LightningDataModule):
         self.batch_size = batch_size
         self.seed = seed
         self._examples: list[Example] = []
+        self._digest = ""
         self._begun = False
 
     @override
@@ -88,11 +86,11 @@ class TrajectoryDataModule(L.LightningDataModule):
         """Read the episodes, then start what evaluates.
 
         Raises:
-            ConfigError: If there are too few episodes, a screenshot of theirs is lost, they make no example, or the
-                steps cannot be shared out.
+            ConfigError: As `read_examples` does, or if the steps cannot be shared out.
         """
         self._steps_per_iteration()
         self._examples = self._read()
+        self._digest = hashlib.sha256(repr(self._examples).encode()).hexdigest()
         if self._rank == 0:
             self.runtime.start()
 
@@ -139,60 +137,42 @@ class TrajectoryDataModule(L.LightningDataModule):
 
     def _read(self) -> list[Example]:
         """Return the examples that the episodes make."""
-        episodes = list(islice(self._stored(), self.first))
-        if len(episodes) < max(1, self.first or 0):
-            raise ConfigError(
-                f"source: {self.store.root} holds {len(episodes)} episodes, and {self.first or 1} are wanted: name "
-                "another run, or lower datamodule.first"
-            )
-        allowed = [each for each in episodes if self.outcomes is None or each.outcome.value in self.outcomes]
-        told = [self._told(each) for each in allowed]
-        kept = [each for each in told if longest_context(each, self.runtime.chat) <= self._longest]
+        return read_examples(
+            self.store,
+            self.make_examples,
+            self._succeeds,
+            first=self.first,
+            outcomes=self.outcomes,
+            seed=self.seed,
+            tell=self._told,
+        )
+
+    def _told(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """Return the episodes as the policy of this run would have read and said them, where it could have."""
+        told: list[Trajectory] = []
+        settings, chat = self.runtime.settings, self.runtime.chat
+        for episode in episodes:
+            with suppress(ValueError):  # its text spells a token that is never sampled
+                told.append(as_told(episode, chat, self.runtime.prompt, settings.image_window))
+        if len(told) < len(episodes):
+            log.warning("%d episodes hold text that this policy cannot say: left out", len(episodes) - len(told))
+        kept = [each for each in told if longest_context(each, chat) <= settings.max_context]
         if len(kept) < len(told):
-            log.warning("%d episodes are longer than max_context=%d: left out", len(told) - len(kept), self._longest)
-        good = sum(map(self._succeeds, kept))
-        log.info("%d of %d episodes of %s are taken, %d succeed", len(kept), len(episodes), self.store.root, good)
-        examples = self.make_examples(kept, self._succeeds, self.seed)
-        if not examples:
-            raise ConfigError(
-                f"source: nothing can be learned from {len(kept)} episodes of {self.store.root}, of which {good} "
-                "succeed: name another run, or raise datamodule.first"
-            )
-        self._check_screenshots(list(chain.from_iterable(examples)))
-        return examples
-
-    def _stored(self) -> Iterator[Trajectory]:
-        for split, iteration in self.store.iterations():
-            if split in PLAYED:
-                yield from self.store.read(split, iteration)
-
-    def _told(self, trajectory: Trajectory) -> Trajectory:
-        return as_told(trajectory, self.runtime.chat, self.runtime.prompt, self.runtime.settings.image_window)
-
-    @property
-    def _longest(self) -> int:
-        return self.runtime.settings.max_context
+            count = len(told) - len(kept)
+            log.warning("%d episodes are longer than max_context=%d: left out", count, settings.max_context)
+        return kept
 
     def _succeeds(self, trajectory: Trajectory) -> bool:
         """Return whether a trajectory is one to imitate: solved, and every response of it an action."""
         threshold = self.runtime.settings.success_threshold
         return is_worth_replaying(trajectory, threshold=threshold, format_weight=1.0)
 
-    def _check_screenshots(self, trajectories: Sequence[Trajectory]) -> None:
-        lost = [path for trajectory in trajectories for path in self.store.lost_screenshots(trajectory)]
-        if lost:
-            raise ConfigError(
-                f"source: {len(lost)} screenshots that episodes of {self.store.root} show are not there, the first is "
-                f"{lost[0]}: copy the folder whole, or name another run"
-            )
-
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return what the batches depend on."""
         iterations = None if self.trainer is None else self.trainer.max_epochs
-        names = [trajectory.id for trajectory in chain.from_iterable(self._examples)]
         return {
-            "examples": hashlib.sha256(repr(names).encode()).hexdigest(),
+            "examples": self._digest,
             "steps": self.steps,
             "iterations": iterations,
             "batch_size": self.batch_size,

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 ID = re.compile(r"(?:(?P<split>[a-z_]+)-)?(?P<iteration>\d+)/.+")
 """The ids of stored trajectories."""
+_FILES = "iteration_" + "[0-9]" * 6 + ".jsonl"
+"""The files of an iteration's records; a copy that somebody made beside them is none."""
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
 class TrajectoryStore:
@@ -82,7 +85,7 @@ class TrajectoryStore:
 
     def iterations(self) -> list[tuple[str, int]]:
         """Return every split and iteration that has records, earlier iterations first."""
-        paths = self.root.glob("*/iteration_*.jsonl")
+        paths = self.root.glob(f"*/{_FILES}")
         found = [(int(path.stem.removeprefix("iteration_")), path.parent.name) for path in paths]
         return [(split, iteration) for iteration, split in sorted(found)]
 
@@ -114,12 +117,12 @@ class TrajectoryStore:
             raise ArpoError(f"trajectory {trajectory.id} has lost its screenshot {error.filename}") from error
 
     def lost_screenshots(self, trajectory: Trajectory) -> list[Path]:
-        """Return the files of screenshots that a trajectory names and that are not there; reads none of them."""
-        return [path for path in map(self._screen, _shown(trajectory)) if not path.exists()]
+        """Return the files of screenshots that a trajectory names and that are not there, or end too early."""
+        return [path for path in map(self._screen, _shown(trajectory)) if not _is_whole(path)]
 
     def finished(self, first_iteration: int) -> dict[str, Trajectory]:
         """Return, by id and without screenshot bytes, the training episodes of an iteration and of all later ones."""
-        iterations = sorted(map(_iteration, (self.root / "train").glob("iteration_*.jsonl")))
+        iterations = sorted(map(_iteration, (self.root / "train").glob(_FILES)))
         later = [iteration for iteration in iterations if iteration >= first_iteration]
         return {record.id: record for iteration in later for record in self.read("train", iteration)}
 
@@ -136,7 +139,7 @@ class TrajectoryStore:
         """
         first = iteration if first_iteration is None else first_iteration
         with self._lock:
-            for path in self.root.glob("*/iteration_*.jsonl"):
+            for path in self.root.glob(f"*/{_FILES}"):
                 if path.parent.name != "train":
                     if _iteration(path) > iteration:
                         path.unlink()
@@ -172,6 +175,16 @@ def store_of(source: str | Path) -> Path:
     """Return the directory of a run's trajectories, from the run's folder or from that directory itself."""
     inside = Path(source) / "trajectories"
     return inside if inside.is_dir() else Path(source)
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a file is there and ends as a PNG does; no more of it is read than that."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-len(_PNG_END), os.SEEK_END)
+            return file.read() == _PNG_END
+    except OSError:  # it is not there, or shorter than its end
+        return False
 
 
 def _shown(trajectory: Trajectory) -> list[str]:

@@ -27,6 +27,12 @@ OPTIONAL = {"lightning.pytorch.loggers.WandbLogger": "wandb"}
 """Packages that requirements.txt leaves out, by who needs them."""
 WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection", "evaluation")
 """The parts of a configuration that an evaluation builds."""
+LEARNS_FROM = {
+    "arpo.modules.sft.SFTModule": "successes",
+    "arpo.modules.offline.dpo.DPOModule": "pairs",
+    "arpo.modules.offline.kto.KTOModule": "every_episode",
+}
+"""The examples that a module of ours learns from offline: a function of `arpo.datamodules.examples`."""
 HELD_OUT = ("held_out", "held_out_pages")
 """The lists of tasks that nobody trains on."""
 
@@ -45,6 +51,7 @@ def check_training(cfg: DictConfig) -> None:
     refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
     check_loggers(cfg)
     preflight(_plain(cfg.requires), required_model(cfg))
+    check_method(cfg)
     check_values(cfg)
     check_pool(cfg)
     check_source(cfg)
@@ -52,6 +59,7 @@ def check_training(cfg: DictConfig) -> None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
     check_callbacks(cfg)
+    check_examples(cfg)
     if rolls_out(cfg):
         _check_memory(cfg)
 
@@ -220,6 +228,34 @@ def check_pool(cfg: DictConfig) -> None:
         )
 
 
+def check_method(cfg: DictConfig) -> None:
+    """Check that the module learns from what the data module gives it.
+
+    Raises:
+        ConfigError: With the choices that fit.
+    """
+    module, offline = cfg.module.get("_target_"), "source" in cfg.datamodule
+    methods = "experiment=offline_rs, offline_dpo or offline_kto"
+    if offline and module == "arpo.modules.grpo.GRPOModule":
+        raise ConfigError(f"module=grpo learns from rollouts, and datamodule=trajectories has none: take {methods}")
+    if not offline and module in [target for target, examples in LEARNS_FROM.items() if examples != "successes"]:
+        raise ConfigError(f"module={module} learns from stored episodes, not from rollouts: take {methods}")
+    if not offline:
+        return
+    room = "arpo.datamodules.examples."
+    wanted = LEARNS_FROM.get(module)
+    given = cfg.datamodule.examples.get("_target_")
+    if wanted and given != room + wanted and given in [room + examples for examples in LEARNS_FROM.values()]:
+        raise ConfigError(
+            f"datamodule.examples._target_={given} is not what this module learns from: take {room}{wanted}, or "
+            f"{methods}"
+        )
+    if wanted == "every_episode" and cfg.datamodule.batch_size < 2:
+        raise ConfigError(
+            "module=kto compares each episode with another one of its batch: datamodule.batch_size=2 or more"
+        )
+
+
 def check_source(cfg: DictConfig) -> None:
     """Check that the episodes that are learned from offline are there, and that the steps can be shared out.
 
@@ -239,6 +275,29 @@ def check_source(cfg: DictConfig) -> None:
             f"datamodule.steps={cfg.datamodule.steps} must be a multiple of iterations={cfg.iterations}: each has as "
             "many"
         )
+
+
+def check_examples(cfg: DictConfig) -> None:
+    """Check that the stored episodes make examples, before a warm start that would be for nothing.
+
+    Raises:
+        ConfigError: As `arpo.datamodules.examples.read_examples` does.
+    """
+    if "source" not in cfg.datamodule:
+        return
+    from arpo.algorithms.rewards import is_worth_replaying
+    from arpo.datamodules.examples import read_examples
+    from arpo.rollout.storage import TrajectoryStore
+
+    data, threshold = cfg.datamodule, cfg.rollout.settings.success_threshold
+    read_examples(
+        TrajectoryStore(store_of(str(data.source))),
+        build(data.examples),
+        lambda trajectory: is_worth_replaying(trajectory, threshold=threshold, format_weight=1.0),
+        first=data.first,
+        outcomes=data.outcomes,
+        seed=data.seed,
+    )
 
 
 def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import lightning as L
@@ -144,13 +145,29 @@ def test_episodes_of_another_tokenizer_are_told_anew(make_data, source, runtime)
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_without_episodes_is_refused(make_data, tmp_path):
-    with pytest.raises(ConfigError, match=r"source: .*nowhere holds 0 episodes, and 1 are wanted: name another run"):
-        make_data(tmp_path / "nowhere")._read()
+def test_a_folder_without_episodes_is_refused(make_data, source, tmp_path):
+    for folder in (tmp_path / "nowhere", source(scripted("eval-0/held_out/0/0"))):
+        with pytest.raises(
+            ConfigError, match=r"holds 0 episodes of a training .* \(evaluations are left out\): name an"
+        ):
+            make_data(folder)._read()
+
+
+def test_a_source_of_which_everything_is_left_out_is_refused(make_data, source):
+    with pytest.raises(ConfigError, match=r"of 1 episodes of .* none is left: widen datamodule\.outcomes"):
+        make_data(source(episode(0)), outcomes=["gave_up"])._read()
+
+
+def test_an_episode_that_spells_a_token_that_nobody_samples_is_left_out(make_data, source, caplog):
+    odd = episode(1)
+    odd = replace(odd, steps=(replace(odd.steps[0], response="Action: wait()<|im_start|>"), *odd.steps[1:]))
+    with caplog.at_level(logging.WARNING):
+        assert read(make_data(source(episode(0), odd))) == ["0/0/0"]
+    assert "1 episodes hold text that this policy cannot say: left out" in caplog.text
 
 
 def test_fewer_episodes_than_asked_for_are_refused(make_data, source):
-    with pytest.raises(ConfigError, match=r"holds 2 episodes, and 3 are wanted: .* lower datamodule\.first"):
+    with pytest.raises(ConfigError, match=r"holds 2 episodes .* and 3 are wanted .* lower datamodule\.first"):
         make_data(source(episode(0), episode(1)), first=3)._read()
 
 
@@ -159,11 +176,12 @@ def test_episodes_of_which_nothing_can_be_learned_are_refused(make_data, source)
         make_data(source(episode(0, 0.0), episode(1, 0.0)), pairs)._read()
 
 
-def test_a_lost_screenshot_is_named_before_anything_starts(make_data, source):
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:40])])
+def test_a_lost_or_cut_screenshot_is_named_before_anything_starts(make_data, source, harm):
     folder = source(episode(0), episode(9))
     lost = next((folder / "trajectories" / "screens").glob("*/*.png"))
-    lost.unlink()
-    with pytest.raises(ConfigError, match=rf"1 screenshots that episodes of .* show are not there, .*{lost.name}"):
+    harm(lost)
+    with pytest.raises(ConfigError, match=rf"1 screenshots that episodes of .* show are lost or cut, .*{lost.name}"):
         make_data(folder)._read()
 
 
@@ -276,3 +294,12 @@ def test_a_run_that_would_go_on_with_other_batches_is_refused(started, tmp_path,
     fit(started(), 2, extra=[Save(tmp_path / "one.ckpt")])
     with pytest.raises(ConfigError, match=f"a run whose {what} differ"):
         fit(started(**options), iterations, checkpoint=tmp_path / "one.ckpt")
+
+
+def test_a_run_that_would_go_on_with_other_episodes_of_the_same_names_is_refused(started, tmp_path):
+    fit(started(), 2, extra=[Save(tmp_path / "one.ckpt")])
+    data = started()
+    for number in range(5):  # of two records with one id the later counts
+        data.store.write(episode(number, 1 - number % 2))
+    with pytest.raises(ConfigError, match="a run whose examples differ"):
+        fit(data, 2, checkpoint=tmp_path / "one.ckpt")

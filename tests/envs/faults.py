@@ -32,7 +32,7 @@ def kill_the_server(container):
 
 @tenacity.retry(stop=tenacity.stop_after_attempt(10), wait=tenacity.wait_fixed(0.1), reraise=True)
 def run_as_root(container, command):
-    """Run a command in a desktop as nobody in it could; a reset in place ends it too, even half started (status 126)."""
+    """Run a command in a desktop as nobody in it could; a reset in place ends it too, even half started."""
     docker("exec", "--user", "root", container, "sh", "-c", command, accept=(0, KILLED))
 
 

@@ -95,13 +95,23 @@ def test_a_lost_screenshot_is_named(store: TrajectoryStore):
         store.load_screenshots(bare(trajectory))
 
 
-def test_lost_screenshots_are_found_without_reading_any(store: TrajectoryStore):
+def test_lost_and_cut_screenshots_are_found(store: TrajectoryStore):
     trajectory = make_trajectory(steps=2)
     store.write(trajectory)
     assert store.lost_screenshots(bare(trajectory)) == []
     (lost,) = store.root.glob(f"screens/*/{trajectory.last_screenshot}.png")
     lost.unlink()
     assert store.lost_screenshots(bare(trajectory)) == [lost]
+    for content in (b"", trajectory.screenshots[lost.stem][:-1]):
+        lost.write_bytes(content)
+        assert store.lost_screenshots(bare(trajectory)) == [lost]
+
+
+def test_a_copy_of_a_file_that_somebody_made_beside_it_is_none_of_the_store(store: TrajectoryStore):
+    store.write(make_trajectory())
+    (file,) = store.root.glob("train/*.jsonl")
+    file.with_name(f"{file.stem} (copy).jsonl").write_bytes(file.read_bytes())
+    assert len(store.iterations()) == 1
 
 
 def test_a_run_s_folder_and_its_store_name_the_same_directory(tmp_path: Path):

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from arpo.errors import ConfigError
+from arpo.rollout.storage import TrajectoryStore
 from arpo.run.build import compose
-from arpo.run.check import check_callbacks, check_training
+from arpo.run.check import check_callbacks, check_examples, check_method, check_training
+from tests.rollout.trajectories import make_trajectory
 
 
 def test_of_the_processes_of_a_node_only_the_first_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -23,3 +25,42 @@ def test_a_run_that_asks_its_engine_anything_sends_it_the_policy(experiment: str
     check_callbacks(compose("train", [f"experiment={experiment}"]))
     with pytest.raises(ConfigError, match=r"no callback sends the policy to the engine, .* callbacks\.weight_sync"):
         check_callbacks(compose("train", [f"experiment={experiment}", "~callbacks.weight_sync"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["offline_rs", "module=grpo"], "module=grpo learns from rollouts, and datamodule=trajectories has none"),
+        (["smoke", "module=dpo"], r"dpo\.DPOModule learns from stored episodes, not from rollouts: take experiment="),
+        (
+            ["offline_dpo", "module=sft"],
+            r"examples\.pairs is not what this module learns from: take .*\.successes, or exp",
+        ),
+        (["offline_kto", "module=dpo"], r"every_episode is not what this module learns from: take .*\.pairs"),
+        (
+            ["offline_kto", "datamodule.batch_size=1"],
+            r"with another one of its batch: datamodule\.batch_size=2 or more",
+        ),
+    ],
+)
+def test_a_module_that_cannot_learn_from_what_it_gets_is_refused(words: list[str], said: str) -> None:
+    cfg = compose("train", [f"experiment={words[0]}", *words[1:]])
+    with pytest.raises(ConfigError, match=said):
+        check_method(cfg)
+
+
+@pytest.mark.parametrize(
+    "experiment", ["smoke", "arpo_miniwob", "warmstart_fake", "offline_rs", "offline_dpo", "offline_kto"]
+)
+def test_what_an_experiment_learns_from_is_what_it_gets(experiment: str) -> None:
+    check_method(compose("train", [f"experiment={experiment}"]))
+
+
+def test_stored_episodes_that_teach_nothing_are_refused_before_a_warm_start(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "trajectories")
+    store.write(make_trajectory("0/0/0", task_reward=0.0))
+    cfg = compose("train", ["experiment=offline_rs", f"source={tmp_path}"])
+    with pytest.raises(ConfigError, match=r"nothing can be learned from 1 episodes of .*, of which 0 succeed"):
+        check_examples(cfg)
+    store.write(make_trajectory("0/0/1", task_reward=1.0))
+    check_examples(cfg)

@@ -1,12 +1,14 @@
 """Direct preference optimisation on pairs of a success and a failure (DPO, arXiv 2305.18290)."""
 
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.preferences import dpo_losses
+from arpo.algorithms.rewards import trajectory_reward
 from arpo.errors import ConfigError
 from arpo.modules.offline.preference import PreferenceModule
 from arpo.types import Trajectory
@@ -20,8 +22,7 @@ class DPOModule(PreferenceModule):
 
     @override
     def judge(self, log_ratios: Tensor, batch: Sequence[Trajectory]) -> tuple[Tensor, Mapping[str, float]]:
-        tasks = [trajectory.task_id for trajectory in batch]
-        if tasks[0::2] != tasks[1::2]:
+        if len(batch) % 2 or not all(starmap(_is_better, zip(batch[0::2], batch[1::2], strict=False))):
             raise ConfigError(
                 "module=dpo learns from pairs of trajectories of one task, and the batch is not made of pairs: set "
                 "datamodule.examples._target_ to arpo.datamodules.examples.pairs"
@@ -30,3 +31,9 @@ class DPOModule(PreferenceModule):
         good = torch.arange(len(batch), device=log_ratios.device) % 2 == 0
         metrics = self.rewards(log_ratios, good) | {"train/accuracy": (chosen > rejected).float().mean().item()}
         return dpo_losses(chosen, rejected, beta=self.beta).mean(), metrics
+
+
+def _is_better(one: Trajectory, other: Trajectory) -> bool:
+    """Return whether a trajectory has the same task as another one and a higher reward, format included."""
+    rewards = [trajectory_reward(trajectory, format_weight=1.0) for trajectory in (one, other)]
+    return one.task_id == other.task_id and rewards[0] > rewards[1]

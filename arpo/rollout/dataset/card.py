@@ -47,12 +47,15 @@ def data_card(name: str, censuses: Mapping[str, Census], origin: Path) -> str:
     """
     files = "".join(f"  - split: {split}\n    path: data/{split}.parquet\n" for split in censuses)
     header = f"configs:\n- config_name: default\n  data_files:\n{files}tags:\n- gui-agent\n- reinforcement-learning\n"
+    shown = "train" if "train" in censuses else next(iter(censuses))
     parts = [
         f"---\n{header}---",
         f"# {name}",
-        "Episodes of a GUI agent that were stored while it was trained with ARPO (arXiv 2505.16282): screenshots, "
-        "responses with the exact token ids and log-probabilities, actions and rewards. A row is an episode.",
-        '```python\nfrom datasets import load_dataset\n\nepisodes = load_dataset("FOLDER")["train"]\n```',
+        "Episodes of a GUI agent that were stored by ARPO (arXiv 2505.16282): screenshots, responses with the exact "
+        "token ids and log-probabilities, actions and rewards. A row is an episode.",
+        "Those of the split `demonstration` are a script's, with log-probabilities of 0."
+        * ("demonstration" in censuses),
+        f'```python\nfrom datasets import load_dataset\n\nepisodes = load_dataset("FOLDER")["{shown}"]\n```',
         made_by(origin),
         _table(["split", "episodes", "steps", "success", "tasks", "domains", "outcomes"], _rows(censuses)),
         f"Success is the share of episodes with a task reward above {SUCCESS}.",

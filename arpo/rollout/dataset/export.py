@@ -22,7 +22,7 @@ def main(words: Sequence[str]) -> int:
     directory = asked.out or asked.run / "parquet"
     try:
         written = export_parquet(asked.run, directory)
-    except ArpoError as error:
+    except (ArpoError, OSError) as error:
         log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
         return 2
     counts = ", ".join(f"{census.episodes} of {split}" for split, census in written.items())

@@ -34,7 +34,7 @@ def export_parquet(source: Path, directory: Path) -> dict[str, Census]:
     store = TrajectoryStore(store_of(source))
     splits = sorted({split for split, _ in store.iterations()})
     if not splits:
-        raise ConfigError(f"{source} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default")
+        raise _no_episodes(source)
     if directory.exists():
         raise ConfigError(f"{directory} exists: name another folder with --out, or delete that one")
     schema = _schema()
@@ -43,8 +43,17 @@ def export_parquet(source: Path, directory: Path) -> dict[str, Census]:
         (partial / "data").mkdir(parents=True)
         for split, census in censuses.items():
             _write(partial / "data" / f"{split}.parquet", schema, _episodes(store, split), census)
+        for split in [split for split, census in censuses.items() if not census.episodes]:  # cut at its first record
+            (partial / "data" / f"{split}.parquet").unlink()
+            del censuses[split]
+        if not censuses:
+            raise _no_episodes(source)
         (partial / "README.md").write_text(data_card(_title(source), censuses, source))
     return censuses
+
+
+def _no_episodes(source: Path) -> ConfigError:
+    return ConfigError(f"{source} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default")
 
 
 def _title(source: Path) -> str:

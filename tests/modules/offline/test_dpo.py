@@ -98,6 +98,8 @@ def test_a_batch_that_is_not_made_of_pairs_is_refused(make_dpo, judged):
         fit(make_dpo(), judged(1.0, 0.0, 1.0))
     with pytest.raises(ConfigError, match="not made of pairs"):
         fit(make_dpo(), judged(1.0, 0.0, 1.0, 0.0)[1:3])
+    with pytest.raises(ConfigError, match="not made of pairs"):
+        fit(make_dpo(), judged(1.0, 0.0, 0.0, 1.0))  # the worse one first
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,14 @@ def test_a_card_says_how_many_there_are_and_how_they_ended(tmp_path):
     assert card.startswith("---\nconfigs:\n")
 
 
+def test_a_card_shows_how_to_load_a_split_that_exists_and_says_what_a_script_made(tmp_path):
+    card = data_card("a run", {"demonstration": census()}, tmp_path)
+    assert 'load_dataset("FOLDER")["demonstration"]' in card
+    assert "Those of the split `demonstration` are a script's" in card
+    assert "a script's" not in data_card("a run", {"eval": census(), "train": census()}, tmp_path)
+    assert '["train"]' in data_card("a run", {"eval": census(), "train": census()}, tmp_path)
+
+
 def test_a_card_explains_every_column(tmp_path):
     card = data_card("a run", {"train": census()}, tmp_path)
     for name in (*TRAJECTORY, *STEP):

@@ -53,6 +53,19 @@ def test_the_folder_loads_as_a_dataset_with_pictures(run, tmp_path):
     assert last["steps"][0]["screenshot"].size == (4, 4)
 
 
+def test_a_split_whose_only_record_was_cut_is_left_out(run, tmp_path):
+    pytest.importorskip("pyarrow")
+    (cut,) = (run / "trajectories" / "eval").iterdir()
+    cut.write_bytes(cut.read_bytes()[:-5])
+    assert list(export_parquet(run, tmp_path / "made")) == ["train"]
+    assert [path.name for path in (tmp_path / "made" / "data").iterdir()] == ["train.parquet"]
+    for path in (run / "trajectories" / "train").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(ConfigError, match="holds no episodes"):
+        export_parquet(run, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 def test_a_lost_screenshot_leaves_nothing_behind(run, tmp_path):
     pytest.importorskip("pyarrow")
     next((run / "trajectories" / "screens").glob("*/*.png")).unlink()
