@@ -190,18 +190,13 @@ def time_table(summary: dict[str, Any]) -> str:
 
 def headline(summary: dict[str, Any]) -> str:
     """The measured block of the project's README."""
-    sentences = []
-    for name, words in LISTS.items():
-        result = summary["success"][name]
-        if result is not None:
-            sentences.append(
-                f"success on the {words} goes from {percent(result['base'])} to {percent(result['final'])}"
-            )
+    found = [(words, summary["success"][name]) for name, words in LISTS.items() if summary["success"][name]]
+    changes = [f"from {percent(result['base'])} to {percent(result['final'])} on {words}" for words, result in found]
     seeds = len(summary["success"]["in_domain"]["seeds"])
     minutes = summary["time"]["wall"] / 60
     return (
         f"In {summary['budget_iterations']} iterations and {minutes:.0f} minutes "
-        f"({', '.join(summary['provenance']['machines'])}) {', '.join(sentences)};\n"
+        f"({', '.join(summary['provenance']['machines'])}) success goes {', '.join(changes)};\n"
         f"mean of {seeds} seed{'s' * (seeds != 1)} ([study](experiments/miniwob/README.md))."
     )
 
