@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arpo.errors import ConfigError
-from arpo.rollout.storage import store_of
+from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.build import build, check_numbers, imitates, required_model, rolls_out
 from arpo.run.entry import quiet
@@ -220,7 +220,7 @@ def check_pool(cfg: DictConfig) -> None:
     own = demonstrations_of(cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     to_come = [] if (Path(str(cfg.model.path)) / "config.json").exists() else own
     for directory in cfg.experience if pool else ():
-        if directory in to_come or any(Path(str(directory)).glob("*/iteration_*.jsonl")):
+        if directory in to_come or TrajectoryStore(str(directory)).iterations():
             continue
         raise ConfigError(
             f"experience: {directory} holds no trajectories; name the trajectories/ of a run or of an "
@@ -265,7 +265,7 @@ def check_source(cfg: DictConfig) -> None:
     if "source" not in cfg.datamodule:
         return
     source = str(cfg.datamodule.source)
-    if not source or not any(store_of(source).glob("*/iteration_*.jsonl")):
+    if not source or not TrajectoryStore(store_of(source)).iterations():
         raise ConfigError(
             f"source={source} holds no episodes to learn from: name the folder of a run, such as "
             "source=outputs/arpo_miniwob/default, which `python train.py experiment=arpo_miniwob` writes"
@@ -287,7 +287,6 @@ def check_examples(cfg: DictConfig) -> None:
         return
     from arpo.algorithms.rewards import is_worth_replaying
     from arpo.datamodules.examples import read_examples
-    from arpo.rollout.storage import TrajectoryStore
 
     data, threshold = cfg.datamodule, cfg.rollout.settings.success_threshold
     read_examples(
