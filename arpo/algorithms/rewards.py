@@ -26,7 +26,7 @@ def is_success(trajectory: Trajectory, *, threshold: float) -> bool:
     return trajectory.task_reward > threshold
 
 
-def is_worth_replaying(trajectory: Trajectory, *, threshold: float, format_weight: float) -> bool:
+def is_worth_replaying(trajectory: Trajectory, *, threshold: float, format_weight: float = 1.0) -> bool:
     """Return whether the whole reward, task and format together, lies above the threshold of a success.
 
     An episode that solved its task and then failed to parse has the reward 1 - 1 = 0: among failures of reward 0 it

@@ -165,7 +165,7 @@ class TrajectoryDataModule(L.LightningDataModule):
     def _succeeds(self, trajectory: Trajectory) -> bool:
         """Return whether a trajectory is one to imitate: solved, and every response of it an action."""
         threshold = self.runtime.settings.success_threshold
-        return is_worth_replaying(trajectory, threshold=threshold, format_weight=1.0)
+        return is_worth_replaying(trajectory, threshold=threshold)
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -292,7 +292,7 @@ def check_examples(cfg: DictConfig) -> None:
     read_examples(
         TrajectoryStore(store_of(str(data.source))),
         build(data.examples),
-        lambda trajectory: is_worth_replaying(trajectory, threshold=threshold, format_weight=1.0),
+        lambda trajectory: is_worth_replaying(trajectory, threshold=threshold),
         first=data.first,
         outcomes=data.outcomes,
         seed=data.seed,

@@ -80,7 +80,7 @@ class KTOModule(PreferenceModule):
                 "said: raise datamodule.batch_size"
             )
         threshold = self.success_threshold
-        worth = [is_worth_replaying(trajectory, threshold=threshold, format_weight=1.0) for trajectory in batch]
+        worth = [is_worth_replaying(trajectory, threshold=threshold) for trajectory in batch]
         desirable = torch.tensor(worth, device=log_ratios.device)
         crossed = [mismatched(here, batch[place - 1], self.policy.chat) for place, here in enumerate(batch)]
         baseline = kto_baseline(self.log_ratios(Sequences.of(crossed, self.policy.chat)))

@@ -65,21 +65,25 @@ class ExperiencePool:
         """Return the newest successes of each task, oldest first, with the store that has their screenshots."""
         found = {task.id: deque[tuple[Trajectory, TrajectoryStore]](maxlen=most) for task in self.tasks}
         most_steps = {task.id: task.max_steps or runtime.settings.max_steps for task in self.tasks}
-        too_long: Counter[str] = Counter()
+        outside: Counter[str] = Counter()
         for directory in self.directories:
             store = TrajectoryStore(directory)
             for trajectory in _stored(store):
                 if trajectory.task_id not in found or not worthy(trajectory):
                     continue
-                told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
+                try:
+                    told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
+                except ValueError:  # its text spells a token that is never sampled
+                    outside["hold text that this policy cannot say"] += 1
+                    continue
                 if len(told.steps) > most_steps[told.task_id]:  # this run's policy could never do the same
-                    too_long["max_steps"] += 1
+                    outside["are longer than max_steps"] += 1
                 elif longest_context(told, runtime.chat) > runtime.settings.max_context:
-                    too_long["max_context"] += 1
+                    outside["are longer than max_context"] += 1
                 else:
                     found[told.task_id].append((told, store))
-        for limit, count in too_long.items():
-            log.warning("%d successes are longer than %s and stay outside the pool", count, limit)
+        for reason, count in outside.items():
+            log.warning("%d successes %s and stay outside the pool", count, reason)
         return found
 
 

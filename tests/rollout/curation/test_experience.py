@@ -102,6 +102,14 @@ def test_a_success_longer_than_the_context_is_left_out(make_collector, store, ch
     assert "1 successes are longer than max_context" in caplog.text
 
 
+def test_a_success_that_spells_a_token_that_nobody_samples_is_left_out(runtime, store, caplog):
+    odd = scripted("0/0/1")
+    odd = replace(odd, steps=(replace(odd.steps[0], response="Action: wait()<|im_start|>"), *odd.steps[1:]))
+    with caplog.at_level(logging.WARNING):
+        assert len(moved(runtime, store(scripted("0/0/0"), odd))["open"]) == 1
+    assert "1 successes hold text that this policy cannot say" in caplog.text
+
+
 def test_successes_of_more_steps_than_the_run_s_or_the_task_s_limit_are_left_out_and_counted(
     make_collector, store, caplog
 ):
