@@ -89,16 +89,16 @@ def test_command_seed_commit_and_hardware_are_written_beside(smoke: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"),
+    ("code", "timeout", "expected"),
     [
-        ("import os; os.kill(os.getpid(), 9)", {"error": "killed by signal 9"}),
-        ("raise SystemExit('no such thing')", {"error": "exit status 1", "detail": "no such thing"}),
-        ("import time; time.sleep(60)", {"error": "not done after 1 s"}),
-        ("print('a word'); print('{\"seconds\": [1.5]}')", {"seconds": [1.5]}),
+        ("import os; os.kill(os.getpid(), 9)", 60, {"error": "killed by signal 9"}),
+        ("raise SystemExit('no such thing')", 60, {"error": "exit status 1", "detail": "no such thing"}),
+        ("import time; time.sleep(60)", 1, {"error": "not done after 1 s"}),
+        ("print('a word'); print('{\"seconds\": [1.5]}')", 60, {"seconds": [1.5]}),
     ],
 )
-def test_a_process_that_ends_without_figures_is_a_row(code, expected) -> None:
-    assert update_gpu.outcome([sys.executable, "-c", code], dict(os.environ), timeout=1) == expected
+def test_a_process_that_ends_without_figures_is_a_row(code, timeout, expected) -> None:
+    assert update_gpu.outcome([sys.executable, "-c", code], dict(os.environ), timeout=timeout) == expected
 
 
 def test_out_of_memory_is_a_row(monkeypatch) -> None:

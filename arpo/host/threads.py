@@ -124,12 +124,13 @@ def _serve(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
             runner.get_loop().run_forever()
         finally:
             ended.set()
-            runner.run(_cancel_all())
+            _cancel_all(loop)
 
 
-async def _cancel_all() -> None:
-    """Cancel every task, and those that begin while others end."""
-    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel every task of a stopped loop, and those that begin while others end."""
+    while tasks := asyncio.all_tasks(loop):
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(RuntimeError):  # what stopped the loop has stopped it again
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
