@@ -1,7 +1,11 @@
 """The page that shows the desktops of this machine: what it serves, and to whom."""
 
 import io
+import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -66,6 +70,16 @@ class TestWithDesktops:
         ]
         yield started
         docker("rm", "--force", *started)
+
+    def test_the_command_says_where_the_page_is_and_ends_by_ctrl_c(self):
+        command = [sys.executable, "-m", "arpo", "watch", "--port", "0"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            said = process.stderr.readline()
+            address = re.match(r"(http://127\.0\.0\.1:\d+/) shows the desktops of this machine; Ctrl-C ends it$", said)
+            assert httpx.get(address[1], trust_env=False, timeout=30).is_success
+            process.send_signal(signal.SIGINT)
+            assert process.stderr.read() == "the desktops go on\n"
+        assert process.returncode == 0
 
     def test_desktops_with_and_without_a_secret_are_shown_until_they_end(self, containers):
         names = {container[:12] for container in containers}
