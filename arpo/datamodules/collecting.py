@@ -10,13 +10,14 @@ import tenacity
 
 from arpo.agent.actions import Action, Finished, Terminal
 from arpo.agent.coordinates import CoordinateFrame, smart_resize
-from arpo.agent.render import render_response
+from arpo.agent.render import render, render_response
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import DesktopDestroyedError, EnvError
 from arpo.host.heartbeat import Heartbeat
 from arpo.host.threads import BackgroundLoop
+from arpo.rollout.episode import outcome_of
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
@@ -117,7 +118,7 @@ class DemonstrationCollector:
         )
         made = await asyncio.gather(*episodes)
         self._done += per_task
-        whole = self.demonstrator.errs or all(each.outcome is Outcome.TERMINATED for each in made)
+        whole = self.demonstrator.errs or all(each.outcome is not Outcome.MAX_STEPS for each in made)
         return made if whole else []
 
     @_elsewhere
@@ -138,18 +139,18 @@ class DemonstrationCollector:
         rng = random.Random(derive_seed(self.seed, "demonstration", task.id, number))
         steps: list[Step] = []
         screenshots: dict[str, bytes] = {}
-        outcome = Outcome.MAX_STEPS
+        outcome: Outcome | None = None
         async with self.pool.lease(task) as env:
             observation = await env.reset(task)
             instruction = observation.instruction or task.instruction
-            while len(steps) < self.max_steps and outcome is Outcome.MAX_STEPS:
-                action = await self._next_action(env, task, length, rng)
+            while len(steps) < self.max_steps and outcome is None:
                 frame = self._frame(observation)
-                steps.append(_step(observation, frame.to_model(action)))
+                said = frame.to_model(await self._next_action(env, task, length, rng))
+                done = frame.to_screen(said)
+                steps.append(_step(observation, said, done))
                 screenshots[steps[-1].screenshot] = observation.screenshot
-                result = await env.step(frame.to_screen(frame.to_model(action)))
-                if result.terminated or isinstance(action, Terminal):
-                    outcome = Outcome.TERMINATED
+                result = await env.step(done)
+                outcome = outcome_of(done, result)
                 observation = result.observation
             success = await env.evaluate() > self.success_threshold
         return Trajectory(
@@ -159,7 +160,7 @@ class DemonstrationCollector:
             instruction=instruction,
             seed=0,
             steps=tuple(steps),
-            outcome=outcome,
+            outcome=outcome or Outcome.MAX_STEPS,
             task_reward=float(success),
             format_reward=0.0,
             screenshots=screenshots,
@@ -184,7 +185,7 @@ async def _result(task: asyncio.Task[list[Trajectory]]) -> list[Trajectory]:
     return await task
 
 
-def _step(observation: Observation, action: Action) -> Step:
+def _step(observation: Observation, said: Action, done: Action) -> Step:
     return Step(
         screenshot=screenshot_key(observation.screenshot),
         width=observation.width,
@@ -193,5 +194,6 @@ def _step(observation: Observation, action: Action) -> Step:
         response_ids=(),
         sampler_logprobs=(),
         policy_version=0,
-        response=render_response(action),
+        response=render_response(said),
+        action=render(done),
     )

@@ -107,17 +107,31 @@ class DemonstrationDataModule(L.LightningDataModule):
 
     @override
     def setup(self, stage: str) -> None:
-        self._arrivals = Arrivals(self._demonstrations(), "demonstrations")
-        known = self._arrivals.first(self._known(0))
+        if self.trainer is None or self.trainer.world_size == 1:
+            self._set_up()
+            return
+        # One process collects, keeps and writes; the others read what it has kept.
+        if self.trainer.global_rank > 0:
+            self.trainer.strategy.barrier("demonstrations")
+        self._set_up().first()
+        if self.trainer.global_rank == 0:
+            self.trainer.strategy.barrier("demonstrations")
+
+    def _set_up(self) -> Arrivals[Trajectory]:
+        """Begin to collect, and write the model if there is none; return what arrives."""
+        arrivals = self._arrivals = Arrivals(self._demonstrations(), "demonstrations")
+        known = arrivals.first(self._known(0))
         if not known:
             raise ConfigError(
                 f"no task can be demonstrated in max_steps={self.collector.max_steps} steps; raise max_steps"
             )
         least, most = self.collector.image_limits
         if not (self.model / "config.json").exists():
-            self.make_model(self.model, corpus=corpus(known, self.prompt, most, self.collector.seed))
+            with atomically(self.model) as partial:
+                self.make_model(partial, corpus=corpus(known, self.prompt, most, self.collector.seed))
         self._chat = ChatTokenizer(self.model)
         self._chat.check_image_limits(least, most)
+        return arrivals
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:
@@ -158,8 +172,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         kept = self._kept()
         yield from map(self.store.load_screenshots, kept)
         rewards = [demonstration.task_reward for demonstration in kept]
-        left_out = self._left_out()
-        played = len(self.tasks) if left_out is not None else _place(kept[-1]) + 1 if kept else 0
+        played = 0 if not kept else len(self.tasks) if self._is_whole() else _place(kept[-1]) + 1
         if played < len(self.tasks):
             for made in self._collected(played):
                 yield from made
@@ -171,6 +184,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         """Yield the demonstrations of each task from one on, kept on disk; name the tasks that have none."""
         if played == 0:
             self.store.truncate(-1, -1)
+            (self.store.root / LEFT_OUT).unlink(missing_ok=True)
         fingerprint = self._fingerprint()
         with closing(self.collector.collect(self.tasks, self.per_task, first=played)) as collected:
             for each in collected:
@@ -201,11 +215,10 @@ class DemonstrationDataModule(L.LightningDataModule):
         count = Counter(map(_place, kept))
         return [demonstration for demonstration in kept if count[_place(demonstration)] == self.per_task]
 
-    def _left_out(self) -> list[str] | None:
-        """Return the tasks that an earlier run, which played all of them, could not demonstrate."""
+    def _is_whole(self) -> bool:
+        """Return whether an earlier run has played all tasks, and could not demonstrate some of them."""
         path = self.store.root / LEFT_OUT
-        found = json.loads(path.read_text()) if path.exists() else {}
-        return found["tasks"] if found.get("sampling") == self._fingerprint() else None
+        return path.exists() and json.loads(path.read_text())["sampling"] == self._fingerprint()
 
     def _fingerprint(self) -> str:
         """Return a digest of what the demonstrations depend on."""

@@ -153,7 +153,7 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
         video_processor=Qwen2VLVideoProcessor(),
         chat_template=CHAT_TEMPLATE,
     ).save_pretrained(directory)
-    log.info("wrote %s: %d parameters, %d words", directory, model.num_parameters(), len(tokenizer))
+    log.info("made a tiny Qwen2.5-VL: %d parameters, %d words", model.num_parameters(), len(tokenizer))
     return Path(directory)
 
 

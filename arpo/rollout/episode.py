@@ -177,14 +177,15 @@ async def _follow(response: Response, conversation: "_Conversation", env: Leased
             break
     conversation.answer(response, text, action=_text(performed))
     conversation.show(result.observation)
-    return None if forced_to_fail else _outcome(performed[-1], result)
+    return None if forced_to_fail else outcome_of(performed[-1], result)
 
 
 def _text(actions: Sequence[Action]) -> str:
     return "\n".join(render(action) for action in actions)
 
 
-def _outcome(action: Action, result: StepResult) -> Outcome | None:
+def outcome_of(action: Action, result: StepResult) -> Outcome | None:
+    """Return how an episode ended by an action and what came of it; None where it goes on."""
     if isinstance(action, Finished):
         return Outcome.FINISHED
     if isinstance(action, Terminal):

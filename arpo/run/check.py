@@ -250,7 +250,8 @@ def check_method(cfg: DictConfig) -> None:
             f"datamodule.examples._target_={given} is not what this module learns from: take {room}{wanted}, or "
             f"{methods}"
         )
-    if wanted == "every_episode" and cfg.datamodule.batch_size < 2:
+    batch_size = cfg.datamodule.batch_size
+    if wanted == "every_episode" and isinstance(batch_size, int) and batch_size < 2:
         raise ConfigError(
             "module=kto compares each episode with another one of its batch: datamodule.batch_size=2 or more"
         )
@@ -270,7 +271,7 @@ def check_source(cfg: DictConfig) -> None:
             f"source={source} holds no episodes to learn from: name the folder of a run, such as "
             "source=outputs/arpo_miniwob/default, which `python train.py experiment=arpo_miniwob` writes"
         )
-    if cfg.datamodule.steps % cfg.iterations:
+    if isinstance(cfg.datamodule.steps, int) and cfg.datamodule.steps % cfg.iterations:
         raise ConfigError(
             f"datamodule.steps={cfg.datamodule.steps} must be a multiple of iterations={cfg.iterations}: each has as "
             "many"

@@ -9,8 +9,10 @@ from functools import partial
 
 import pytest
 
+from arpo.agent.coordinates import CoordinateFrame, smart_resize
 from arpo.agent.parser import parse_response
 from arpo.agent.prompt import Prompt
+from arpo.agent.render import render
 from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.demonstrator import Demonstrator
@@ -87,6 +89,19 @@ def test_a_perfect_demonstrator_solves_every_task(make_data):
     assert all(trajectory.task_reward == 1.0 for trajectory in trajectories.values())
     lengths = {trajectory.domain: len(trajectory.steps) for trajectory in trajectories.values()}
     assert lengths == {"fake-click": 1, "fake-sequence": 2, "fake-type": 3}
+    outcomes = {trajectory.domain: trajectory.outcome.value for trajectory in trajectories.values()}
+    assert outcomes == {"fake-click": "terminated", "fake-sequence": "terminated", "fake-type": "finished"}
+
+
+def test_a_demonstration_says_in_pixels_of_the_screen_what_was_done(make_data):
+    data = set_up(make_data(make_env=partial(FakeDesktop, width=336, height=252), steps=30))
+    made = demonstrated(data)
+    (click,) = made["demonstration-0/0/0"].steps
+    height, width = smart_resize(252, 336, min_pixels=3136, max_pixels=15680)
+    said = parse_response(click.response).actions
+    assert click.action == "\n".join(render(CoordinateFrame(336, 252, width, height).to_screen(each)) for each in said)
+    assert click.action not in click.response
+    assert made["demonstration-0/2/0"].steps[-1].action == "finished()"
 
 
 def test_a_demonstrator_that_errs_fails_as_often_as_it_was_told_to(make_data):
@@ -219,6 +234,20 @@ def test_a_missing_model_is_made_from_the_texts_of_the_demonstrations(make_data,
     assert Policy(tmp_path / "model").chat.end_of_turn_id == chat.end_of_turn_id
 
 
+def test_a_model_that_was_half_written_is_none(make_data, tmp_path):
+    data = make_data(model=tmp_path / "model")
+
+    def dies(directory, corpus):
+        make_tiny(directory, corpus=corpus, hidden=64, layers=1, words=600)
+        raise KeyboardInterrupt
+
+    data.make_model = dies
+    with pytest.raises(KeyboardInterrupt):
+        data.setup("fit")
+    assert not (tmp_path / "model").exists()
+    set_up(make_data(model=tmp_path / "model"))
+
+
 def test_a_model_that_is_there_is_left_alone(make_data, tmp_path):
     set_up(make_data(model=tmp_path / "model"))
     written = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
@@ -269,6 +298,15 @@ def test_a_task_that_takes_too_many_steps_is_left_out_and_named(make_data, caplo
     assert "1 of 3 tasks have no demonstration" in caplog.text
     assert "more than max_steps=2 steps: fake/type/2" in caplog.text
     assert demonstrated(set_up(make_data(make_env=NoDesktop, **options))) == made
+
+
+def test_tasks_that_were_left_out_once_are_no_reason_to_collect_nothing(make_data, tmp_path):
+    options = {"max_steps": 2, "steps": 30}
+    made = demonstrated(set_up(make_data(**options)))
+    set_up(make_data(max_steps=4))
+    assert demonstrated(set_up(make_data(**options))) == made
+    kept_in(tmp_path).unlink()
+    assert demonstrated(set_up(make_data(**options))) == made
 
 
 def test_a_run_whose_every_task_takes_too_many_steps_is_refused(make_data):

@@ -1,6 +1,7 @@
 """The differences between configurations of runs, apart from seeds and from where a run writes."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,16 +21,24 @@ Tree = Mapping[str, Any]
 def settings(runs: Sequence[Run]) -> list[Tree]:
     """Return the configurations of runs in a form in which those of one arm are equal.
 
-    The folder of the run and that of all results become words, and so does a seed that follows the run's own.
+    The folder of the run and that of all results become words, and so does a seed that follows the run's own, also in
+    the name of another run's folder.
     """
     trees = [_plain(run) for run in runs]
-    follows = _varying_seeds([dict(_leaves(tree)) for tree in trees])
-    return [_without_seed(tree, run.seed, follows) for tree, run in zip(trees, runs, strict=True)]
+    varying = _varying([dict(_leaves(tree)) for tree in trees])
+    return [_without_seed(tree, run.seed, varying) for tree, run in zip(trees, runs, strict=True)]
 
 
-def _without_seed(tree: Tree, seed: int, follows: set[str]) -> Tree:
-    changed: Tree = _mapped(tree, lambda key, value: "its own" if key in follows and value == seed else value)
-    return changed
+def _without_seed(tree: Tree, seed: int, varying: set[str]) -> Tree:
+    def changed(key: str, value: Any) -> Any:
+        if key not in varying:
+            return value
+        if isinstance(value, str):
+            return re.sub(rf"(?<![^/,])seed={seed}(?![^/,])", "seed=its own", value)
+        return "its own" if key.rpartition(".")[2] == "seed" and value == seed else value
+
+    without: Tree = _mapped(tree, changed)
+    return without
 
 
 def _plain(run: Run) -> Tree:
@@ -49,8 +58,8 @@ def _plain(run: Run) -> Tree:
     return changed
 
 
-def _varying_seeds(leaves: Sequence[Tree]) -> set[str]:
-    keys = {key for one in leaves for key in one if key.rpartition(".")[2] == "seed"}
+def _varying(leaves: Sequence[Tree]) -> set[str]:
+    keys = {key for one in leaves for key in one}
     return {key for key in keys if len({str(one.get(key)) for one in leaves}) > 1}
 
 

@@ -53,8 +53,10 @@ def data_card(name: str, censuses: Mapping[str, Census], origin: Path) -> str:
         f"# {name}",
         "Episodes of a GUI agent that were stored by ARPO (arXiv 2505.16282): screenshots, responses with the exact "
         "token ids and log-probabilities, actions and rewards. A row is an episode.",
-        "Those of the split `demonstration` are a script's, with log-probabilities of 0."
+        "Those of the split `demonstration` are a script's: they have no token ids and no log-probabilities."
         * ("demonstration" in censuses),
+        "Those of the split `pool` are successes that were there before the run. Ids that were not sampled have a "
+        "log-probability of 0." * ("pool" in censuses),
         f'```python\nfrom datasets import load_dataset\n\nepisodes = load_dataset("FOLDER")["{shown}"]\n```',
         made_by(origin),
         _table(["split", "episodes", "steps", "success", "tasks", "domains", "outcomes"], _rows(censuses)),

@@ -23,7 +23,7 @@ STEP: dict[str, tuple[Any, str]] = {
 }
 """Feature and meaning of each column of a step."""
 TRAJECTORY: dict[str, tuple[Any, str]] = {
-    "id": (TEXT, "`<iteration>/<group>/<member>`; an evaluation's begins with `eval-<iteration>`"),
+    "id": (TEXT, "`<iteration>/<group>/<member>`; `<split>-<iteration>/…` in another split than `train`"),
     "task_id": (TEXT, "the task, with the seed of its page where it has one"),
     "domain": (TEXT, "the web page or application"),
     "instruction": (TEXT, "the goal in words"),

@@ -27,6 +27,15 @@ def test_a_seed_that_does_not_follow_the_run_s_own_is_one(tmp_path):
     assert not same(tmp_path, {"evaluation": {"seed": 0}}, {"evaluation": {"seed": 7}})
 
 
+def test_a_folder_of_the_same_seed_is_no_difference(tmp_path):
+    """Runs that learn offline each from another run: `source=OUTPUT/base/seed=${seed}`."""
+    own = [{"source": f"base/seed={seed},tasks=few", "from": [f"base/seed={seed}/trajectories"]} for seed in (0, 1)]
+    assert same(tmp_path / "own", *own)
+    assert same(tmp_path / "shared", own[0], own[0])
+    assert not same(tmp_path / "other", own[0], {**own[1], "source": "base/seed=10,tasks=few"})
+    assert not same(tmp_path / "more", own[0], {**own[1], "source": "base/reseed=1,tasks=few"})
+
+
 def test_a_constant_seed_that_is_also_a_run_s_own_is_no_difference(tmp_path):
     assert same(tmp_path, {"model": {"seed": 0}}, {"model": {"seed": 0}})  # the runs have the seeds 0 and 1
 

@@ -1,0 +1,24 @@
+"""Two processes that warm start see the demonstrations that one sees, and one of them collects."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_two_ranks_see_the_demonstrations_of_one_which_are_collected_once(tmp_path):
+    command = [sys.executable, "-m", "tests.invariant.demonstrations", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    alone, *several = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one.0", "ddp.0", "ddp.1")]
+    assert len(alone) == 12
+    assert several == [alone, alone]
+    for way in ("one", "ddp"):
+        lines = (tmp_path / way / "demonstrations/demonstration/iteration_000000.jsonl").read_text().splitlines()
+        assert len(lines) == 40
+    assert (tmp_path / "ddp/model/tokenizer.json").read_bytes() == (tmp_path / "one/model/tokenizer.json").read_bytes()
