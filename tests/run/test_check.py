@@ -64,3 +64,18 @@ def test_stored_episodes_that_teach_nothing_are_refused_before_a_warm_start(tmp_
         check_examples(cfg)
     store.write(make_trajectory("0/0/1", task_reward=1.0))
     check_examples(cfg)
+
+
+@pytest.mark.parametrize("key", ["steps", "batch_size", "first"])
+@pytest.mark.parametrize("experiment", ["offline_rs", "offline_kto"])
+def test_a_number_of_an_offline_run_that_is_none_is_named(tmp_path: Path, experiment: str, key: str) -> None:
+    store = TrajectoryStore(tmp_path / "trajectories")
+    store.write(make_trajectory("0/0/0", task_reward=1.0))
+    words = [
+        f"experiment={experiment}",
+        f"source={tmp_path}",
+        f"paths.run_dir={tmp_path}/run",
+        f"datamodule.{key}=all",
+    ]
+    with pytest.raises(ConfigError, match=rf"datamodule\.{key}=all should be a valid integer"):
+        check_training(compose("train", words))

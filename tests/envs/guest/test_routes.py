@@ -146,7 +146,11 @@ def test_windows_open_come_forward_and_close(guest):
     guest.post("/setup/launch", json={"command": ["xterm", "-title", "Shell"], "shell": False})
     wait_for(lambda: "Shell" in windows(guest))
     assert "letter.txt" in guest.get("/accessibility").json()["AT"]
-    assert guest.post("/window_size", data={"app_class_name": "mousepad"}).json()["width"] > 100
+    sizes = {window["class"]: (window["width"], window["height"]) for window in guest.get("/windows").json()}
+    for name in ("mousepad", "xterm"):  # in any case
+        size = guest.post("/window_size", data={"app_class_name": name}).json()
+        assert (size["width"], size["height"]) == {key.casefold(): value for key, value in sizes.items()}[name]
+    assert guest.post("/window_size", data={"app_class_name": "none"}).status_code == 404
     for name in ("letter.txt", "Shell"):
         assert guest.post("/setup/activate_window", json={"window_name": name}).status_code == 200
         assert guest.post("/setup/close_window", json={"window_name": name}).status_code == 200
@@ -384,14 +388,55 @@ def test_a_program_that_waits_for_ever_is_ended_and_blamed(guest):
     assert execute(guest, ["pgrep", "-x", "cat"])["returncode"] == 1
 
 
+def test_a_program_is_verified_by_a_window_that_it_opens(clean):
+    def verified(limit_s, **wanted):
+        step = {"command": ["true"], "verification": wanted, "max_wait_time": limit_s, "check_interval": 0.1}
+        return clean.post("/setup/execute_with_verification", json=step)
+
+    answer = verified(0.3, window_exists="Proof")
+    assert (answer.status_code, answer.json()["message"]) == (500, "the verification failed")
+    clean.post("/setup/launch", json={"command": "sleep 0.5; exec xterm -title 'The Proof'", "shell": True})
+    answer = verified(20, window_exists="Proof")
+    assert (answer.status_code, answer.json()["status"]) == (200, "success")
+    assert answer.json()["wait_time"] > 0.1
+    assert verified(0.3, window_exists="Proof", command_success="false").status_code == 500
+
+
+WINDOWS = """
+import time
+from Xlib import display
+screen = display.Display()
+names = screen.intern_atom("_NET_WM_NAME"), screen.intern_atom("UTF8_STRING")
+for number in range(60):
+    window = screen.screen().root.create_window(0, 0, 100, 100, 0, screen.screen().root_depth)
+    window.set_wm_class("é" * 1000, "é" * 1000)
+    window.change_property(*names, 8, (f"{number} " + "🙂" * 1000).encode())
+    window.map()
+    screen.sync()
+time.sleep(1000)
+"""
+"""Each takes 24 kB of a list in JSON, for an emoji is written with twelve characters there."""
+
+
+def test_of_more_windows_than_a_client_reads_the_oldest_are_listed(clean):
+    clean.post("/setup/launch", json={"command": ["python3", "-c", WINDOWS]})
+    wait_for(lambda: len(clean.get("/windows").content) > 1_000_000)
+    answer = clean.get("/windows")
+    assert 2**20 - 2**15 < len(answer.content) < 2**20
+    shown = [window["title"].split()[0] for window in answer.json()]
+    assert shown == [str(number) for number in range(len(shown))]
+
+
 def test_a_program_that_writes_without_end_is_cut(guest):
     done = execute(guest, ["cat", "/dev/zero"])
     assert (len(done["output"]), done["returncode"]) == (320 * 1024, -9)
 
 
 def test_a_file_without_end_is_none(guest):
+    execute(guest, "truncate -s 32M ~/full ~/more; echo >> ~/more", shell=True)
     execute(guest, "truncate -s 1T ~/large; ln -s /dev/zero ~/endless", shell=True)
-    for name in ("large", "endless"):
+    assert len(guest.post("/file", data={"file_path": "~/full"}).content) == 2**25
+    for name in ("more", "large", "endless"):
         assert guest.post("/file", data={"file_path": f"~/{name}"}).status_code == 404
 
 
