@@ -143,6 +143,7 @@ def test_files_go_up_and_come_down(guest):
 def test_windows_open_come_forward_and_close(guest):
     execute(guest, "echo hello > ~/letter.txt", shell=True)
     assert guest.post("/setup/open_file", json={"path": "~/letter.txt"}).status_code == 200
+    assert guest.post("/setup/open_file", json={"path": "~/none"}).status_code == 404
     guest.post("/setup/launch", json={"command": ["xterm", "-title", "Shell"], "shell": False})
     wait_for(lambda: "Shell" in windows(guest))
     assert "letter.txt" in guest.get("/accessibility").json()["AT"]
