@@ -6,6 +6,7 @@ import pytest
 
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
+from arpo.run import check
 from arpo.run.build import compose
 from arpo.run.check import check_callbacks, check_examples, check_method, check_training
 from tests.rollout.trajectories import make_trajectory
@@ -78,4 +79,12 @@ def test_a_number_of_an_offline_run_that_is_none_is_named(tmp_path: Path, experi
         f"datamodule.{key}=all",
     ]
     with pytest.raises(ConfigError, match=rf"datamodule\.{key}=all should be a valid integer"):
+        check_training(compose("train", words))
+
+
+def test_a_run_that_does_not_fit_the_gpus_here_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(check, "smallest_gpu_gib", lambda: 0.01)
+    monkeypatch.setattr(check, "preflight", lambda *_: None)  # which would say that there are none
+    words = ["experiment=smoke", "+requires.gpus=1", f"paths.run_dir={tmp_path}/run"]
+    with pytest.raises(ConfigError, match=r"(?s)this run does not fit the GPUs here:\n  - .* says what helps"):
         check_training(compose("train", words))
