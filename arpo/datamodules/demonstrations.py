@@ -172,7 +172,9 @@ class DemonstrationDataModule(L.LightningDataModule):
         kept = self._kept()
         yield from map(self.store.load_screenshots, kept)
         rewards = [demonstration.task_reward for demonstration in kept]
-        played = 0 if not kept else len(self.tasks) if self._is_whole() else _place(kept[-1]) + 1
+        played = _place(kept[-1]) + 1 if kept else 0
+        if kept and self._is_whole():
+            played = len(self.tasks)
         if played < len(self.tasks):
             for made in self._collected(played):
                 yield from made
