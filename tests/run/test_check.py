@@ -8,7 +8,7 @@ from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
 from arpo.run import check
 from arpo.run.build import compose
-from arpo.run.check import check_callbacks, check_examples, check_method, check_training
+from arpo.run.check import check_callbacks, check_examples, check_method, check_pool, check_training
 from tests.rollout.trajectories import make_trajectory
 
 
@@ -88,3 +88,18 @@ def test_a_run_that_does_not_fit_the_gpus_here_is_refused(monkeypatch: pytest.Mo
     words = ["experiment=smoke", "+requires.gpus=1", f"paths.run_dir={tmp_path}/run"]
     with pytest.raises(ConfigError, match=r"(?s)this run does not fit the GPUs here:\n  - .* says what helps"):
         check_training(compose("train", words))
+
+
+@pytest.mark.parametrize(("resume", "begun"), [(None, True), ("auto", False), ("auto", True)])
+def test_a_pool_may_be_gone_for_a_run_that_goes_on_alone(tmp_path: Path, resume: str | None, begun: bool) -> None:
+    """It has copies of its own."""
+    if begun:
+        (tmp_path / "iteration_000001.ckpt").touch()
+    words = ["experiment=smoke", "replay=pool", f"experience=[{tmp_path}/gone]", f"paths.checkpoints={tmp_path}"]
+    cfg = compose("train", [*words, "module.replayed_old_logprobs=recompute"])
+    cfg.resume = resume
+    if resume and begun:
+        check_pool(cfg)
+        return
+    with pytest.raises(ConfigError, match=r"experience: .*gone holds no trajectories"):
+        check_pool(cfg)
