@@ -16,7 +16,7 @@ from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.pool import EnvPool
 from arpo.models.tiny import make_tiny
 from arpo.types import Trajectory
-from tests.invariant.ranks import on_ranks, strategy
+from tests.invariant.ranks import on_ranks, quiet_trainer, strategy
 
 
 class Reader(L.LightningModule):
@@ -54,17 +54,7 @@ def read(out: Path, way: str, ranks: int) -> None:
         batch_size=4,
         arrival=0.5,
     )
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=ranks,
-        strategy=strategy(way),
-        max_epochs=1,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        use_distributed_sampler=False,
-    )
+    trainer = quiet_trainer(ranks, strategy(way), max_epochs=1)
     module = Reader()
     trainer.fit(module, datamodule=data)
     (out / f"{way}.{trainer.global_rank}.json").write_text(json.dumps(module.seen))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import lightning as L
 import torch
 from torch.utils.data import DataLoader
 
@@ -17,7 +16,7 @@ from arpo.modules.offline.dpo import DPOModule
 from arpo.modules.offline.kto import KTOModule
 from arpo.modules.sft import SFTModule
 from arpo.types import Trajectory
-from tests.invariant.ranks import on_ranks, strategy
+from tests.invariant.ranks import on_ranks, quiet_trainer, strategy
 
 WAYS = (("one", 1), ("ddp", 2), ("fsdp", 2))
 CASES = ("sft", "dpo", "kto", "lora")
@@ -43,17 +42,7 @@ def train_all(model: str, batches: list[list[Trajectory]], out: str, way: str, r
     for case in CASES:
         torch.manual_seed(0)
         module = module_of(case, model)
-        trainer = L.Trainer(
-            accelerator="cpu",
-            devices=ranks,
-            strategy=strategy(way),
-            max_epochs=2,
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_checkpointing=False,
-            use_distributed_sampler=False,
-        )
+        trainer = quiet_trainer(ranks, strategy(way), max_epochs=2)
         trainer.fit(module, DataLoader(batches, batch_size=None))
         weights = {name: full(parameter.detach()) for name, parameter in module.policy.named_parameters()}
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}

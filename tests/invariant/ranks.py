@@ -61,6 +61,18 @@ def strategy(way: str) -> Strategy | str:
     return ShardedStrategy(timeout) if way == "fsdp" else DDPStrategy(process_group_backend="gloo", timeout=timeout)
 
 
+def quiet_trainer(ranks: int, strategy: Strategy | str, **options: Any) -> L.Trainer:
+    """A trainer on so many processors that writes and shows nothing, unless `options` say so."""
+    quiet: dict[str, Any] = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+        "use_distributed_sampler": False,
+    }
+    return L.Trainer(accelerator="cpu", devices=ranks, strategy=strategy, **quiet | options)
+
+
 def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
     """Run `work` in so many processes, of which Lightning finds that somebody else has started them."""
     with socket.socket() as free:
@@ -158,18 +170,13 @@ def train(
         reference=make if options.get("reference") else None,
         **SHARED,
     )
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=ranks,
-        strategy=how(way),
+    trainer = quiet_trainer(
+        ranks,
+        how(way),
         max_epochs=len(batches),
         reload_dataloaders_every_n_epochs=1,
         callbacks=[ReplayInjection(ReplayBuffer()), Result(f"{out}.{case}.{way}{ranks}"), *extra],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in extra),
-        use_distributed_sampler=False,
     )
     shown = [_shown_with(batch, options.get("image_window")) for batch in batches]
     trainer.fit(module, OnRankZero(shown), ckpt_path=resume)
