@@ -34,7 +34,8 @@ from arpo.types import screenshot_key
 class HfEngine(PumpedEngine):
     """An engine in a thread of this process, by `model.generate`: slower than vLLM, needs and caches nothing more.
 
-    Requests that wait are generated together, left-padded, until the last of them is done.
+    It generates on the first GPU, or on the CPU where there is none. Requests that wait are generated together,
+    left-padded, until the last of them is done.
     """
 
     def __init__(
@@ -42,7 +43,6 @@ class HfEngine(PumpedEngine):
         path: str | Path,
         *,
         dtype: Literal["float32", "bfloat16"] = "float32",
-        device: str = "cpu",
         max_batch: int = 16,
         max_model_len: int = 4096,
         deterministic: bool = False,
@@ -52,7 +52,6 @@ class HfEngine(PumpedEngine):
         Args:
             path: A `from_pretrained` directory.
             dtype: Number format of weights and computation.
-            device: Device of the model.
             max_batch: Number of requests that are generated together.
             max_model_len: Tokens of prompt, images and response together.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests are then
@@ -69,7 +68,7 @@ class HfEngine(PumpedEngine):
         super().__init__(max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path))
         self._path = path
         self._dtype = torch_dtype
-        self._device = torch.device(device)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._max_model_len = max_model_len
         self._chat = chat
         self._forbidden = torch.tensor(chat.forbidden_ids, device=self._device)
