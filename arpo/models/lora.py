@@ -43,8 +43,9 @@ def initial_adapter(name: str, shape: torch.Size) -> Tensor:
     """
     if ".lora_B." in name:
         return torch.zeros(shape)
-    generator = torch.Generator().manual_seed(torch.initial_seed() ^ crc32(name.encode()))
-    return nn.init.kaiming_uniform_(torch.empty(shape), a=5**0.5, generator=generator)
+    # On the host, also where a trainer has made its GPU the default: numbers of another device would be others.
+    generator = torch.Generator("cpu").manual_seed(torch.initial_seed() ^ crc32(name.encode()))
+    return nn.init.kaiming_uniform_(torch.empty(shape, device="cpu"), a=5**0.5, generator=generator)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from arpo.models.lora import adapter_tensors, add_lora, merged_weights, update_error, weights_by_name
+from arpo.models.lora import adapter_tensors, add_lora, initial_adapter, merged_weights, update_error, weights_by_name
 from arpo.models.names import base_name, checkpoint_name
 
 
@@ -54,6 +54,16 @@ def test_a_model_with_an_adapter_still_has_all_its_weights_by_their_own_names(
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
     expected = {checkpoint_name(name) for name, _ in plain.named_parameters()}
     assert dict(weights_by_name(model)).keys() == expected | dict(adapter_tensors(model)).keys()
+
+
+def test_an_adapter_starts_the_same_where_a_trainer_makes_another_device_the_default() -> None:
+    name, shape = "model.layers.0.mlp.up_proj.lora_A.default.weight", torch.Size((2, 8))
+    torch.manual_seed(0)
+    alone = initial_adapter(name, shape)
+    with torch.device("meta"):  # as Lightning does with a GPU, while the policy is built
+        beside = initial_adapter(name, shape)
+    assert beside.is_cpu
+    assert torch.equal(beside, alone)
 
 
 def test_base_plus_b_times_a_is_the_merged_weight(model: torch.nn.Module, tiny_model: Path) -> None:
