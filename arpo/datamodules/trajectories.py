@@ -3,8 +3,8 @@
 import hashlib
 import logging
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from arpo.datamodules.batches import Batches
 from arpo.datamodules.examples import Example, Make, read_examples
 from arpo.errors import ConfigError, check_at_least
 from arpo.modules.base import PolicyModule
-from arpo.rollout.curation.told import as_told, longest_context
+from arpo.rollout.curation.told import NotTellableError, told_to
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.storage import TrajectoryStore, store_of
@@ -150,17 +150,15 @@ class TrajectoryDataModule(L.LightningDataModule):
     def _told(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
         """Return the episodes as the policy of this run would have read and said them, where it could have."""
         told: list[Trajectory] = []
-        settings, chat = self.runtime.settings, self.runtime.chat
+        left_out: Counter[str] = Counter()
         for episode in episodes:
-            with suppress(ValueError):  # its text spells a token that is never sampled
-                told.append(as_told(episode, chat, self.runtime.prompt, settings.image_window))
-        if len(told) < len(episodes):
-            log.warning("%d episodes hold text that this policy cannot say: left out", len(episodes) - len(told))
-        kept = [each for each in told if longest_context(each, chat) <= settings.max_context]
-        if len(kept) < len(told):
-            count = len(told) - len(kept)
-            log.warning("%d episodes are longer than max_context=%d: left out", count, settings.max_context)
-        return kept
+            try:
+                told.append(told_to(self.runtime, episode))
+            except NotTellableError as error:
+                left_out[str(error)] += 1
+        for reason, count in left_out.items():
+            log.warning("%d episodes %s: left out", count, reason)
+        return told
 
     def _succeeds(self, trajectory: Trajectory) -> bool:
         """Return whether a trajectory is one to imitate: solved, and every response of it an action."""

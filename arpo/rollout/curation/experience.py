@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from arpo.errors import ConfigError
-from arpo.rollout.curation.told import as_told, longest_context
+from arpo.rollout.curation.told import NotTellableError, told_to
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Group, Task, Trajectory
@@ -71,17 +71,13 @@ class ExperiencePool:
             for trajectory in _stored(store):
                 if trajectory.task_id not in found or not worthy(trajectory):
                     continue
-                try:
-                    told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
-                except ValueError:  # its text spells a token that is never sampled
-                    outside["hold text that this policy cannot say"] += 1
-                    continue
-                if len(told.steps) > most_steps[told.task_id]:  # this run's policy could never do the same
+                if len(trajectory.steps) > most_steps[trajectory.task_id]:  # this run's policy could never do the same
                     outside["are longer than max_steps"] += 1
-                elif longest_context(told, runtime.chat) > runtime.settings.max_context:
-                    outside["are longer than max_context"] += 1
-                else:
-                    found[told.task_id].append((told, store))
+                    continue
+                try:
+                    found[trajectory.task_id].append((told_to(runtime, trajectory), store))
+                except NotTellableError as error:
+                    outside[str(error)] += 1
         for reason, count in outside.items():
             log.warning("%d successes %s and stay outside the pool", count, reason)
         return found

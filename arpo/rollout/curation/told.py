@@ -4,8 +4,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from arpo.agent.prompt import Prompt
+from arpo.errors import ArpoError
 from arpo.models.tokenization import ChatTokenizer
+from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import Step, Trajectory
+
+
+class NotTellableError(ArpoError, ValueError):
+    """A trajectory that a run's policy could not have said; the message ends a sentence about several of them."""
+
+
+def told_to(runtime: RolloutRuntime, trajectory: Trajectory) -> Trajectory:
+    """Return a trajectory as the engine of a run would have read and sampled it.
+
+    Raises:
+        NotTellableError: If its text spells a token that is never sampled, or if it is longer than a context.
+    """
+    try:
+        told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
+    except ValueError as error:
+        raise NotTellableError("hold text that this policy cannot say") from error
+    if longest_context(told, runtime.chat) > (room := runtime.settings.max_context):
+        raise NotTellableError(f"are longer than max_context={room}")
+    return told
 
 
 def as_told(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, image_window: int | None) -> Trajectory:
