@@ -16,7 +16,7 @@ from arpo.errors import ArpoError, check_at_least, check_positive
 from arpo.inference.exam import Exam
 from arpo.inference.probe import Freshness, Watch, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
-from arpo.rollout.hooks import attempt, raise_everywhere, runtime_of
+from arpo.rollout.hooks import attempt, raise_everywhere, runtime_of, tell
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import Trajectory
 
@@ -133,8 +133,8 @@ class WeightSync(L.Callback):
         else:
             for _ in tensors:
                 pass
-        error = self._judge(trainer, module, update) if probes else None
-        self._finish(trainer, module, update, error)
+        error = self._judge(module, update) if probes else None
+        self._finish(module, update, error)
         return [found for exam in (last, self._exam) if exam is not None for found in exam.unread()]
 
     def _prepare(self, trainer: L.Trainer, module: PolicyModule) -> Exam:
@@ -142,7 +142,7 @@ class WeightSync(L.Callback):
         tolerance = self.tolerance or TOLERANCES[module.policy.dtype]
         return Exam(requests, tolerance, self._watches, fleet=len(runtime_of(trainer).engine.replicas) > 1)
 
-    def _judge(self, trainer: L.Trainer, module: PolicyModule, update: "_Update | None") -> Exception | None:
+    def _judge(self, module: PolicyModule, update: "_Update | None") -> Exception | None:
         """Have all ranks judge what the first replica answers; return why it does not answer, if it does not."""
         asked: list[Trajectory] = []
         error: Exception | None = None
@@ -151,20 +151,18 @@ class WeightSync(L.Callback):
             answered = update.outcome(self._exam.first_answers(update.ended), what)
             responses, error = answered
             asked = list(map(probe_trajectory, self._exam.requests, responses or []))
-        asked = trainer.strategy.broadcast(asked)
+        asked = tell(asked)
         opinions = module.sampled_logprobs(asked) if asked else []
         if self._exam is not None and asked:
             self._exam.judge(opinions)
         return error
 
-    def _finish(
-        self, trainer: L.Trainer, module: PolicyModule, update: "_Update | None", error: Exception | None
-    ) -> None:
+    def _finish(self, module: PolicyModule, update: "_Update | None", error: Exception | None) -> None:
         """Wait for the engine, and stop every rank if it does not serve the policy."""
         if update is not None and error is None:
             what = f"the trainer waits until the engine serves policy version {module.policy_version}"
             _, error = update.outcome(update.ended, what)
-        raise_everywhere(trainer, error)
+        raise_everywhere(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.flow.stream import Asked, Course
-from arpo.rollout.hooks import on_rank_zero
+from arpo.rollout.hooks import on_rank_zero, start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskSampler
 from arpo.types import RolloutBatch
@@ -47,8 +47,7 @@ class RolloutDataModule(L.LightningDataModule):
 
     @override
     def setup(self, stage: str) -> None:
-        if self._rank == 0:
-            self.runtime.start()
+        start_on_rank_zero(self.trainer, self.runtime)
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:
@@ -58,10 +57,6 @@ class RolloutDataModule(L.LightningDataModule):
     def teardown(self, stage: str) -> None:
         self._begun = False
         self.collector.close()
-
-    @property
-    def _rank(self) -> int:
-        return self.trainer.global_rank if self.trainer is not None else 0
 
     def next_batch(self) -> RolloutBatch:
         """Collect the batch of the trainer's current iteration; on other ranks than 0, an empty one.

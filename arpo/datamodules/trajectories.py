@@ -20,6 +20,7 @@ from arpo.datamodules.examples import Example, Make, read_examples
 from arpo.errors import ConfigError, check_at_least
 from arpo.modules.base import PolicyModule
 from arpo.rollout.curation.told import NotTellableError, told_to
+from arpo.rollout.hooks import start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.storage import TrajectoryStore, store_of
@@ -91,8 +92,7 @@ class TrajectoryDataModule(L.LightningDataModule):
         self._steps_per_iteration()
         self._examples = self._read()
         self._digest = hashlib.sha256(repr(self._examples).encode()).hexdigest()
-        if self._rank == 0:
-            self.runtime.start()
+        start_on_rank_zero(self.trainer, self.runtime)
 
     @override
     def train_dataloader(self) -> TRAIN_DATALOADERS:

@@ -34,7 +34,7 @@ from arpo.types import screenshot_key
 class HfEngine(PumpedEngine):
     """An engine in a thread of this process, by `model.generate`: slower than vLLM, needs and caches nothing more.
 
-    It generates on the first GPU, or on the CPU where there is none. Requests that wait are generated together,
+    It generates on the current GPU, or on the CPU where there is none. Requests that wait are generated together,
     left-padded, until the last of them is done.
     """
 
@@ -68,7 +68,7 @@ class HfEngine(PumpedEngine):
         super().__init__(max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path))
         self._path = path
         self._dtype = torch_dtype
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = _device()
         self._max_model_len = max_model_len
         self._chat = chat
         self._forbidden = torch.tensor(chat.forbidden_ids, device=self._device)
@@ -170,6 +170,11 @@ class HfEngine(PumpedEngine):
         self._parameters.clear()
         self._waiting.clear()
         gc.collect()
+
+
+def _device() -> torch.device:
+    """Return the GPU of this thread by its number, which the thread of the engine does not inherit, or the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 @dataclass(slots=True, eq=False)

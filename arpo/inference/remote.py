@@ -223,7 +223,7 @@ def check_gpus(nodes: int, wanted: float, available: Sequence[float]) -> None:
         there = ", ".join(f"{gpus:g}" for gpus in available)
         raise ConfigError(
             f"the engines want {wanted:g} GPUs on {nodes} node(s), there are {there}; see CUDA_VISIBLE_DEVICES and "
-            "RAY_ADDRESS, lower replicas or nodes, or set num_gpus=0 to run them on CPUs"
+            "RAY_ADDRESS, lower replicas or nodes, or set num_gpus=0 where there are only CPUs"
         )
 
 

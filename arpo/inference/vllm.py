@@ -128,7 +128,7 @@ class VllmEngine(PumpedEngine):
             "worker_extension_cls": "arpo.inference.vllm_worker.FileLoader",
             **_device_arguments(kv_cache_gb, 1 if deterministic else max_num_seqs, max_model_len),
             **_lora_arguments(lora_rank),
-            **(engine_args or {}),
+            **_with_processes(engine_args or {}),
         }
         self._engine: Any = None
         threads = torch.get_num_threads()
@@ -326,6 +326,15 @@ def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_le
     }
 
 
+def _with_processes(engine_args: Mapping[str, object]) -> dict[str, Any]:
+    """Return the arguments, and for an engine of several GPUs that each has a process of this node.
+
+    In an actor with GPUs vLLM would take the actor's placement group for its own, and refuse it for its one bundle.
+    """
+    several = engine_args.get("tensor_parallel_size", 1) != 1
+    return ({"distributed_executor_backend": "mp"} if several else {}) | dict(engine_args)
+
+
 def _lora_arguments(rank: int | None) -> dict[str, Any]:
     """Return vLLM's arguments for one adapter at a time: a new one drives the old one out."""
     if rank is None:
@@ -368,6 +377,9 @@ def _set_environment() -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings on CPU are about what is meant here
         "HF_HUB_OFFLINE": "1",
+        # vLLM's attention for float32 is Triton's, which by default computes in TF32: ten bits of a number, and gaps
+        # above what the probe accepts in float32. Products of bfloat16 are left alone by this.
+        "TRITON_F32_DEFAULT": "ieee",
     }
     for name, value in settings.items():
         os.environ.setdefault(name, value)

@@ -1,8 +1,16 @@
-"""Additions to Lightning's callbacks: one hook, and the way from a trainer to its rollouts and to other ranks."""
+"""Additions to Lightning's callbacks: one hook, and the way from a trainer to its rollouts and to other ranks.
 
-from collections.abc import Callable
+What rank 0 tells the others goes through sockets and not through their GPUs. They wait through whole rollouts. With
+NCCL, who waits keeps a kernel spinning on its GPU, of which an engine on the same one (`layout=colocated`) would get
+half; and what is handed out would lie in rank 0's GPU first.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
+import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 
 from arpo.errors import ArpoError, ConfigError
@@ -12,6 +20,9 @@ if TYPE_CHECKING:  # it brings engines and environments along, which a module th
     from arpo.rollout.runtime import RolloutRuntime
 
 _T = TypeVar("_T")
+
+PATIENCE = timedelta(hours=12)
+"""How long a rank waits for rank 0; the `timeout` of `conf/trainer/` is as long."""
 
 
 class RolloutCallback(Callback):
@@ -49,20 +60,19 @@ def runtime_of(trainer: Trainer) -> "RolloutRuntime":
     return datamodule.runtime
 
 
-def raise_everywhere(trainer: Trainer, error: Exception | None) -> None:
+def raise_everywhere(error: Exception | None) -> None:
     """Raise what went wrong on global rank 0, if anything did, on every rank; all of them must call this.
 
     Without it the others would wait for rank 0 in their next collective call, as long as that may take.
 
     Args:
-        trainer: Of this rank.
         error: Of rank 0; None on the others.
 
     Raises:
         Exception: The error itself, on rank 0.
         ArpoError: With its words, on the others.
     """
-    told: str | None = trainer.strategy.broadcast(None if error is None else str(error))
+    told = tell(None if error is None else str(error))
     if error is not None:
         raise error
     if told is not None:
@@ -76,11 +86,30 @@ def on_rank_zero(trainer: Trainer, work: Callable[[], _T], elsewhere: _T) -> _T:
         ArpoError: On every rank, if the work fails (`raise_everywhere`).
     """
     if not trainer.is_global_zero:
-        raise_everywhere(trainer, None)
+        raise_everywhere(None)
         return elsewhere
     found, error = attempt(work)
-    raise_everywhere(trainer, error)
+    raise_everywhere(error)
     return cast(_T, found)  # without an error there is one
+
+
+def start_on_rank_zero(trainer: Trainer | None, runtime: "RolloutRuntime") -> None:
+    """Start engine and environments on global rank 0, while the others wait.
+
+    An engine measures what is free on its GPU while it starts: the weights of a rank that went on would come out of
+    its cache.
+
+    Args:
+        trainer: Whose ranks all call this; None where there is one process without a trainer.
+        runtime: Of the run.
+
+    Raises:
+        ArpoError: On every rank, if the start fails (`raise_everywhere`).
+    """
+    if trainer is None:
+        runtime.start()
+    else:
+        on_rank_zero(trainer, runtime.start, None)
 
 
 def attempt(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
@@ -89,3 +118,36 @@ def attempt(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
         return work(), None
     except Exception as error:  # noqa: BLE001 - the caller raises it
         return None, error
+
+
+def tell(told: _T) -> _T:
+    """Return what global rank 0 says, on every rank; all of them must call this."""
+    if alone():
+        return told
+    parcel = [told]
+    dist.broadcast_object_list(parcel, src=0, group=_sockets(_world()))
+    return parcel[0]
+
+
+def deal(parcels: Sequence[_T] | None) -> _T:
+    """Return the parcel that global rank 0 has for this rank; all of them must call this, and the others have none."""
+    received: list[_T | None] = [None]
+    dist.scatter_object_list(received, None if parcels is None else list(parcels), src=0, group=_sockets(_world()))
+    return cast(_T, received[0])
+
+
+def alone() -> bool:
+    """Return whether there is no other rank."""
+    return not dist.is_initialized() or dist.get_world_size() == 1
+
+
+def _world() -> dist.ProcessGroup:
+    world = dist.group.WORLD
+    assert world is not None, "ranks have a group once they are initialized"
+    return world
+
+
+@lru_cache(maxsize=1)
+def _sockets(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Return a group of all ranks that waits in the host's sockets; the first call is one that all ranks make."""
+    return world if dist.get_backend(world) == "gloo" else dist.new_group(backend="gloo", timeout=PATIENCE)

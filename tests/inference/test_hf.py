@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from arpo.errors import ConfigError, EngineError, WeightSyncError
+from arpo.inference import hf
 from arpo.inference.hf import HfEngine
 from tests.inference.conftest import Questions, Trainer, together
 
@@ -68,3 +69,10 @@ def test_the_engine_leaves_the_global_random_numbers_alone(
     engine = closing(HfEngine(tiny_model))
     together(engine.generate(questions.ask()))
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_trainer_on_the_second_gpu_has_its_engine_there(monkeypatch):
+    assert hf._device() == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert hf._device() == torch.device("cuda", 1)  # by its number: the engine's thread has another current one

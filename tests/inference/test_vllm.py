@@ -1,6 +1,7 @@
 """What only vLLM has: caches that can go stale, a deterministic mode, and a process full of global state."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -233,3 +234,24 @@ def test_impossible_arguments_are_refused(tiny_model: Path, wrong: dict[str, int
 def test_vllms_own_arguments_pass_through(start: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match="no_such_argument"):
         start(engine_args={"no_such_argument": 1})
+
+
+def test_an_engine_of_several_gpus_has_processes_and_not_the_actors_placement_group() -> None:
+    from arpo.inference.vllm import _with_processes
+
+    several = {"tensor_parallel_size": 2}
+    assert _with_processes(several) == {"distributed_executor_backend": "mp", **several}
+    assert _with_processes({"distributed_executor_backend": "uni", **several})["distributed_executor_backend"] == "uni"
+    for alone in ({}, {"tensor_parallel_size": 1}):
+        assert _with_processes(alone) == alone
+
+
+def test_triton_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    from arpo.inference.vllm import _set_environment
+
+    monkeypatch.delenv("TRITON_F32_DEFAULT", raising=False)
+    _set_environment()
+    assert os.environ["TRITON_F32_DEFAULT"] == "ieee"
+    monkeypatch.setenv("TRITON_F32_DEFAULT", "tf32")  # a person's choice stays
+    _set_environment()
+    assert os.environ["TRITON_F32_DEFAULT"] == "tf32"
