@@ -331,7 +331,7 @@ def _with_processes(engine_args: Mapping[str, object]) -> dict[str, Any]:
 
     In an actor with GPUs vLLM would take the actor's placement group for its own, and refuse it for its one bundle.
     """
-    several = engine_args.get("tensor_parallel_size", 1) != 1
+    several = any(engine_args.get(name, 1) != 1 for name in ("tensor_parallel_size", "pipeline_parallel_size"))
     return ({"distributed_executor_backend": "mp"} if several else {}) | dict(engine_args)
 
 

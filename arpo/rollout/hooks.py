@@ -7,8 +7,8 @@ half; and what is handed out would lie in rank 0's GPU first.
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
@@ -147,7 +147,14 @@ def _world() -> dist.ProcessGroup:
     return world
 
 
-@lru_cache(maxsize=1)
+_SOCKETS: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
+"""By a group of all ranks, which must be able to end with its store, or no other one could begin."""
+
+
 def _sockets(world: dist.ProcessGroup) -> dist.ProcessGroup:
     """Return a group of all ranks that waits in the host's sockets; the first call is one that all ranks make."""
-    return world if dist.get_backend(world) == "gloo" else dist.new_group(backend="gloo", timeout=PATIENCE)
+    if dist.get_backend(world) == "gloo":
+        return world
+    if world not in _SOCKETS:
+        _SOCKETS[world] = dist.new_group(backend="gloo", timeout=PATIENCE)
+    return _SOCKETS[world]

@@ -56,7 +56,7 @@ def source(tmp_path):
 def make_data(runtime):
     def make(source, examples=every_episode, *, iterations=1, **options):
         data = TrajectoryDataModule(runtime, source, examples, **{"steps": 2, "batch_size": 2} | options)
-        data.trainer = SimpleNamespace(max_epochs=iterations, global_rank=1)  # rank 1 starts no engine
+        data.trainer = SimpleNamespace(max_epochs=iterations, global_rank=1, is_global_zero=False)  # starts no engine
         return data
 
     return make

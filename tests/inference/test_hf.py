@@ -72,6 +72,7 @@ def test_the_engine_leaves_the_global_random_numbers_alone(
 
 
 def test_a_trainer_on_the_second_gpu_has_its_engine_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert hf._device() == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)

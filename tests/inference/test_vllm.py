@@ -241,6 +241,7 @@ def test_an_engine_of_several_gpus_has_processes_and_not_the_actors_placement_gr
 
     several = {"tensor_parallel_size": 2}
     assert _with_processes(several) == {"distributed_executor_backend": "mp", **several}
+    assert _with_processes({"pipeline_parallel_size": 2})["distributed_executor_backend"] == "mp"
     assert _with_processes({"distributed_executor_backend": "uni", **several})["distributed_executor_backend"] == "uni"
     for alone in ({}, {"tensor_parallel_size": 1}):
         assert _with_processes(alone) == alone
@@ -249,7 +250,8 @@ def test_an_engine_of_several_gpus_has_processes_and_not_the_actors_placement_gr
 def test_triton_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     from arpo.inference.vllm import _set_environment
 
-    monkeypatch.delenv("TRITON_F32_DEFAULT", raising=False)
+    monkeypatch.setenv("TRITON_F32_DEFAULT", "")  # so that the variable is afterwards as it was
+    monkeypatch.delenv("TRITON_F32_DEFAULT")
     _set_environment()
     assert os.environ["TRITON_F32_DEFAULT"] == "ieee"
     monkeypatch.setenv("TRITON_F32_DEFAULT", "tf32")  # a person's choice stays

@@ -1,87 +1,57 @@
-"""What ranks tell each other, in processes of their own."""
+"""What ranks tell each other, and how they wait for rank 0, in processes of their own."""
 
 import json
-import os
-import time
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
-import torch.distributed as dist
 
-from arpo.errors import ArpoError
 from arpo.rollout import hooks
-from arpo.rollout.hooks import start_on_rank_zero
-from tests.invariant.ranks import on_ranks
+from tests.rollout.words import ERROR, RANKS
 
-START_S = 1.0
-
-
-def join(backend: str) -> int:
-    """Join the group of two ranks, of which torch then says that it has this backend; return one's number."""
-    rank = int(os.environ["LOCAL_RANK"])
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    asked = dist.get_backend
-    dist.get_backend = lambda group=None: backend if group is dist.group.WORLD else asked(group)
-    return rank
+ROOT = Path(__file__).parents[2]
 
 
-def keep(found: object, rank: int, out: Path) -> None:
-    (out / f"{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What each rank saw, by case."""
+    out = tmp_path_factory.mktemp("words")
+    subprocess.run([sys.executable, "-m", "tests.rollout.words", out], cwd=ROOT, check=True, timeout=240)
+    cases = ("gloo", "nccl", "start", "failure")
+    return {case: [json.loads((out / f"{case}-{rank}.json").read_text()) for rank in range(RANKS)] for case in cases}
 
 
-def found_by(ranks_: int, out: Path) -> list[object]:
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(ranks_)]
+@pytest.mark.parametrize("case", ["gloo", "nccl"])
+def test_every_rank_hears_rank_0_and_gets_its_own_parcel(seen, case: str):
+    for rank, parcel in enumerate((["first"], ["second"])):
+        assert seen[case][rank]["told"] == [{"from": 0, "number": 0}, {"from": 0, "number": 1}]
+        assert seen[case][rank]["dealt"] == parcel
 
 
-def talk(backend: str, out: Path) -> None:
-    rank = join(backend)
-    groups: list[dict] = []
-    make = dist.new_group
-    dist.new_group = lambda **options: (groups.append(options), make(**options))[1]
-    told = [hooks.tell({"from": rank, "number": number}) for number in range(2)]
-    dealt = hooks.deal([["first"], ["second"]] if rank == 0 else None)
-    keep([told, dealt, [group["backend"] for group in groups]], rank, out)
+def test_where_ranks_have_gpus_words_go_through_sockets(seen):
+    for rank in seen["nccl"]:
+        assert rank["made"] == [["gloo", hooks.PATIENCE.total_seconds()]]  # one, for all words
+        assert rank["through the default group"] == [False] * 3
 
 
-@pytest.mark.parametrize(("backend", "made"), [("gloo", []), ("nccl", ["gloo"])])
-def test_ranks_hear_rank_0_through_sockets_whatever_their_gradients_take(
-    backend: str, made: list[str], tmp_path: Path
-):
-    on_ranks(2, talk, backend, tmp_path)
-    told = [{"from": 0, "number": 0}, {"from": 0, "number": 1}]
-    assert found_by(2, tmp_path) == [[told, ["first"], made], [told, ["second"], made]]
+def test_where_they_have_none_no_second_group_is_made(seen):
+    for rank in seen["gloo"]:
+        assert rank["made"] == []
+        assert rank["through the default group"] == [True] * 3
+
+
+def test_no_rank_goes_on_to_its_weights_before_the_engine_has_measured_its_gpu(seen):
+    started = seen["start"][0]["started"]  # by the machine's clock, which processes share
+    assert [rank["error"] for rank in seen["start"]] == [None] * RANKS
+    assert all(rank["went on"] >= started for rank in seen["start"])
+
+
+def test_an_engine_that_does_not_start_ends_every_rank(seen):
+    assert [rank["error"] for rank in seen["failure"]] == [ERROR] * RANKS
 
 
 def test_one_process_without_ranks_hears_itself():
     assert hooks.alone()
     assert hooks.tell("this") == "this"
-
-
-def begin(error: str | None, out: Path) -> None:
-    rank = join("gloo")
-
-    def start() -> None:
-        assert rank == 0
-        time.sleep(START_S)
-        if error is not None:
-            raise ArpoError(error)
-
-    began = time.monotonic()
-    try:
-        start_on_rank_zero(SimpleNamespace(is_global_zero=rank == 0), SimpleNamespace(start=start))
-    except ArpoError as raised:
-        keep(str(raised), rank, out)
-    else:
-        keep(time.monotonic() - began, rank, out)
-
-
-def test_no_rank_goes_on_to_its_weights_before_the_engine_has_measured_its_gpu(tmp_path: Path):
-    on_ranks(2, begin, None, tmp_path)
-    assert all(seconds >= START_S - 0.5 for seconds in found_by(2, tmp_path))  # less what the later one came late
-
-
-def test_an_engine_that_does_not_start_ends_every_rank(tmp_path: Path):
-    on_ranks(2, begin, "no room for the engine", tmp_path)
-    assert found_by(2, tmp_path) == ["no room for the engine"] * 2
