@@ -13,6 +13,7 @@ from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
 from arpo.algorithms.losses import LossMetrics
 from arpo.models.policy import ActionLogprobs
 from arpo.modules.token_record import TokenRecord
+from arpo.rollout.hooks import alone
 from arpo.types import RolloutBatch
 
 Number = float | Tensor
@@ -138,7 +139,7 @@ class UpdateMeter:
 
     def over_ranks(self) -> "UpdateMeter":
         """Return the measurements of all ranks, the same on each; a collective call where there are several."""
-        if not dist.is_initialized() or dist.get_world_size() == 1:
+        if alone():
             return self
         self.read()
         parts: list[UpdateMeter] = [self] * dist.get_world_size()

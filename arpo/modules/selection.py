@@ -11,6 +11,7 @@ from torch import Tensor
 from arpo.algorithms.selection import entropy_threshold
 from arpo.models.tokenization import TokenizedTrajectory
 from arpo.modules.minibatch import Minibatch
+from arpo.rollout.hooks import alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def select_steps(
 
 
 def _of_all_ranks(groups: Mapping[int, list[float]]) -> dict[int, list[float]]:
-    if not dist.is_initialized() or dist.get_world_size() == 1:
+    if alone():
         return dict(groups)
     parts: list[dict[int, list[float]]] = [{}] * dist.get_world_size()
     dist.all_gather_object(parts, dict(groups))

@@ -5,7 +5,7 @@ NCCL, who waits keeps a kernel spinning on its GPU, of which an engine on the sa
 half; and what is handed out would lie in rank 0's GPU first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -125,14 +125,14 @@ def tell(told: _T) -> _T:
     if alone():
         return told
     parcel = [told]
-    dist.broadcast_object_list(parcel, src=0, group=_sockets(_world()))
+    dist.broadcast_object_list(parcel, src=0, group=_sockets())
     return parcel[0]
 
 
-def deal(parcels: Sequence[_T] | None) -> _T:
+def deal(parcels: list[_T] | None) -> _T:
     """Return the parcel that global rank 0 has for this rank; all of them must call this, and the others have none."""
     received: list[_T | None] = [None]
-    dist.scatter_object_list(received, None if parcels is None else list(parcels), src=0, group=_sockets(_world()))
+    dist.scatter_object_list(received, parcels, src=0, group=_sockets())
     return cast(_T, received[0])
 
 
@@ -141,18 +141,14 @@ def alone() -> bool:
     return not dist.is_initialized() or dist.get_world_size() == 1
 
 
-def _world() -> dist.ProcessGroup:
-    world = dist.group.WORLD
-    assert world is not None, "ranks have a group once they are initialized"
-    return world
-
-
 _SOCKETS: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
 """By a group of all ranks, which must be able to end with its store, or no other one could begin."""
 
 
-def _sockets(world: dist.ProcessGroup) -> dist.ProcessGroup:
+def _sockets() -> dist.ProcessGroup:
     """Return a group of all ranks that waits in the host's sockets; the first call is one that all ranks make."""
+    world = dist.group.WORLD
+    assert world is not None, "ranks have a group once they are initialized"
     if dist.get_backend(world) == "gloo":
         return world
     if world not in _SOCKETS:
