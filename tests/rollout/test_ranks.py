@@ -19,8 +19,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """What each rank saw, by case."""
     out = tmp_path_factory.mktemp("words")
     subprocess.run([sys.executable, "-m", "tests.rollout.words", out], cwd=ROOT, check=True, timeout=240)
-    cases = ("gloo", "nccl", "start", "failure")
-    return {case: [json.loads((out / f"{case}-{rank}.json").read_text()) for rank in range(RANKS)] for case in cases}
+    ranks = dict.fromkeys(("gloo", "nccl", "start", "failure"), RANKS) | {"one": 1}
+    return {
+        case: [json.loads((out / f"{case}-{rank}.json").read_text()) for rank in range(count)]
+        for case, count in ranks.items()
+    }
 
 
 @pytest.mark.parametrize("case", ["gloo", "nccl"])
@@ -50,6 +53,10 @@ def test_no_rank_goes_on_to_its_weights_before_the_engine_has_measured_its_gpu(s
 
 def test_an_engine_that_does_not_start_ends_every_rank(seen):
     assert [rank["error"] for rank in seen["failure"]] == [ERROR] * RANKS
+
+
+def test_a_rank_without_others_is_alone(seen):
+    assert seen["one"] == [{"alone": True}]
 
 
 def test_one_process_without_ranks_hears_itself():
