@@ -3,7 +3,8 @@
 import math
 import re
 
-from arpo.agent.syntax import TAGS, ParseErrorKind
+from arpo.agent.error_kinds import ParseErrorKind
+from arpo.agent.syntax import TAGS
 from arpo.errors import ActionParseError
 
 MAX_COORDINATE = 100_000.0
@@ -13,11 +14,12 @@ _MAX_CHARACTERS = 200
 _TOKEN = re.compile(r"[()\[\],]|[^()\[\],\s]+")
 _NUMBER_CHARACTERS = frozenset("0123456789.+-eE")
 
-# The shapes of a position with a number written `n`: every one that a model is known to write, and no other.
-_PAIRS = ("nn", "n,n")
-_BOXES = ("nnnn", "n,n,n,n", "(n,n),(n,n)", "(n,n)(n,n)", "[n,n],[n,n]")
-_BARE = _PAIRS + _BOXES
-_SHAPES = frozenset(_BARE) | {f"({shape})" for shape in _BARE} | {f"[{shape}]" for shape in _BARE}
+# A Chinese keyboard's forms of what a position is written in, as in `（１００，２００）`. No digits of other scripts.
+_FULL_WIDTH = str.maketrans("０１２３４５６７８９．，－＋（）［］、", "0123456789.,-+()[],")
+
+# The shapes of a position with a number written `n`: every one that a model is known to write, and no other. The
+# brackets around the whole do not count, one or two: the authors' parser takes out every bracket before it splits.
+_SHAPES = frozenset(("nn", "n,n", "nnnn", "n,n,n,n", "n,n),(n,n", "n,n)(n,n", "n,n],[n,n"))
 
 
 def read_point(text: str) -> tuple[float, float]:
@@ -28,8 +30,9 @@ def read_point(text: str) -> tuple[float, float]:
     """
     if len(text) > _MAX_CHARACTERS:
         raise _bad_box(text[:40] + "…", "is too long")
-    tokens = _TOKEN.findall(_without_tags(text))
-    if "".join(token if token in "()[]," else "n" for token in tokens) not in _SHAPES:
+    tokens = _TOKEN.findall(_without_tags(text.translate(_FULL_WIDTH)))
+    shape = "".join(token if token in "()[]," else "n" for token in tokens)
+    if shape.lstrip("([").rstrip(")]") not in _SHAPES:
         raise _bad_box(text, "is not (x,y) or (x1,y1,x2,y2)")
     numbers = [_coordinate(token, text) for token in tokens if token not in "()[],"]
     if len(numbers) == 2:
@@ -38,7 +41,8 @@ def read_point(text: str) -> tuple[float, float]:
 
 
 def _without_tags(text: str) -> str:
-    text = text.strip()
+    # The authors' prompt for grounding has a quote too many: `click(point='<point>x1 y1</point>'')`.
+    text = text.strip().removesuffix("'").strip()
     for opening, closing in TAGS.items():
         if text.startswith(opening) and text.endswith(closing):
             text = text[len(opening) : -len(closing)].strip()

@@ -3,6 +3,7 @@
 The set is what pyautogui really maps on X11, because any other name would be a silent no-op on a real desktop.
 """
 
+import re
 import string
 import unicodedata
 
@@ -64,6 +65,35 @@ def canonical_key(name: str) -> str | None:
     if folded in NAMED_KEYS:
         return folded
     return _ALIASES.get(folded)
+
+
+_JOINTS = ("+", "-")
+_WORD = re.compile(r"[+-]|[^\s+-]+")
+
+
+def split_keys(text: str) -> list[str]:
+    """Return the names of the keys in a text, known or not: of `ctrl c`, `ctrl+ c`, `Ctrl++L` or `shift page down`.
+
+    UI-TARS-desktop splits at spaces and plus signs and drops what is empty. Here a sign is itself a key where nothing
+    stands for it to join: alone (`+`), first (`+ a`), or last (`ctrl +`, `ctrl++`, `ctrl + -`).
+    """
+    words = _WORD.findall(text) or [text[:1]]  # a space or a newline is a key too
+    names = [place for place, word in enumerate(words) if word not in _JOINTS]
+    if not names:
+        return list(dict.fromkeys(words))
+    first, last = words[:1] if names[0] > 0 else [], words[-1:] if names[-1] < len(words) - 1 else []
+    return [*first, *_joined([words[place] for place in names]), *last]
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Return the names with those of two words as one: `page down` is a key, `ctrl left` are two."""
+    names: list[str] = []
+    for word in words:
+        if names and canonical_key(names[-1] + word) and not (canonical_key(names[-1]) and canonical_key(word)):
+            names[-1] += word
+        else:
+            names.append(word)
+    return names
 
 
 def known_key(key: str) -> str:

@@ -1,11 +1,16 @@
 """Response to actions: UI-TARS's grammar whole, in linear time, without evaluating anything that a model wrote.
 
     Thought: …                                      optional, as is any other text before the action
-    Action: click(start_box='(966,546)')            mandatory; more actions on further lines
+    Action: click(start_box='(966,546)')            more actions on further lines
+
+An answer is what the model's authors read, `codes/ui_tars/action_parser.py` of bytedance/UI-TARS ("the Python parser"
+below) and the parsers of UI-TARS-desktop with their tests ("the desktop's"), and what their prompts and
+`data/training_example.json` contain. Where these would type half of a text, it is refused (`typed_text.py`).
 
 Coordinates are pixels of the image that the model saw; `CoordinateFrame` takes them to the screen.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +18,10 @@ from functools import partial
 from arpo.agent import actions
 from arpo.agent.actions import Action, Direction
 from arpo.agent.boxes import read_point
-from arpo.agent.keys import canonical_key
-from arpo.agent.syntax import Call, ParseErrorKind, Value, read_calls
+from arpo.agent.error_kinds import ParseErrorKind
+from arpo.agent.keys import canonical_key, split_keys
+from arpo.agent.syntax import Call, Grammar, Value, read_calls
+from arpo.agent.typed_text import TypedTextError
 from arpo.errors import ActionParseError
 
 MAX_CHARACTERS = 1_000_000
@@ -22,7 +29,16 @@ MAX_CHARACTERS = 1_000_000
 
 MAX_HOTKEY_CHARACTERS = 100
 
-_LABEL = "Action:"
+_LABEL = re.compile("Action[:：]")
+"""The full-width colon is in the tests of the desktop's parser."""
+
+_THOUGHT = re.compile("Thought[:：]")
+_REFLECTION = re.compile("Reflection[:：]")
+_SUMMARY = re.compile("Action_Summary[:：]")
+
+_ENDINGS = ("</Output>", "</computer_env>", "[EOS]", "```")
+"""What may close a response: the desktop's parser knows the first two, the Python parser the third, and the last one
+is the fence in which the prompt shows the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +46,21 @@ class ParsedResponse:
     """The content of a response, part by part."""
 
     thought: str
+    """What follows `Thought:`, or else `Action_Summary:`, as in the Python parser, or else `Reflection:`."""
     actions: tuple[Action, ...]
     """At least one; coordinates in model pixels."""
+    reflection: str = ""
+    """What stands between `Reflection:` and `Action_Summary:`."""
 
 
-def parse_response(text: str) -> ParsedResponse:
+def parse_response(text: str, *, max_actions: int | None = None) -> ParsedResponse:
     """Return the thought and the actions of a response.
+
+    Without a label the response must be calls and nothing else, as for the desktop's parser: prose is no action.
+
+    Args:
+        text: The response.
+        max_actions: More actions than these are refused as `too_long`; None: any number is read.
 
     Raises:
         ActionParseError: With a `ParseErrorKind` as its kind.
@@ -43,18 +68,21 @@ def parse_response(text: str) -> ParsedResponse:
     _check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     if not text.strip():
         raise ActionParseError(ParseErrorKind.EMPTY, "the response is empty")
-    first_error: ActionParseError | None = None
-    for position in _labels(text):
-        try:
-            found = _actions(text[position + len(_LABEL) :])
-        except ActionParseError as error:
-            first_error = first_error or error
-        else:
-            # a thought may hold any text, so its label is looked for last
-            return ParsedResponse(text[:position].partition("Thought:")[2].strip(), found)
-    if first_error is None:
-        raise ActionParseError(ParseErrorKind.NO_ACTION, f"the response has no {_LABEL!r}")
-    raise first_error
+    response = _read(_without_ending(text))
+    if max_actions is not None and len(response.actions) > max_actions:
+        message = f"the response has {len(response.actions)} actions, more than max_actions={max_actions}"
+        raise ActionParseError(ParseErrorKind.TOO_LONG, message)
+    return response
+
+
+def parse_actions(text: str) -> tuple[Action, ...]:
+    """Return the actions of calls such as `click(start_box='(10,20)')`, one a line: what a step of a trajectory holds.
+
+    Raises:
+        ActionParseError: With a `ParseErrorKind` as its kind.
+    """
+    _check_length(text, "action", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
+    return _actions(text)
 
 
 def parse_action(text: str) -> Action:
@@ -63,8 +91,7 @@ def parse_action(text: str) -> Action:
     Raises:
         ActionParseError: With a `ParseErrorKind` as its kind.
     """
-    _check_length(text, "action", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
-    found = _actions(text)
+    found = parse_actions(text)
     if len(found) > 1:
         raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"expected one action, got {len(found)}")
     return found[0]
@@ -75,23 +102,57 @@ def _check_length(text: str, what: str, limit: int, kind: ParseErrorKind) -> Non
         raise ActionParseError(kind, f"the {what} has {len(text)} characters, more than {limit}")
 
 
-def _labels(text: str) -> list[int]:
-    """Return where the actions may start, the most likely place first.
+def _without_ending(text: str) -> str:
+    text = text.strip()
+    for ending in _ENDINGS:
+        text = text.removesuffix(ending).rstrip()
+    return text
 
-    That is after the last label. But a label may also be typed (`type(content='Action: none')`), so the last one that
-    starts a line goes first, and the first one of all last: a fixed number of tries keeps the parser linear.
-    """
-    last = text.rfind(_LABEL)
-    last_on_a_line = text.rfind("\n" + _LABEL) + 1
-    if last_on_a_line == 0 and not text.startswith(_LABEL):
-        last_on_a_line = last
-    return [place for place in dict.fromkeys((last_on_a_line, last, text.find(_LABEL))) if place >= 0]
+
+def _read(text: str) -> ParsedResponse:
+    labels = list(_LABEL.finditer(text))
+    if not labels:
+        return _unlabelled(text)
+    # The Python parser takes the last label. But a label may also be typed (`type(content='Action: none')`), and then
+    # nothing but calls follows the first one that starts a line. Where a text has no clear end, a later label may be a
+    # part of it, unless it starts a line behind a thought. A fixed number of tries keeps the parser linear.
+    on_a_line = [label for label in labels if text[label.start() - 1 : label.start()] in ("", "\n")] or labels[-1:]
+    errors = dict[re.Match[str], ActionParseError]()
+    for label in dict.fromkeys((on_a_line[0], on_a_line[-1], labels[-1], labels[0])):
+        may_be_typed = label not in on_a_line or on_a_line[0].start() == 0
+        if may_be_typed and any(isinstance(error, TypedTextError) for error in errors.values()):
+            break
+        try:
+            found = _actions(text[label.end() :])
+        except ActionParseError as error:
+            errors[label] = error
+        else:
+            return _with_thought(text[: label.start()], found)
+    raise errors.get(on_a_line[-1]) or errors[on_a_line[0]]
+
+
+def _unlabelled(text: str) -> ParsedResponse:
+    try:
+        return ParsedResponse("", _actions(text))
+    except ActionParseError as error:
+        message = f"the response has no 'Action:', and is not calls alone: {error}"
+        raise ActionParseError(ParseErrorKind.NO_ACTION, message) from error
+
+
+def _with_thought(before: str, found: tuple[Action, ...]) -> ParsedResponse:
+    """Return the response with its thought, which may hold any label, so that its own is looked for first."""
+    for label in (_THOUGHT, _SUMMARY, _REFLECTION):
+        if match := label.search(before):
+            reflection = _REFLECTION.search(before, 0, match.start()) if label is _SUMMARY else None
+            said = before[reflection.end() : match.start()].strip() if reflection else ""
+            return ParsedResponse(before[match.end() :].strip(), found, said)
+    return ParsedResponse("", found)
 
 
 def _actions(text: str) -> tuple[Action, ...]:
-    calls = read_calls(text, _RULES.keys())
+    calls = read_calls(text, _GRAMMAR)
     if not calls:
-        raise ActionParseError(ParseErrorKind.NO_ACTION, f"nothing follows {_LABEL!r}")
+        raise ActionParseError(ParseErrorKind.NO_ACTION, "nothing follows 'Action:'")
     return tuple(_action(call) for call in calls)
 
 
@@ -103,11 +164,21 @@ def _action(call: Call) -> Action:
     arguments: dict[str, Value] = {}
     for written, value in call.arguments.items():
         name = _ARGUMENT_ALIASES.get(written, written)
-        if name not in rule.arguments or name in arguments:
-            message = f"{call.name} has no argument {written[:40]!r}, or has it twice"
+        if name in arguments or _changes_the_action(written, value):
+            message = f"{call.name} has {written[:40]!r} twice, or no argument {written[:40]!r}"
             raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, message)
-        arguments[name] = value
+        if name in rule.arguments:
+            arguments[name] = value
     return rule.build(_Arguments(call.name, arguments))
+
+
+def _changes_the_action(argument: str, value: Value) -> bool:
+    """Return whether an argument that no action has must not be ignored, as all others are.
+
+    `type(content='…', start_box='…')` and `wait(time='2')` are what the authors' parsers read. But who ignores the
+    button of `click(start_box='…', button='right')` clicks with another one.
+    """
+    return argument == "button" and value.text != "left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,26 +232,10 @@ def _scroll(arguments: _Arguments) -> Action:
 def _hotkey(arguments: _Arguments) -> Action:
     text = arguments.filled("key")
     _check_length(text, "hotkey", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
-    words = text.split() or [text[0]]
-    # "ctrl + z": a joint between two words is no key; at either end it is one.
-    words = [word for i, word in enumerate(words) if word not in ("+", "-") or i in (0, len(words) - 1)]
-    keys = [key for word in words for key in _joined_keys(word)]
+    keys = [_known_key(name) for name in split_keys(text)]
     if len(keys) > 1:  # "Ctrl C" names the key C: nobody means ctrl+shift+c by it
         keys = [key.lower() for key in keys]
     return actions.Hotkey(tuple(keys))
-
-
-def _joined_keys(word: str) -> list[str]:
-    """Return the keys of `z`, `ctrl+z`, `ctrl-z`, `ctrl++` and `ctrl+-`."""
-    key = canonical_key(word)
-    if key is not None:
-        return [key]
-    joints = [place for place in (word.find("+", 1), word.find("-", 1)) if place > 0]
-    if not joints:
-        return [_known_key(word)]
-    joint = min(joints)
-    # Nothing after the joint: it is itself the key, as in "ctrl+" for zooming in.
-    return [_known_key(word[:joint]), *_joined_keys(word[joint + 1 :] or word[joint])]
 
 
 def _known_key(name: str) -> str:
@@ -192,7 +247,9 @@ def _known_key(name: str) -> str:
 
 def _keyed(kind: Callable[[str], Action], arguments: _Arguments) -> Action:
     text = arguments.filled("key")
-    return kind(_known_key(text if len(text) == 1 else text.strip()))
+    _check_length(text, "key", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
+    names = split_keys(text)
+    return kind(_known_key(names[0] if len(names) == 1 else text.strip()))
 
 
 def _finished(arguments: _Arguments) -> Action:
@@ -213,26 +270,48 @@ _ARGUMENT_ALIASES = {
     "point": "start_box",
     "start_point": "start_box",
     "end_point": "end_box",
+    "start": "start_box",  # as UI-TARS-desktop writes actions itself
+    "end": "end_box",
     "hotkey": "key",
     "press": "key",
+    "text": "content",  # tests of the desktop's parser: `type(text='Hello', start_box='(300,400)')`
 }
 
+_click = _Rule(partial(_pointed, actions.Click), ("start_box",))
+_double_click = _Rule(partial(_pointed, actions.DoubleClick), ("start_box",))
+_right_click = _Rule(partial(_pointed, actions.RightClick), ("start_box",))
+_hover = _Rule(partial(_pointed, actions.Hover), ("start_box",))
+_dragged = _Rule(_drag, ("start_box", "end_box"))
+_key_up = _Rule(partial(_keyed, actions.KeyUp), ("key",))
+
 _RULES: Mapping[str, _Rule] = {
-    "click": _Rule(partial(_pointed, actions.Click), ("start_box",)),
-    "left_single": _Rule(partial(_pointed, actions.Click), ("start_box",)),
-    "left_double": _Rule(partial(_pointed, actions.DoubleClick), ("start_box",)),
-    "right_single": _Rule(partial(_pointed, actions.RightClick), ("start_box",)),
-    "hover": _Rule(partial(_pointed, actions.Hover), ("start_box",)),
-    "drag": _Rule(_drag, ("start_box", "end_box")),
-    "select": _Rule(_drag, ("start_box", "end_box")),
+    "click": _click,
+    "left_single": _click,
+    "left_click": _click,  # here and below: the names under which the desktop performs them too
+    "left_double": _double_click,
+    "double_click": _double_click,
+    "right_single": _right_click,
+    "right_click": _right_click,
+    "hover": _hover,
+    "mouse_move": _hover,
+    "drag": _dragged,
+    "select": _dragged,
+    "left_click_drag": _dragged,
     "scroll": _Rule(_scroll, ("start_box", "direction")),
     "hotkey": _Rule(_hotkey, ("key",)),
     "press": _Rule(partial(_keyed, actions.Press), ("key",)),
     "keydown": _Rule(partial(_keyed, actions.KeyDown), ("key",)),
-    "keyup": _Rule(partial(_keyed, actions.KeyUp), ("key",)),
+    "keyup": _key_up,
+    "release": _key_up,  # Python parser: `action_type in ["release", "keyup"]`
     "type": _Rule(lambda arguments: actions.TypeText(arguments.text("content")), ("content",)),
     "wait": _Rule(lambda _: actions.Wait()),
     "finished": _Rule(_finished, ("content",)),
     "call_user": _Rule(lambda _: actions.CallUser()),
     "error_env": _Rule(lambda _: actions.Fail()),
 }
+
+_GRAMMAR = Grammar(
+    actions=_RULES.keys(),
+    arguments={argument for rule in _RULES.values() for argument in rule.arguments} | _ARGUMENT_ALIASES.keys(),
+    texts={"content", "text"},
+)

@@ -2,31 +2,11 @@
 
 import re
 from collections.abc import Mapping, Set
-from enum import StrEnum, auto
 from typing import NamedTuple, NoReturn
 
+from arpo.agent.error_kinds import ParseErrorKind
+from arpo.agent.typed_text import SPACE_AND_COMMENTS, check_comments, find_end
 from arpo.errors import ActionParseError
-
-
-class ParseErrorKind(StrEnum):
-    """The reasons why a response is not an action. A closed set: each kind is one counter in the metrics."""
-
-    EMPTY = auto()
-    """The response holds nothing but white space."""
-    TOO_LONG = auto()
-    """The response is longer than any model is allowed to write."""
-    NO_ACTION = auto()
-    """There is no `Action:`, or nothing after it."""
-    BAD_SYNTAX = auto()
-    """The text after `Action:` is not a list of calls with named arguments, one a line."""
-    UNKNOWN_ACTION = auto()
-    """A call has a name that is not in the action space."""
-    MISSING_ARGUMENT = auto()
-    """A call lacks an argument, or the argument is empty."""
-    BAD_ARGUMENT = auto()
-    """A call has an argument too many, or one with a value that is not allowed: a key, a direction."""
-    BAD_BOX = auto()
-    """A position is not two or four plain numbers of a sensible size."""
 
 
 class Value(NamedTuple):
@@ -43,71 +23,112 @@ class Call(NamedTuple):
     arguments: Mapping[str, Value]
 
 
+class Grammar(NamedTuple):
+    """The names that tell one part of a response from another where quotes and brackets do not."""
+
+    actions: Set[str]
+    arguments: Set[str]
+    """The arguments that mean something; the value of any other may be a bare word or number."""
+    texts: Set[str]
+    """Those of them that hold text to type, in which quotes may be bare."""
+
+
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 """The characters that may follow a backslash in a string. Before any other it is itself, as in `C:\\Users`."""
 
+TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox>"}
+"""Tags around a position, with what closes them."""
+
 _BRACKETS = {"(": ")", "[": "]"}
 _OPENING = re.compile(r"(\w+)\(\s*[^\W\d]\w*\s*=\s*\Z")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 # Possessive quantifiers, so that nothing is read twice.
 _SPACE = re.compile(r"\s*+")
 _SPACE_ON_A_LINE = re.compile(r"[^\S\n]*+")
-_SPACE_AND_COMMENTS = re.compile(r"\s*+(?:#[^\n]*+\s*+)*+")
 _NAME = re.compile(r"\w*+")
-_STRING_PART = re.compile(r"""\\.?|[^\\'"]++|['"]""", re.DOTALL)
-_GOES_ON = re.compile(r"\s*+(?:,\s*+(?:\)|\w++\s*+=)|\)[^\S\n]*+(?:[\n#]|\Z))")
-"""What follows a string in a call: `, name=` or `)` and no more on the line."""
-TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox>"}
-"""Tags around a position, with what closes them."""
+_NUMBER = re.compile(r"\d++(?:\.\d++)?+s?+(?=\s*+(?:[,)]|\Z))")
+_BARE = re.compile(r"[^\s,()'\"#]++")
+_QUOTE_OR_ESCAPE = re.compile(r"""\\.?|['"]""", re.DOTALL)
+_GOES_ON = re.compile(r"\s*+(?:,\s*+(?:\)|\Z|\w++\s*+=)|\)[^\S\n]*+(?:[\n#]|\Z))|[^\S\n]*+(?:[\n#]|\Z)")
+"""What follows a string in a call: `, name=`, or `)` and no more on the line, or no more at all on the line."""
 
 
-def read_calls(text: str, names: Set[str]) -> list[Call]:
+def read_calls(text: str, grammar: Grammar) -> list[Call]:
     """Return the calls in a text, one a line or separated by blank lines, in linear time.
+
+    A call may lack its last bracket where nothing else stands on the line: the authors' parser adds it.
 
     Args:
         text: What follows `Action:`. A comment (`# …`, as in the prompt) may follow a call.
-        names: The known actions; they tell a forgotten closing quote from a quote inside a string.
+        grammar: The names that may stand in it.
 
     Raises:
-        ActionParseError: `bad_syntax` or, for a repeated argument, `bad_argument`.
+        ActionParseError: `bad_syntax` or `bad_argument`.
     """
-    return _Reader(text, names).calls()
+    return _Reader(text, grammar).calls()
 
 
 class _Reader:
     """A cursor over the text; every method moves it forward, so that the whole is linear."""
 
-    def __init__(self, text: str, names: Set[str]) -> None:
+    def __init__(self, text: str, grammar: Grammar) -> None:
         self._text = text
-        self._names = names
+        self._grammar = grammar
         self._at = 0
+        self._typed_in = set[str]()
+        """The quotes in which texts to type have stood."""
 
     def calls(self) -> list[Call]:
         calls = []
-        self._read(_SPACE_AND_COMMENTS)
+        self._skip_comments()
         while self._at < len(self._text):
             calls.append(self._call())
             self._read(_SPACE_ON_A_LINE)
             if self._text[self._at : self._at + 1] not in ("", "\n", "#"):
                 self._fail("expected the end of the line after an action")
-            self._read(_SPACE_AND_COMMENTS)
+            self._skip_comments()
         return calls
+
+    def _skip_comments(self) -> None:
+        skipped = self._read(SPACE_AND_COMMENTS)
+        if self._typed_in:
+            check_comments(skipped, self._typed_in)
 
     def _call(self) -> Call:
         name = self._name()
         self._expect("(")
         arguments: dict[str, Value] = {}
-        while self._peek() != ")":
-            argument = self._name()
-            self._expect("=")
-            if argument in arguments:
-                raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, f"{name} has the argument {argument!r} twice")
-            arguments[argument] = self._value()
-            if self._peek() != ",":
+        while not self._lacks_its_bracket() and self._peek() != ")":
+            self._argument(name, arguments)
+            if self._lacks_its_bracket() or self._peek() != ",":
                 break
             self._at += 1
-        self._expect(")")
+        if not self._lacks_its_bracket():
+            self._expect(")")
         return Call(name, arguments)
+
+    def _argument(self, call: str, arguments: dict[str, Value]) -> None:
+        if self._read(_NUMBER):  # `wait(5)`: the authors' parser takes no notice of what has no name
+            return
+        argument = self._name()
+        self._expect("=")
+        if argument in arguments:
+            raise ActionParseError(
+                ParseErrorKind.BAD_ARGUMENT, f"{call[:40]} has the argument {argument[:40]!r} twice"
+            )
+        arguments[argument] = self._value(argument)
+
+    def _lacks_its_bracket(self) -> bool:
+        """Return whether the line ends here, and behind it the response or another call begins."""
+        line_end = _end_of(_SPACE_ON_A_LINE, self._text, self._at)
+        if self._text[line_end : line_end + 1] not in ("", "\n", "#"):
+            return False
+        after = _end_of(SPACE_AND_COMMENTS, self._text, line_end)
+        name_end = _end_of(_NAME, self._text, after)
+        return after == len(self._text) or (
+            self._text[after:name_end] in self._grammar.actions and self._text.startswith("(", name_end)
+        )
 
     def _name(self) -> str:
         self._read(_SPACE)
@@ -116,39 +137,44 @@ class _Reader:
             self._fail("expected a name")
         return name
 
-    def _value(self) -> Value:
+    def _value(self, argument: str) -> Value:
         opening = self._peek()
         if opening in ("'", '"'):
-            return Value(self._string(), quoted=True)
+            return Value(self._string(argument), quoted=True)
         if opening in _BRACKETS:
             return Value(self._bracketed(), quoted=False)
         for tag, closing in TAGS.items():
             if self._text.startswith(tag, self._at):
                 return Value(self._until(closing), quoted=False)
+        if argument not in self._grammar.arguments and (bare := self._read(_BARE)):
+            return Value(bare, quoted=False)
         self._fail("expected a quoted string or a position")
 
-    def _string(self) -> str:
-        """Read a quoted string.
+    def _string(self, argument: str) -> str:
+        start = self._at
+        if argument in self._grammar.texts:
+            end = find_end(self._text, start, self._grammar.actions)
+            self._typed_in.add(self._text[start])
+        else:
+            end = self._quote_before_the_rest(start)
+        self._at = end + 1
+        return _ESCAPE.sub(lambda found: ESCAPES.get(found[1], found[0]), self._text[start + 1 : end])
 
-        Models forget to escape (`'it's'`, `'print('hi')'`), so a quote ends the string only where the call can go on
-        after it. That forgives nothing in a well-formed call, whose strings are always followed by its next part.
-        """
-        start, quote, parts = self._at + 1, self._text[self._at], list[str]()
-        for found in _STRING_PART.finditer(self._text, start):
-            part = found[0]
-            if part == quote:
+    def _quote_before_the_rest(self, start: int) -> int:
+        """Return where a string ends that is no text to type: at the first quote behind which the call can go on."""
+        quote = self._text[start]
+        for found in _QUOTE_OR_ESCAPE.finditer(self._text, start + 1):
+            if found[0] == quote:
                 if _GOES_ON.match(self._text, found.end()):
-                    self._at = found.end()
-                    return "".join(parts)
-                if self._opens_another_call(start, found.start()):
+                    return found.start()
+                if self._opens_another_call(start + 1, found.start()):
                     break
-            parts.append(ESCAPES.get(part[1:], part) if part[0] == "\\" else part)
-        self._fail(f"the string that starts with {self._text[start - 1 : start + 20]!r} has no end")
+        self._fail(f"the string that starts with {self._text[start : start + 21]!r} has no end")
 
     def _opens_another_call(self, start: int, at: int) -> bool:
         """Tell whether the quote at a position opens the first argument of a known action: `click(start_box='`."""
         opening = _OPENING.search(self._text[max(start, at - 60) : at])
-        return opening is not None and opening[1] in self._names
+        return opening is not None and opening[1] in self._grammar.actions
 
     def _bracketed(self) -> str:
         """Read a position in brackets, unquoted."""
@@ -184,10 +210,16 @@ class _Reader:
     def _read(self, pattern: re.Pattern[str]) -> str:
         """Move behind what a pattern matches, if only an empty string, and return it."""
         match = pattern.match(self._text, self._at)
-        assert match is not None
+        if match is None:
+            return ""
         self._at = match.end()
         return match[0]
 
     def _fail(self, message: str) -> NoReturn:
         found = self._text[self._at : self._at + 20] or "the end of the response"
         raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"{message}, at {found!r}")
+
+
+def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return match.end() if match else at

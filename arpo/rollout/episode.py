@@ -20,7 +20,7 @@ from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sa
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.meter import Meter
 from arpo.rollout.seeds import derive_seed
-from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.settings import MAX_ACTIONS, RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class EpisodeSpec:
     protocol: EpisodeProtocol = "hard"
     image_window: int | None = None
     """Screenshots that a response sees, its own among them; None: all."""
+    max_actions: int = MAX_ACTIONS
+    """Actions of one response."""
 
     @classmethod
     def of(
@@ -64,6 +66,7 @@ class EpisodeSpec:
             max_tokens=settings.max_tokens,
             temperature=settings.temperature,
             image_window=settings.image_window,
+            max_actions=settings.max_actions,
         )
 
 
@@ -158,7 +161,7 @@ async def _follow(response: Response, conversation: "_Conversation", env: Leased
     """Do what a response says and close its step; return how that ended the episode, None when it goes on."""
     text = conversation.chat.decode(response.token_ids)
     try:
-        actions = parse_response(text).actions
+        actions = parse_response(text, max_actions=conversation.max_actions).actions
     except ActionParseError as error:
         conversation.answer(response, text, parse_error=error.kind)
         return Outcome.PARSE_ERROR
@@ -204,6 +207,7 @@ class _Conversation:
         self.screenshots: dict[str, bytes] = {}
         self.screen = ""
         """Key of what is on the screen now."""
+        self.max_actions = spec.max_actions
         self._spec = spec
         self._observation: Observation
         self._turns: list[tuple[int, ...]] = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from arpo.agent.prompt import Prompt
 from arpo.rollout.episode import EpisodeSpec
+from arpo.rollout.settings import MAX_ACTIONS
 
 BLOCK = 4096
 """Bytes that are read at one place of a file."""
@@ -26,6 +27,8 @@ def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
     how = {name: getattr(spec, name) for name in limits} | {"prompt": asdict(prompt), "model": model}
     if spec.image_window is not None:  # without one, records from before there were windows stay good
         how["image_window"] = spec.image_window
+    if spec.max_actions != MAX_ACTIONS:  # likewise from before there was a bound
+        how["max_actions"] = spec.max_actions
     return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:16]
 
 

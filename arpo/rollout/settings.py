@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from arpo.errors import ConfigError, check_at_least, check_one_of, check_positive
 from arpo.rollout.flow.order import Order
 
+MAX_ACTIONS = 15
+"""Actions that ARPO's code performs in a whole episode, since it counts them and not responses. The longest answer in
+the tests of UI-TARS-desktop's parser has six."""
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
@@ -21,6 +25,9 @@ class RolloutSettings:
     image_window: int | None = None
     """Screenshots that a response sees, its own among them; None: all of the episode. A window makes every step a
     training sequence of its own (DART, arXiv 2509.23866), None makes one of every episode (ARPO)."""
+    max_actions: int = MAX_ACTIONS
+    """Actions of one response; one with more is a format error, and none of them is performed. A hundred `wait()`
+    would be one step of many minutes; a policy should not learn that a part of its words counts."""
     min_group_size: int = 2
     """A group with fewer trajectories is dropped: an advantage needs something to compare with."""
     max_attempts: int = 3
@@ -38,7 +45,9 @@ class RolloutSettings:
 
     def __post_init__(self) -> None:
         check_at_least(1, group_size=self.group_size, max_steps=self.max_steps, max_tokens=self.max_tokens)
-        check_at_least(1, min_group_size=self.min_group_size, max_attempts=self.max_attempts)
+        check_at_least(
+            1, min_group_size=self.min_group_size, max_attempts=self.max_attempts, max_actions=self.max_actions
+        )
         check_positive(stall_s=self.stall_s)
         check_one_of(Order, order=self.order)
         if self.min_group_size > self.group_size:
