@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from typing import NamedTuple, NoReturn
 
 from arpo.agent.error_kinds import ParseErrorKind
-from arpo.agent.typed_text import SPACE_AND_COMMENTS, check_comments, find_end
+from arpo.agent.typed_text import SPACE_AND_COMMENTS, TypedTextError, check_comments, find_end
 from arpo.errors import ActionParseError
 
 
@@ -40,7 +40,7 @@ TAGS = {"<|box_start|>": "<|box_end|>", "<point>": "</point>", "<bbox>": "</bbox
 """Tags around a position, with what closes them."""
 
 _BRACKETS = {"(": ")", "[": "]"}
-_OPENING = re.compile(r"(\w+)\(\s*[^\W\d]\w*\s*=\s*\Z")
+_OPENING = re.compile(r"(\w+)\(\s*[^\W\d]\w*\s*=\Z")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 # Possessive quantifiers, so that nothing is read twice.
@@ -173,7 +173,8 @@ class _Reader:
 
     def _opens_another_call(self, start: int, at: int) -> bool:
         """Tell whether the quote at a position opens the first argument of a known action: `click(start_box='`."""
-        opening = _OPENING.search(self._text[max(start, at - 60) : at])
+        before = self._text[max(start, at - 60) : at].rstrip()
+        opening = _OPENING.search(before) if before.endswith("=") else None
         return opening is not None and opening[1] in self._grammar.actions
 
     def _bracketed(self) -> str:
@@ -217,7 +218,8 @@ class _Reader:
 
     def _fail(self, message: str) -> NoReturn:
         found = self._text[self._at : self._at + 20] or "the end of the response"
-        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"{message}, at {found!r}")
+        error = TypedTextError if self._typed_in else ActionParseError  # the text may have gone on
+        raise error(ParseErrorKind.BAD_SYNTAX, f"{message}, at {found!r}")
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:

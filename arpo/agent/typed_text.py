@@ -46,6 +46,7 @@ _OPENED_ARGUMENT = re.compile(
     rf"(?:[\n;)]\s*(?:Action\s*[:：]\s*)?(\w+)\(\s*\w+|(,)\s*(?:{'|'.join(POSITIONS)}))\s*=\Z"
 )
 _LOOK_BACK = 80
+_ADVICE = "write quotes in a text as \\' or \\\""
 
 
 class TypedTextError(ActionParseError):
@@ -67,7 +68,7 @@ def find_end(text: str, start: int, actions: Set[str]) -> int:
 
 
 def check_comments(comments: str, quotes: Set[str]) -> None:
-    """Check that no comment behind a call may be the rest of the text that was typed, as in `# note')`.
+    """Check that no comment behind a call may be the rest of the text that was typed: `# note')`.
 
     Args:
         comments: Lines, of which some hold a comment.
@@ -76,12 +77,9 @@ def check_comments(comments: str, quotes: Set[str]) -> None:
     Raises:
         TypedTextError: `bad_syntax`.
     """
-    for line in comments.split("\n"):
-        rest = line.rstrip()
-        if rest.endswith(")") and rest[:-1].rstrip(" \t,").endswith(tuple(quotes)):
-            message = (
-                f"{rest[:20]!r} may be a comment or the rest of the typed text; write quotes in a text as \\' or \\\""
-            )
+    for quote in re.finditer(f"[{''.join(quotes)}]", comments):
+        if _CALL_ENDS.match(comments, quote.end()):
+            message = f"{comments.strip()[:20]!r} may be a comment or the rest of the typed text; {_ADVICE}"
             raise TypedTextError(ParseErrorKind.BAD_SYNTAX, message)
 
 
@@ -134,7 +132,7 @@ class _TypedText:
     def _check_not_an_argument(self, at: int) -> None:
         if _ARGUMENT_FOLLOWS.match(self._text, at + 1) and not _POSITION_FOLLOWS.match(self._text, at + 1):
             rest = self._text[at : at + 20]
-            message = f"may end before {rest!r} or hold it; write quotes in a text as \\' or \\\""
+            message = f"may end before {rest!r} or hold it; {_ADVICE}"
             raise self._error(message, ParseErrorKind.BAD_ARGUMENT)
 
     def _only_calls_follow(self, at: int) -> bool:

@@ -11,7 +11,7 @@ from PIL.Image import Resampling
 
 from arpo.agent import actions
 from arpo.agent.actions import Action, moved
-from arpo.agent.parser import parse_action
+from arpo.agent.parser import parse_actions
 from arpo.agent.render import render
 from arpo.algorithms.rewards import is_success
 from arpo.types import Step, Trajectory
@@ -71,7 +71,7 @@ def draw_parse_error(screenshot: Image.Image, kind: str) -> Image.Image:
 
 
 def step_picture(step: Step, png: bytes, *, width: int = 400) -> Image.Image:
-    """Return the screenshot of a step about `width` pixels wide, with its action.
+    """Return the screenshot of a step about `width` pixels wide, with its actions.
 
     Small screens grow by a whole factor, so that their pixels stay sharp; the action is drawn after scaling, so that
     it can be read on every screen.
@@ -82,10 +82,9 @@ def step_picture(step: Step, png: bytes, *, width: int = 400) -> Image.Image:
     if not step.action:
         return picture
     factor = picture.width / step.width
-    # the middle of a pixel stays in its middle
-    return draw_action(
-        picture, moved(parse_action(step.action), lambda x, y: ((x + 0.5) * factor, (y + 0.5) * factor))
-    )
+    for action in parse_actions(step.action):  # the middle of a pixel stays in its middle
+        picture = draw_action(picture, moved(action, lambda x, y: ((x + 0.5) * factor, (y + 0.5) * factor)))
+    return picture
 
 
 def film_strip(

@@ -6,10 +6,10 @@ from collections import Counter
 
 from arpo.agent.actions import Action
 from arpo.agent.coordinates import CoordinateFrame
+from arpo.agent.error_kinds import ParseErrorKind
 from arpo.agent.parser import parse_response
 from arpo.agent.pyautogui import to_pyautogui
 from arpo.agent.render import render
-from arpo.agent.syntax import ParseErrorKind
 from arpo.errors import ActionParseError
 
 RESPONSES = 100_000
@@ -33,13 +33,19 @@ CALLS = [
     "finished(content='done')",
     "call_user()",
     "error_env()",
+    "type(content='print('a')  # note')",
+    "type(content='df.to_csv('a.csv', index=False)\n')",
+    "type(text='it's', start_box='(1,2)')",
+    "wait(time=2)",
+    "release(key='ctrl+ page down')",
+    "click(start_box='（１，２')",
 ]
 FRAGMENTS = [
     *"()[]{}'\"\\,=<>#\n\r\t +-.:;0123456789eE_%\x00\x1b\u2028é你🐢\ud800",
     "nan", "inf", "1e999", "-0", "<|box_start|>", "<|box_end|>", "<point>", "</point>", "<|im_end|>", "Thought:",
     "Action:", "\nAction: ", "Reflection:", "Action_Summary:", "start_box=", "end_box=", "content='", "')", "key='",
     "direction=", "__import__('os')", "lambda: 0", "\\x41", "\\N{DASH}", "'''", '"""', "\n\n", "ctrl", "+-+-",
-    "9" * 50,
+    "9" * 50, "')", "') #", "')\n", "', point='(1,2)", "', b='", "Action：", "</Output>", "```", "wait(",
 ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from arpo.agent.keys import KEYS, canonical_key
+from arpo.agent.keys import KEYS, canonical_key, split_keys
 
 
 def test_every_canonical_name_is_its_own():
@@ -26,6 +26,27 @@ def test_every_canonical_name_is_its_own():
 )
 def test_spellings_lead_to_one_name(name, key):
     assert canonical_key(name) == key
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("ctrl c", ["ctrl", "c"]),
+        ("Ctrl+ Shift -T", ["Ctrl", "Shift", "T"]),
+        ("ctrl + + + l", ["ctrl", "l"]),
+        ("ctrl +-", ["ctrl", "-"]),
+        ("+ a", ["+", "a"]),
+        ("+ +", ["+"]),
+        (" ", [" "]),
+        ("page down page up", ["pagedown", "pageup"]),
+        ("left arrow arrow left", ["leftarrow", "arrowleft"]),
+        ("num 5 volume up", ["num5", "volumeup"]),
+        ("ctrl left shift right", ["ctrl", "left", "shift", "right"]),
+        ("no such key", ["no", "such", "key"]),
+    ],
+)
+def test_the_names_in_a_text_are_told_from_its_joints(text, names):
+    assert split_keys(text) == names
 
 
 @pytest.mark.parametrize("name", ["", "f25", "é", "\x00", "hyper", "ctrl+c", "enter enter"])

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from arpo.agent.actions import TypeText
 from arpo.agent.parser import parse_response
 from arpo.errors import ActionParseError
 
@@ -36,9 +37,21 @@ from arpo.errors import ActionParseError
         "type(content='a\n",
         "click(start_box='",
         "<|box_start|>",
+        "')#",
+        "'\n#",
+        "it's')\n",
+        "')\n#')\n\n",
+        "', point='(1,",
+        "('",
+        "'  ",
+        "\nAction: type(content='",
+        "`" * 3,
     ],
 )
-@pytest.mark.parametrize("opening", ["Action: ", "Action: type(content='", "Action: click(start_box=", "Thought: "])
+@pytest.mark.parametrize(
+    "opening",
+    ["Action: ", "Action: type(content='", "Action: type(content='a')", "Action: click(start_box=", "Thought: ", ""],
+)
 def test_time_grows_no_faster_than_the_response(opening, piece):
     # 200,000 characters take 0.05 to 0.5 s of processor time; a quadratic parser would need minutes.
     text = opening + piece * (200_000 // len(piece))
@@ -46,6 +59,20 @@ def test_time_grows_no_faster_than_the_response(opening, piece):
     with contextlib.suppress(ActionParseError):
         parse_response(text)
     assert time.process_time() - start < 5
+
+
+def test_a_million_characters_and_brackets_without_end_are_read_or_refused():
+    text = "it's (fine) " * 80_000
+    assert parse_response(f"Action: type(content='{text}')").actions == (TypeText(text),)
+    for deep in ("(" * 100_000, "[" * 100_000, "('" * 100_000, "(" * 100_000 + ")" * 100_000):
+        for call in (
+            f"click(start_box={deep})",
+            f"click(start_box='{deep}')",
+            f"type(content='it's{deep}",
+            f"wait{deep}",
+        ):
+            with pytest.raises(ActionParseError):
+                parse_response(f"Action: {call}")
 
 
 def test_messages_stay_short_whatever_the_response():

@@ -1,12 +1,14 @@
 """What is drawn is checked where it must be: on the target, in the right colour, inside the picture."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from arpo.agent.actions import Click, DoubleClick, Drag, Finished, Hover, RightClick, Scroll, TypeText, Wait
+from arpo.agent.render import render
 from arpo.display.drawing import ACTION, ERROR, GOOD, draw_action, draw_parse_error, film_strip, step_picture
 from arpo.types import Outcome, Trajectory
 from tests.callbacks.support import make_png, make_step, make_trajectory
@@ -124,6 +126,13 @@ def test_a_step_shows_its_action_at_the_same_place_after_scaling(size) -> None:
     middle = (pixels.min(axis=0) + pixels.max(axis=0)) / 2
     factor = picture.width / size[0]
     assert np.abs(middle - ((x + 0.5) * factor, (y + 0.5) * factor)).max() <= 1.5
+
+
+def test_a_step_shows_all_of_its_actions() -> None:
+    step = make_step(action=Click(20, 30))
+    both = replace(step, action=f"{step.action}\n{render(Click(150, 180))}")
+    one, two = (len(marked(step_picture(each, make_png(SMALL), width=168))) for each in (step, both))
+    assert two > 1.5 * one
 
 
 def test_a_small_screen_grows_by_a_whole_factor() -> None:

@@ -66,6 +66,23 @@ def test_a_solved_task_is_terminated_by_the_desktop(chat: ChatTokenizer):
     assert trajectory.instruction == task().instruction
 
 
+def test_a_response_with_more_actions_than_allowed_is_a_format_error_and_performs_none(chat: ChatTokenizer):
+    three = "Action: " + "\n".join([render(Wait())] * 3)
+    allowed = Played(chat, [three, render_response(Finished())], spec_of("infeasible", max_actions=3))
+    assert allowed.steps[0].action == "wait()\nwait()\nwait()"
+    performed = []
+
+    class Watched(FakeDesktop):
+        def step(self, action):
+            performed.append(action)
+            return super().step(action)
+
+    refused = Played(chat, [three], spec_of("infeasible", max_actions=2), desktop=Watched())
+    assert (refused.trajectory.outcome, refused.trajectory.format_reward) == (Outcome.PARSE_ERROR, -1.0)
+    assert (refused.steps[0].parse_error, refused.steps[0].action) == ("too_long", "")
+    assert performed == []
+
+
 def test_the_context_grows_by_ids_alone(chat: ChatTokenizer):
     played = Played(
         chat, ["Action: wait()", "Thought:  two  spaces\nAction: wait( )", "Action: finished()"], spec_of()

@@ -38,5 +38,13 @@ def test_an_episode_of_another_window_of_screenshots_stands_for_no_other():
     assert len(prints) == 3
 
 
+def test_an_episode_under_another_bound_on_actions_stands_for_no_other_and_records_from_before_it_stay_good():
+    task = Task("t", "Click.")
+    settings = RolloutSettings(group_size=1, max_steps=3, max_tokens=8, max_context=64, min_group_size=1)
+    specs = [EpisodeSpec.of(task, replace(settings, max_actions=bound), id="0/0/0", seed=0) for bound in (15, 16)]
+    usual, other = (sampling_fingerprint(spec, Prompt.compact(), "m") for spec in specs)
+    assert usual == "c16bd8c6d219abbd" != other  # as it was before there was a bound
+
+
 def test_a_name_that_is_no_directory_stands_for_itself():
     assert model_fingerprint("ByteDance-Seed/UI-TARS-1.5-7B") == "ByteDance-Seed/UI-TARS-1.5-7B"

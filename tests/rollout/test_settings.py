@@ -13,6 +13,7 @@ from arpo.rollout.settings import RolloutSettings
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"max_policy_lag": -1}, "not be negative"),
         ({"max_attempts": 0}, "max_attempts"),
+        ({"max_actions": 0}, "max_actions must be at least 1, got 0"),
         ({"order": "first"}, "order must be one of submitted, finished, got .first."),
         ({"stall_s": 0.0}, "stall_s must be above 0, got 0"),
         ({"image_window": 0}, "image_window must be at least 1, got 0"),

@@ -13,7 +13,7 @@ from PIL import Image
 from PIL.Image import Resampling
 
 from arpo.agent import actions
-from arpo.agent.parser import parse_action
+from arpo.agent.parser import parse_actions
 from arpo.errors import ActionParseError, ArpoError
 
 log = logging.getLogger(__name__)
@@ -33,17 +33,17 @@ def mark(action: str, parse_error: str) -> Mark:
     if parse_error or not action:
         return ["error", parse_error] if parse_error else []
     try:
-        parsed = parse_action(action)
+        parsed = parse_actions(action)
     except (ActionParseError, ValueError) as error:
         return ["error", f"unreadable: {error}"]
     match parsed:
-        case actions.Drag(x, y, to_x, to_y):
+        case [actions.Drag(x, y, to_x, to_y)]:
             return ["drag", x, y, to_x, to_y]
-        case actions.Scroll(direction, x, y):
+        case [actions.Scroll(direction, x, y)]:
             return ["scroll", x, y, direction]
-        case actions.Click(x, y) | actions.DoubleClick(x, y) | actions.RightClick(x, y) | actions.Hover(x, y):
-            return [_POINTED[type(parsed)], x, y]
-        case _:
+        case [actions.Click(x, y) | actions.DoubleClick(x, y) | actions.RightClick(x, y) | actions.Hover(x, y) as one]:
+            return [_POINTED[type(one)], x, y]
+        case _:  # words, or several actions, of which the picture has room for none
             return ["text", action]
 
 

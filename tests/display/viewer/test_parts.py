@@ -33,6 +33,10 @@ def test_an_action_is_drawn_as_what_it_is(action, drawn):
     assert mark(render(action), "") == drawn
 
 
+def test_several_actions_are_told_as_text():
+    assert mark("wait()\nclick(start_box='(1,2)')", "") == ["text", "wait()\nclick(start_box='(1,2)')"]
+
+
 def test_what_is_no_action_says_why():
     assert mark("", "bad_box") == ["error", "bad_box"]
     assert mark("", "") == []
