@@ -4,23 +4,27 @@ It is an OSWorld guest that any OSWorld client can drive, unless its standard in
 request must carry `Authorization: Bearer <secret>`. In the environment, every program of the user could read it.
 """
 
-import hmac
 import json
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from email.parser import BytesParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from socket import socket
 from urllib.parse import parse_qs, urlsplit
 
+import door
 import walls
 from display import StartError
 from routes import Answer, Guest
 
 PORT = 5000
 LARGEST_BODY = 256 * 2**20
+IDLE_LIMIT_S = 60.0
+"""Between two bytes of a client, and between two requests of a connection."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -29,6 +33,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1
+    timeout = IDLE_LIMIT_S
     guest: Guest
     secret = ""
 
@@ -57,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _refusal(self) -> Answer | None:
         """Look at the head of a request alone: a body takes memory."""
-        if not self._allowed():
+        if not door.shows(self.secret, self.headers):  # a connection may change what it shows
             return Answer.error(401, "this desktop wants the secret of its run")
         length = self.headers.get("Content-Length", "0")
         if not (length.isdecimal() and int(length) <= LARGEST_BODY):
@@ -72,10 +77,6 @@ class Handler(BaseHTTPRequestHandler):
         except Exception as error:  # noqa: BLE001 - whatever went wrong is the answer
             traceback.print_exc()
             return Answer.error(500, f"{type(error).__name__}: {error}")
-
-    def _allowed(self) -> bool:
-        given = self.headers.get("Authorization", "")
-        return not self.secret or hmac.compare_digest(given.encode(), f"Bearer {self.secret}".encode())
 
     def _body(self) -> Mapping[str, object]:
         raw = self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -104,38 +105,46 @@ def _parts(content_type: str, raw: bytes) -> dict[str, object]:
     return fields
 
 
-class Server(ThreadingHTTPServer):
-    """A thread for each connection, whatever the programs of the desktop do."""
+class Server:
+    """A thread for each connection that the door lets in, whatever the programs of the desktop do."""
 
-    daemon_threads = True
-    request_queue_size = 128
+    def __init__(self, secret: str, guest: Guest) -> None:
+        Handler.secret, Handler.guest = secret, guest
+        self._guest = guest
+        self._door = door.Door(PORT, secret, self._begin)
 
-    def verify_request(self, request: socket, client_address: tuple[str, int]) -> bool:
-        """Hang up on programs of the desktop, where a run owns it: they could keep every thread busy."""
-        host = client_address[0]
-        return not Handler.secret or not (host.startswith("127.") or host == request.getsockname()[0])
+    def serve(self) -> None:
+        """Serve for ever."""
+        self._door.watch()
 
-    def process_request(self, request: socket, client_address: tuple[str, int]) -> None:
+    def _begin(self, connection: socket, address: door.Address) -> None:
         """Start a thread; where programs have taken every process that there may be, end them first."""
+        for _ in range(2):
+            with suppress(RuntimeError):
+                threading.Thread(target=self._serve_one, args=(connection, address), daemon=True).start()
+                return
+            self._guest.give_up("it had as many processes as it may have")
+        self._door.leave(connection)
+
+    def _serve_one(self, connection: socket, address: door.Address) -> None:
         try:
-            super().process_request(request, client_address)
-        except RuntimeError:
-            Handler.guest.give_up("it had as many processes as it may have")
-            super().process_request(request, client_address)
+            with suppress(OSError):  # the client is gone, or says nothing more
+                Handler(connection, address, self)
+        finally:
+            self._door.leave(connection)
 
 
 def main() -> int:
     """Bring the desktop up, then serve it for ever; the exit status."""
     walls.close_memory()
     walls.close_sockets()
-    Handler.secret = sys.stdin.readline().strip()
+    secret = sys.stdin.readline().strip()
     try:
-        Handler.guest = Guest(os.environ.get("ARPO_SCREEN", "1280x720x24"))
+        guest = Guest(os.environ.get("ARPO_SCREEN", "1280x720x24"))
     except StartError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    server = Server(("0.0.0.0", PORT), Handler)
-    server.serve_forever()
+    Server(secret, guest).serve()
     return 0
 
 

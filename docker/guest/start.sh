@@ -1,10 +1,10 @@
 #!/bin/sh
-# First process of a desktop: closes the network where the launcher asks for it, gives up every right but those by which
+# First process of a desktop: closes the network as far as the launcher asks for it, gives up every right but those by which
 # the guest server starts and ends programs of other users, and becomes that server.
 set -eu
-if [ "${ARPO_NETWORK:-open}" = closed ]; then
-    nft --file /opt/arpo/guest/closed_network.nft
-fi
+case ${ARPO_NETWORK:-} in
+    closed | open) nft --file "/opt/arpo/guest/${ARPO_NETWORK}_network.nft" ;;
+esac
 mkdir -p /tmp/.X11-unix
 chmod 1777 /tmp/.X11-unix
 secret=${ARPO_SECRET:-} # over standard input, where only the server finds it
