@@ -1,8 +1,11 @@
 """The files of the user: what a new desktop starts with, and how it gets that back."""
 
+import fcntl
 import os
 import shutil
 import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import walls
@@ -12,15 +15,43 @@ KEPT = "/tmp/.X11-unix"
 """Belongs to the machine; the X server of the next session puts its socket there."""
 
 
+_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
+"""Of a file or a directory, by ioctl: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS, by `chattr` for people."""
+
+
 class FilesLeftError(Exception):
     """Raised when something of the last episode is still there."""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What the owner of a directory may change of it, beside what is in it."""
+
+    mode: int
+    flags: bytes
+    extended: frozenset[str]
+    """Names of extended attributes; the kernel keeps access lists there too."""
+
+    @classmethod
+    def of(cls, directory: str) -> "Attributes":
+        """Read them."""
+        return cls(os.stat(directory).st_mode & 0o7777, flags(directory), frozenset(os.listxattr(directory)))
+
+    def restore(self, directory: str) -> None:
+        """Give a directory these back; a new file in it begins with its flags and its default access list."""
+        for name in set(os.listxattr(directory)) - self.extended:
+            os.removexattr(directory, name)
+        if flags(directory) != self.flags:
+            _set_flags(directory, self.flags)
+        if os.stat(directory).st_mode & 0o7777 != self.mode:  # last: an access list changes it too
+            os.chmod(directory, self.mode)
 
 
 class Files:
     """All that the user may write to; make one when the desktop is new."""
 
     def __init__(self) -> None:
-        self._modes = {directory: os.stat(directory).st_mode & 0o7777 for directory in WRITABLE}
+        self._when_new = {directory: Attributes.of(directory) for directory in WRITABLE}
         self._furnish()
 
     def renew(self) -> None:
@@ -42,7 +73,25 @@ class Files:
 
     def _furnish(self) -> None:
         with walls.files_of(walls.USER):
-            for directory, mode in self._modes.items():
-                if os.stat(directory).st_mode & 0o7777 != mode:
-                    os.chmod(directory, mode)
+            for directory, attributes in self._when_new.items():
+                attributes.restore(directory)
             shutil.copytree("/etc/skel", Path.home(), dirs_exist_ok=True)
+
+
+def flags(path: str) -> bytes:
+    """Return the flags that a file system keeps of a file or a directory; empty where it keeps none."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            return fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8))
+        finally:
+            os.close(descriptor)
+    return b""
+
+
+def _set_flags(path: str, wanted: bytes) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.ioctl(descriptor, _SET_FLAGS, wanted)
+    finally:
+        os.close(descriptor)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import walls
 from desktop import Desktop
-from files import WRITABLE
+from files import WRITABLE, flags
 from Xlib import X, Xatom
 
 CHANCE = ("_ARPO_NUDGE", "_OPENBOX_PID")
@@ -94,7 +94,9 @@ def _file(path: str) -> tuple[object, ...]:
     found = os.lstat(path)
     kept = os.path.isfile(path) and not os.path.islink(path) and found.st_uid == walls.USER.pw_uid
     content = _digest(Path(path).read_bytes()) if kept else ""
-    return oct(found.st_mode), found.st_uid, found.st_gid, content, tuple(os.listxattr(path, follow_symlinks=False))
+    attributes = tuple(sorted(os.listxattr(path, follow_symlinks=False)))
+    kept_flags = flags(path).hex() if kept or os.path.isdir(path) else ""
+    return oct(found.st_mode), found.st_uid, found.st_gid, content, attributes, kept_flags
 
 
 def _digest(value: object) -> str:

@@ -31,6 +31,17 @@ import time; time.sleep(1000)
     )
 
 
+ACCESS_LISTS = """
+import os, struct
+ANY = 2**32 - 1
+entries = [(1, 7, ANY), (2, 7, 900), (4, 5, ANY), (16, 7, ANY), (32, 5, ANY)]
+packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *each) for each in sorted(entries))
+for path in (os.path.expanduser("~"), "/run/arpo"):
+    for kind in ("default", "access"):
+        os.setxattr(path, f"system.posix_acl_{kind}", packed)
+"""
+"""Of the home and the runtime directory: owner, the user `display`, group, mask, all others."""
+
 DESTROYS = {
     "kill everything": "kill -9 -1",
     "end the window manager": "pkill openbox",
@@ -305,6 +316,36 @@ mkfifo ~/pipe
 """,
     "locked folders": "mkdir -p ~/a/b/c; touch ~/a/b/c/d; chmod 0 ~/a/b; chmod 555 ~",
     "an open home": "chmod 1777 ~; chmod 700 /run/arpo",
+    "attributes of directories and files": python(
+        """
+import os
+for path in (os.path.expanduser("~"), "/run/arpo", os.path.expanduser("~/.bashrc")):
+    for name in ("user.mine", "user.xdg.tags", "user.zweites ä\\n"):
+        os.setxattr(path, name, b"x" * 4096)
+"""
+    ),
+    "access lists, for what is there and for what will be": python(ACCESS_LISTS),
+    "an access list that lets nobody in": python(
+        ACCESS_LISTS.replace("entries = [", "entries = [(2, 0, 1000), ").replace("(16, 7, ANY)", "(16, 0, ANY)")
+    ),
+    "flags of the file system": "for flag in A d S D c j s u C; do chattr +$flag ~ /run/arpo ~/.bashrc; done; true",
+    "a home that gives its group on": "chmod 7777 ~ /run/arpo; chmod 0 ~/.config",
+    "a folder below a thousand others": python(
+        """
+import os
+os.chdir(os.path.expanduser("~"))
+for _ in range(1000):
+    os.mkdir("a" * 100); os.chdir("a" * 100)
+"""
+    ),
+    "ten thousand files, with names that are no text": python(
+        """
+import os
+os.chdir(os.path.expanduser("~").encode())
+for number in range(10000):
+    open(b"\\xff\\n-%d" % number, "w").close()
+"""
+    ),
     "memory between processes": python(
         """
 import ctypes
