@@ -114,6 +114,37 @@ def test_without_an_engine_there_is_nothing_to_stop(stop, tmp_path):
     assert stop() == (f"stop_engine.sh: no engine runs in {tmp_path}\n", [])
 
 
+MOUNTS = """
+set -eu
+cd "$1"
+mkdir -p data run/netns 'a \\ space' "$1-of-others"
+mount --bind data data
+for place in data 'a \\ space' "$1-of-others"; do mkdir -p "$place/merged"; mount -t tmpfs none "$place/merged"; done
+mount -t tmpfs none data/merged
+: > run/netns/first && mount --bind /proc/self/ns/net run/netns/first
+: > data/merged/busy && exec 9<data/merged/busy
+bash "$2" "$1" >&2
+! grep " $1/" /proc/self/mountinfo && grep --quiet " $1-of-others/merged " /proc/self/mountinfo
+rm -rf "$1"
+"""
+"""In a mount namespace of its own: the mounts of an engine, one twice, one busy, and one of somebody else."""
+
+
+@pytest.mark.parametrize("process", ["dockerd", "stranger"], indirect=True)
+def test_after_a_stop_no_mount_keeps_the_directory(stop, process, tmp_path):
+    private = ["unshare", "--mount", "--propagation", "private"]
+    if subprocess.run([*private, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may mount")
+    place = tmp_path / "engine"
+    place.mkdir()
+    (tmp_path / "dockerd.pid").rename(place / "dockerd.pid")
+    command = [*private, "bash", "-c", MOUNTS, "bash", str(place), str(SCRIPTS / "stop_engine.sh")]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not place.exists()
+
+
 def test_a_long_step_says_every_few_seconds_what_it_is_and_keeps_its_exit_status(tmp_path):
     script = f". {SCRIPTS}/progress.sh; step() {{ sleep 8.5; return 3; }}; with_progress 'the step' step"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
