@@ -22,7 +22,7 @@ Counters = defaultdict[str, float]
 def new_counters() -> Counters:
     """Return the counters of a pool at 0, so that a metric is there before its first event."""
     names = [*(f"fault_{kind}" for kind in FAULT_KINDS), *(f"{call}_calls" for call in TIMED_CALLS)]
-    names += ["episodes", "restarts", "restart_failures", "recycled", "lost"]
+    names += ["episodes", "restarts", "restart_failures", "recycled", "slow", "lost"]
     names += [f"{activity}_s" for activity in ("busy", "restart", *TIMED_CALLS)]
     return defaultdict(float, {f"env/{name}": 0.0 for name in names})
 
@@ -35,6 +35,7 @@ class LeasedEnv:
         fault: The error that broke the environment; every later call raises it again.
         interrupted: Whether a call was cancelled, and may still be running.
         worker_died: Whether the worker broke, and every environment in it with this one.
+        steps_s: Seconds of each step.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class LeasedEnv:
         self.fault: EnvError | None = None
         self.interrupted = False
         self.worker_died = False
+        self.steps_s: list[float] = []
         self._worker = worker
         self._index = index
         self._deadlines = deadlines
@@ -99,7 +101,8 @@ class LeasedEnv:
 
     async def _answer(self, method: Method, *arguments: object) -> object:
         """Return the answer of the worker, or the error that stands for it."""
-        began, deadline = time.monotonic(), self._deadlines[method]
+        deadline = self._deadlines[method]
+        began = time.monotonic()
         try:
             async with asyncio.timeout(deadline):
                 return await self._worker.call(self._index, method, *arguments)
@@ -111,5 +114,8 @@ class LeasedEnv:
             return EnvError("crash", f"the worker process failed: {type(error).__name__}: {first_line}")
         finally:
             if method in TIMED_CALLS:
+                seconds = time.monotonic() - began
                 self._counters[f"env/{method}_calls"] += 1
-                self._counters[f"env/{method}_s"] += time.monotonic() - began
+                self._counters[f"env/{method}_s"] += seconds
+                if method == "step":
+                    self.steps_s.append(seconds)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from arpo.envs.pool.lease import LeasedEnv, new_counters
+from arpo.envs.pool.pace import Pace
 from arpo.envs.pool.ray import RayBackend
 from arpo.envs.pool.slots import Host, Roster, Slot, SlotState, make_slots
 from arpo.envs.pool.worker import Backend, Method, ThreadBackend, Worker
@@ -41,10 +42,13 @@ class EnvPool:
         step_timeout_s: Deadline for one action.
         evaluate_timeout_s: Deadline for the checker.
         recycle_after: Rebuild an environment after this many episodes, because browsers leak; None: never.
+        slow_step_s: Rebuild an environment after an episode where its last steps took longer than this in the median,
+            and much longer than those of the others: no call of it misses a deadline, and all wait for it. The episode
+            counts, for nothing in it went wrong. None: never.
         backend: `ray`, `thread` (this process, no Ray), or an object that starts workers.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
         make_env: Callable[[], DesktopEnv],
         *,
@@ -54,16 +58,23 @@ class EnvPool:
         step_timeout_s: float = 30.0,
         evaluate_timeout_s: float = 60.0,
         recycle_after: int | None = None,
+        slow_step_s: float | None = None,
         backend: Literal["ray", "thread"] | Backend = "ray",
     ) -> None:
         check_positive(size=size, envs_per_worker=envs_per_worker, reset_timeout_s=reset_timeout_s)
         check_positive(step_timeout_s=step_timeout_s, evaluate_timeout_s=evaluate_timeout_s)
-        if recycle_after is not None:
-            check_positive(recycle_after=recycle_after)
+        check_positive(
+            **{
+                name: value
+                for name, value in (("recycle_after", recycle_after), ("slow_step_s", slow_step_s))
+                if value is not None
+            }
+        )
         self.size = size
         self._make_env = make_env
         self._envs_per_worker = envs_per_worker
         self._recycle_after = recycle_after
+        self._pace = Pace(slow_step_s)
         self._backend = _backend(backend)
         self._counters = new_counters()
         self._deadlines: dict[Method, float] = {
@@ -132,6 +143,7 @@ class EnvPool:
                 log.warning("environment %s failed at %s: %s: %s", slot.name, task.id, env.fault.kind, env.fault)
             self._counters["env/episodes" if env.fault is None else f"env/fault_{env.fault.kind}"] += 1
             slot.episodes += 1
+            self._pace.add(slot, env.steps_s)
             self._give_back(slot, env)
 
     def counters(self) -> dict[str, float]:
@@ -175,6 +187,7 @@ class EnvPool:
         if slot.worker is not slot.host.worker:
             return EnvError("crash", f"environment {slot.name} lost its worker while it was built")
         slot.episodes = 0
+        self._pace.forget(slot)
         self._roster.give(slot)
         return None
 
@@ -197,6 +210,10 @@ class EnvPool:
         if env.fault is not None or env.interrupted or slot.worker is not slot.host.worker:
             self._repair(slot, SlotState.RESTARTING)
         elif slot.episodes == self._recycle_after:
+            self._repair(slot, SlotState.RECYCLING)
+        elif (words := self._pace.complaint(slot)) is not None:
+            log.warning("environment %s is slow and is built anew: %s", slot.name, words)
+            self._counters["env/slow"] += 1
             self._repair(slot, SlotState.RECYCLING)
         else:
             self._roster.give(slot)

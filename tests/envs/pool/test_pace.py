@@ -1,0 +1,108 @@
+"""An environment that is slow in every step, and misses no deadline, is noticed and built anew."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from arpo.agent.actions import Wait
+from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.envs.faults import Faults
+from arpo.envs.pool.pace import Pace
+from arpo.envs.pool.slots import make_slots
+from arpo.errors import ConfigError
+from tests.envs.pool.support import make_pool, until, with_pool
+
+LATENCY_S = 0.05
+
+
+def complaints(*steps_s, slow_step_s=2.0):
+    """What is said of each environment, by the seconds of its last steps."""
+    slots = make_slots(len(steps_s), 1)
+    pace = Pace(slow_step_s)
+    for slot, each in zip(slots, steps_s, strict=True):
+        pace.add(slot, each)
+    return [pace.complaint(slot) for slot in slots]
+
+
+@pytest.mark.parametrize("its_s", [2.1, 4.8, 59.0])
+def test_a_slow_one_among_others_is_named_with_their_pace(its_s):
+    one, *others = complaints([its_s] * 8, [0.3] * 8, [0.4] * 8, [0.5] * 16)
+    assert one == f"its steps take {its_s:.1f} s in the median, more than slow_step_s=2, those of the others 0.4 s"
+    assert others == [None, None, None]
+
+
+def test_a_slow_one_alone_is_named():
+    assert complaints([4.8] * 8) == ["its steps take 4.8 s in the median, more than slow_step_s=2"]
+
+
+@pytest.mark.parametrize(
+    "steps_s",
+    [
+        [4.8] * 7,  # too few to say
+        [0.3] * 9 + [59.0] * 7,  # a few long texts
+        [4.8] * 16 + [0.3] * 16,  # slow long ago
+        [2.0] * 8,  # as slow as may be
+    ],
+)
+def test_one_that_is_fast_by_now_is_left_alone(steps_s):
+    assert complaints(steps_s, [0.1] * 8) == [None, None]
+
+
+def test_where_all_are_slow_the_machine_is_and_none_is_replaced():
+    assert complaints([6.0] * 8, [2.4] * 8, [5.0] * 8) == [None, None, None]
+    # the median of the others is 1.9 s, three times that 5.7 s
+    assert complaints([5.8] * 8, [1.4] * 8, [2.4] * 8)[0] is not None
+    assert complaints([5.6] * 8, [1.4] * 8, [2.4] * 8)[0] is None
+
+
+def test_without_a_limit_nothing_is_slow():
+    assert complaints([4.8] * 8, [0.1] * 8, slow_step_s=None) == [None, None]
+
+
+def test_what_was_built_anew_begins_anew():
+    (slot,) = make_slots(1, 1)
+    pace = Pace(2.0)
+    pace.add(slot, [4.8] * 8)
+    pace.forget(slot)
+    assert pace.complaint(slot) is None
+    pace.add(slot, [4.8] * 8)
+    assert pace.complaint(slot) is not None
+
+
+def one_slow():
+    """Returns what builds desktops, of which the first is slow."""
+    number = itertools.count()
+
+    def build():
+        return FakeDesktop(faults=Faults(latency_s=0.0 if next(number) else LATENCY_S))
+
+    return build
+
+
+async def play(pool, task):
+    async with pool.lease(task) as env:
+        await env.reset(task)
+        for _ in range(8):
+            await env.step(Wait())
+        return await env.evaluate()
+
+
+@pytest.mark.parametrize(("slow_step_s", "replaced"), [(LATENCY_S / 2, 1), (None, 0), (60.0, 0)])
+def test_the_pool_builds_a_slow_environment_anew_after_its_episode_which_counts(slow_step_s, replaced, caplog):
+    async def scenario(pool):
+        rewards = await asyncio.gather(*(play(pool, task) for task in fake_tasks(3)))
+        await until(lambda: pool.states()["idle"] == 3)
+        rewards += await asyncio.gather(*(play(pool, task) for task in fake_tasks(3)))
+        return rewards, pool.counters()
+
+    rewards, counters = with_pool(make_pool(one_slow(), size=3, slow_step_s=slow_step_s), scenario)
+    assert len(rewards) == counters["env/episodes"] == 6
+    assert counters["env/slow"] == counters["env/recycled"] == replaced
+    assert counters["env/restarts"] == sum(value for name, value in counters.items() if "fault" in name) == 0
+    assert ("is slow and is built anew: its steps take 0.1 s" in caplog.text) == bool(replaced)
+
+
+def test_a_limit_must_be_a_time():
+    with pytest.raises(ConfigError, match="slow_step_s must be above 0, got 0"):
+        make_pool(slow_step_s=0)
