@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, get_args
 
+from arpo.quoting import quoted
+
 
 class ArpoError(Exception):
     """The base of every error that ARPO raises on purpose."""
@@ -28,14 +30,15 @@ class TaskFormatError(ArpoError, ValueError):
 
 
 class CountedError(ArpoError):
-    """The base of errors that the metrics count by kind.
+    """The base of errors that the metrics count by kind; the message is quoted, because most have words of a guest,
+    a page or a model in them.
 
     Attributes:
         kind: The failure in one word.
     """
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(quoted(message))
         self.kind = kind
 
     def __reduce__(self) -> tuple[type["CountedError"], tuple[str, str]]:
@@ -49,8 +52,12 @@ class ActionParseError(CountedError, ValueError):
 class DesktopDestroyedError(ArpoError):
     """A desktop that the policy itself has made useless: it ended the session, or used up disk, memory or processes.
 
-    Never tried again: a policy that fails would learn to escape its zeros.
+    Never tried again: a policy that fails would learn to escape its zeros. The message, which has words of the
+    desktop in it, is quoted.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(quoted(message))
 
 
 class RolloutError(ArpoError):

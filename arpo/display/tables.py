@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from arpo.evaluation.scores import EvaluationResult
+from arpo.quoting import quoted
 
 
 def print_result(result: EvaluationResult) -> None:
@@ -19,5 +21,5 @@ def print_table(rows: Sequence[Sequence[str]], *, title: str, caption: str) -> N
     header, *body = rows
     table = Table(*header, title=title, caption=caption)
     for row in body:
-        table.add_row(*row)
+        table.add_row(*(Text(quoted(word)) for word in row))
     Console().print(table)

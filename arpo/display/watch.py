@@ -21,6 +21,7 @@ from arpo.envs.guest.client import Guest
 from arpo.errors import ArpoError, ConfigError
 from arpo.host.container_spec import LOOPBACK
 from arpo.host.containers import RunningContainer, running_containers
+from arpo.host.log_lines import log_to_terminal
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def main(words: Sequence[str]) -> int:
     """Serve the page until Ctrl-C and return the exit status: 2 without a Docker engine, or without the port."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_terminal()
     asked = parser().parse_args(words)
     try:
         with listening(asked.port) as server:

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from arpo.callbacks.graceful_stop import end_on_sigterm
 from arpo.display.tables import print_table
 from arpo.errors import ArpoError, ConfigError
+from arpo.host.log_lines import log_to_terminal
 from arpo.models.tiny import CONTEXT
 from arpo.rehearsal.changes import ITERATIONS, Recast, kept, with_small_numbers, with_stand_ins
 from arpo.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
@@ -47,7 +48,7 @@ SCHOOL = {
 
 def main(overrides: Sequence[str]) -> int:
     """Rehearse a composition and return the exit status: 0 when it passes, 1 when it fails, 2 when it is refused."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_terminal()
     end_on_sigterm()
     try:
         rehearse(overrides)

@@ -23,6 +23,7 @@ from rich.table import Table
 from arpo.envs.desktop.env import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
 from arpo.host.containers import OWN_ENGINE, ask_engine
+from arpo.host.log_lines import log_to_terminal
 from arpo.host.machine import SLOW, Resources, kvm_trouble
 from arpo.host.session import Session
 from arpo.types import Task
@@ -125,7 +126,7 @@ def with_windows(*programs: str) -> Task:
 
 def look() -> int:
     """Start a desktop, write a picture of it, and say how to watch one live; the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_terminal()
     try:
         with Session.start(), closing(DockerDesktop()) as env:
             screen = env.reset(with_windows("mousepad", "galculator"))
@@ -152,7 +153,7 @@ def look_at_kvm() -> Finding:
 
 def main() -> int:
     """Examine this machine and print the findings; 0 when `env=desktop` can run."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    log_to_terminal(logging.WARNING)
     table = Table("", "what", "found", "what to do", title="Real desktops on this machine")
     good = True
     with Session.start():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from arpo.errors import ConfigError
 from arpo.host.files import take_lock
+from arpo.host.log_lines import LineFormatter
 
 NOT_IN_THE_NAME = ("experiment=", "resume=", "iterations=", "paths.", "hydra", "+hydra")
 """Overrides that say where or how long, not what: they do not make another run, and a longer one goes on."""
@@ -101,7 +102,7 @@ def hold(run_dir: Path) -> Iterator[None]:
 def logging_to(path: Path) -> Iterator[None]:
     """Copy the log to a file for a while."""
     handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     logging.getLogger().addHandler(handler)
     try:
         yield

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arpo.display.tables import print_table
 from arpo.errors import ArpoError, ConfigError, check_positive
+from arpo.host.log_lines import log_to_terminal
 from arpo.host.machine import Budget
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
@@ -57,7 +58,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 def main(overrides: Sequence[str]) -> int:
     """Print the plan of a configuration and return the exit status: 0 where the run fits, 1 where it does not."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    log_to_terminal(logging.WARNING)
     try:
         plan = estimate(compose(overrides))
         title = f"{plan.name} on {plan.layout.gpus} x {plan.gpu.name}"

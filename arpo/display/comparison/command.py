@@ -21,6 +21,7 @@ from arpo.display.comparison.terminal import show
 from arpo.display.comparison.words import report
 from arpo.errors import ArpoError, ConfigError
 from arpo.host.files import atomically, write_atomically
+from arpo.host.log_lines import log_to_terminal
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ PANELS = (
 
 def main(words: Sequence[str]) -> int:
     """Compare runs and return the exit status: 2 where there are arms and none can be compared."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_terminal()
     asked = parser().parse_args(words)
     try:
         folders = find_runs(asked.runs)

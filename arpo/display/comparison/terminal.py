@@ -10,6 +10,7 @@ from rich.text import Text
 from arpo.display.comparison.compare import Comparison
 from arpo.display.comparison.curves import Curve
 from arpo.display.comparison.words import differences, spread_words
+from arpo.quoting import quoted
 
 COLORS = ("blue", "red", "green", "magenta", "default")
 MARKS = "●▲■◆○△"
@@ -38,8 +39,8 @@ def show(console: Console, comparison: Comparison, curves: Mapping[str, Curve], 
 
 
 def _plain(text: str) -> Text:
-    """Return a text in which brackets are brackets: rich reads them as its own markup."""
-    return Text(text)
+    """Return a text in which brackets, which are markup to rich, are brackets, and nothing moves the cursor."""
+    return Text(quoted(text))
 
 
 def plot(curves: Mapping[str, Curve], title: str, *, width: int) -> Text:

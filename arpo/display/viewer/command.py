@@ -10,6 +10,7 @@ from pathlib import Path
 from arpo.display.viewer.serve import make_server, serve
 from arpo.display.viewer.site import Site
 from arpo.errors import ArpoError, ConfigError
+from arpo.host.log_lines import log_to_terminal
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ OUTPUTS = Path("outputs")
 
 def main(words: Sequence[str]) -> int:
     """Write the viewer of a run, or of two, and return the exit status: 2 where it cannot be done."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_terminal()
     asked = parser().parse_args(words)
     try:
         runs = asked.runs or [last_run(OUTPUTS)]

@@ -10,6 +10,7 @@ from arpo.envs.guest.client import Command, Execution, Guest
 from arpo.envs.guest.tasks import Step
 from arpo.envs.guest.transport import NoAnswerError
 from arpo.errors import EnvError
+from arpo.quoting import quoted
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class TaskSetup:
         done = self._guest.execute(self._screen.fill(command), shell=shell)
         if done.returncode != 0:
             said = (done.error or done.output).strip()
-            log.info("task %s: command %r ended with %d: %s", self._task_id, command, done.returncode, said)
+            log.info("task %s: command %r ended with %d: %s", self._task_id, command, done.returncode, quoted(said))
         return done
 
     def _launch(self, command: Command, shell: bool = False) -> None:

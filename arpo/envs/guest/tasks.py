@@ -9,6 +9,7 @@ from typing import Any
 
 from arpo.agent.actions import Action, CallUser, Fail
 from arpo.errors import TaskFormatError
+from arpo.quoting import quoted
 from arpo.types import Task
 
 Step = Callable[..., None]
@@ -42,6 +43,8 @@ def load_task(root: str | Path, domain: str, name: str) -> Task:
     Raises:
         TaskFormatError: If the file is missing, or is not a task; names the file and the key.
     """
+    if quoted(domain + name) != domain + name:
+        raise TaskFormatError(f"the task {name!r} of {domain!r} must have a name of visible characters: logs show it")
     path = Path(root) / "examples" / domain / f"{name}.json"
     try:
         record: Any = json.loads(path.read_text())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arpo.errors import ArpoError
+from arpo.host.log_lines import log_to_terminal
 from arpo.rollout.dataset.parquet import export_parquet
 
 log = logging.getLogger(__name__)
@@ -13,7 +14,7 @@ log = logging.getLogger(__name__)
 
 def main(words: Sequence[str]) -> int:
     """Export the episodes of a run and return the exit status: 2 where it cannot be done."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_terminal()
     parser = argparse.ArgumentParser(prog="python -m arpo export", description="Write a run's episodes as a dataset.")
     parser.add_argument("run", type=Path, help="the folder of the run, such as outputs/arpo_miniwob/default")
     parser.add_argument("--to", choices=["parquet"], required=True, help="the format")

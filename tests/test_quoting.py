@@ -1,0 +1,158 @@
+"""What a guest, a page or a model said forges no line of the log and moves no cursor, wherever it is shown."""
+
+import ast
+import io
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+import yaml
+
+from arpo.agent.parser import parse_response
+from arpo.display.tables import print_table
+from arpo.envs.guest.tasks import load_task
+from arpo.errors import ActionParseError, CountedError, DesktopDestroyedError, EnvError, TaskFormatError
+from arpo.host.log_lines import LineFormatter
+from arpo.quoting import LONGEST, quoted
+
+ROOT = Path(__file__).parents[1]
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in (ROOT / "arpo").rglob("*.py")}
+
+FORGED = "12:00:00 INFO    in_domain: success 100.0 %"
+HOSTILE = {
+    "a line": (f"\n{FORGED}", r"\n"),
+    "a carriage return": (f"\r{FORGED}", r"\r"),
+    "a form feed": ("\f", r"\x0c"),
+    "a colour": ("\x1b[31m", r"\x1b[31m"),
+    "a cleared screen": ("\x1b[2J\x1b[H", r"\x1b[2J\x1b[H"),
+    "a title": ("\x1b]0;mine\x07", r"\x1b]0;mine\x07"),
+    "a link": ("\x1b]8;;http://x\x1b\\", r"\x1b]8;;http://x\x1b" + "\\"),
+    "a clipboard": ("\x1b]52;c;AAAA\x07", r"\x1b]52;c;AAAA\x07"),
+    "a backspace": ("\b\b", r"\x08\x08"),
+    "a null": ("\0", r"\x00"),
+    "CSI in one byte": ("\x9b2J", r"\x9b2J"),
+    "a next line": (f"\x85{FORGED}", r"\x85"),
+    "a line separator": (f"\u2028{FORGED}", r"\u2028"),
+    "a paragraph separator": (f"\u2029{FORGED}", r"\u2029"),
+    "right to left": ("\u202e% 0.1", r"\u202e"),
+    "an isolate": ("\u2066abc\u2069", r"\u2066abc\u2069"),
+    "no width": ("a\u200bb\u200d\ufeff", r"a\u200bb\u200d\ufeff"),
+    "half of a pair": ("\ud800", r"\ud800"),
+    "a tag": ("\U000e0041", r"\U000e0041"),
+    "a blank letter": ("\u3164\u2800", r"\u3164\u2800"),
+    "a private letter": ("\ue000", r"\ue000"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_cannot_be_seen_becomes_its_escape(name):
+    text, escape = HOSTILE[name]
+    line = quoted(f"before {text} behind")
+    assert line.startswith(f"before {escape}")
+    assert line.splitlines() == [line]
+    assert line.encode().decode() == quoted(line) == line
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "C:\\n\\x1b", "naïve – “Größe” 中文\u3000日本語 עברית العربية", "🙂 100 %", "a\xa0b"]
+)
+def test_what_can_be_seen_stays(text):
+    assert quoted(text) == text
+
+
+@pytest.mark.parametrize("size", [LONGEST + 1, 2 * LONGEST, 5 * LONGEST, 10**7])
+@pytest.mark.parametrize("letter", ["a", "\n", "\U000e0041"])
+def test_a_long_text_keeps_its_beginning_and_its_end(size, letter):
+    line = quoted(f"begin{letter * size}end")
+    assert len(line) == LONGEST
+    assert line.startswith("begin")
+    assert line.endswith("end")
+    assert quoted(line) == line
+
+
+def test_a_kept_character_stays():
+    assert quoted("a\n\tb\r", keep="\n\t") == "a\n\tb\\r"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "make",
+    [lambda said: EnvError("guest", said), lambda said: ActionParseError("no_action", said), DesktopDestroyedError],
+)
+def test_an_error_of_a_guest_or_a_model_is_one_line_also_in_another_process_and_around_another(make, name):
+    error = make(f"it said {HOSTILE[name][0]}{'a' * 10**6}")
+    assert str(error) == quoted(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert len(str(make(f"task 7: {error}"))) == LONGEST
+
+
+def test_every_error_with_words_of_others_quotes_them():
+    """Subclasses that write a constructor of their own would go around it."""
+    own = [
+        node.name
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and {"EnvError", "ActionParseError"} & {ast.unparse(each) for each in node.bases}
+        if any(isinstance(each, ast.FunctionDef) and each.name == "__init__" for each in node.body)
+    ]
+    assert own == []
+    assert issubclass(EnvError, CountedError)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_response_of_a_model_reaches_an_error_as_it_is(name):
+    text, _ = HOSTILE[name]
+    for response in (text, f"Action: {text}()", f"Action: click(start_box='{text}')", f"Action: hotkey(key='{text}')"):
+        with pytest.raises(ActionParseError) as error:
+            parse_response(response)
+        assert str(error.value) == quoted(error.value)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_record_of_the_log_looks_like_two(name):
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    text, _ = HOSTILE[name]
+    logger.warning("a command said %s", text)
+    logger.error("a library failed", exc_info=ValueError(text))
+    at_the_margin = [line for line in out.getvalue().splitlines() if not line.startswith("  ")]
+    assert [line.split()[0] for line in at_the_margin] == ["WARNING", "ERROR"]
+    assert quoted(out.getvalue(), most=10**6, keep="\n\t") == out.getvalue()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_table_shows_a_domain_without_its_controls(name, capsys):
+    text, escape = HOSTILE[name]
+    print_table([("domain", "rate"), (f"[bold]{text}", "1")], title="a", caption="")
+    said = capsys.readouterr().out
+    assert "[bold]" + escape in said
+    assert quoted(said, most=10**6, keep="\n") == said
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if "null" not in name])
+@pytest.mark.parametrize("place", ["domain", "name"])
+def test_a_task_whose_name_cannot_be_seen_is_refused(tmp_path, name, place):
+    named = {"domain": "os", "name": "one", place: f"a{HOSTILE[name][0]}"}
+    with pytest.raises(TaskFormatError, match="must have a name of visible characters") as error:
+        load_task(tmp_path, **named)
+    assert str(error.value).isprintable()
+
+
+def test_every_handler_of_the_log_writes_our_lines():
+    """Walks the sources: who sets up a log by himself would show what others said as it is."""
+    calls = {
+        (name, ast.unparse(node))
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith(("basicConfig", "setFormatter", ".Formatter"))
+    }
+    theirs = {(name, call) for name, call in calls if "setFormatter(LineFormatter(" not in call}
+    assert theirs == {("arpo/host/log_lines.py", "logging.basicConfig(level=level, handlers=[handler])")}
+    formatters = yaml.safe_load((ROOT / "conf/hydra/default.yaml").read_text())["job_logging"]["formatters"]
+    assert {each["class"] for each in formatters.values()} == {"arpo.host.log_lines.LineFormatter"}
