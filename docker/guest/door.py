@@ -7,6 +7,7 @@ or send for ever. Threads count among the processes that a desktop may have, so 
 import errno
 import hmac
 import io
+import json
 import select
 import time
 from collections.abc import Callable, Mapping
@@ -30,8 +31,8 @@ ROUND_S = 0.005
 would keep Python's one lock from the thread that renews the desktop."""
 BACKLOG = 1024
 
-_NO_SECRET = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+NO_SECRET = "this desktop wants the secret of its run"
+_FULL = f"this desktop serves {MOST_INSIDE} connections already"
 _HEAD_ENDS = b"\r\n\r\n"
 _LISTENER_IS_EMPTY = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR)
 
@@ -112,9 +113,9 @@ class Door:
             self._drop(descriptor)
 
     def _decide(self, connection: socket, address: Address, head: bytes) -> None:
-        refusal = b"" if shows(self._secret, _fields(head)) else _NO_SECRET
+        refusal = b"" if shows(self._secret, _fields(head)) else _answer("401 Unauthorized", NO_SECRET)
         if not refusal and not self._places.acquire(blocking=False):
-            refusal = _FULL
+            refusal = _answer("503 Service Unavailable", _FULL)
         if not refusal:
             connection.setblocking(True)
             self._let_in(connection, address)
@@ -136,6 +137,11 @@ def shows(secret: str, headers: Mapping[str, str]) -> bool:
     """Say whether the headers of a request carry the secret; without one, all do."""
     given = headers.get("Authorization", "")
     return not secret or hmac.compare_digest(given.encode(), f"Bearer {secret}".encode())
+
+
+def _answer(status: str, message: str) -> bytes:
+    body = json.dumps({"status": "error", "message": message})
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
 
 
 def _fields(head: bytes) -> Mapping[str, str]:

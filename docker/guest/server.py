@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
     def _refusal(self) -> Answer | None:
         """Look at the head of a request alone: a body takes memory."""
         if not door.shows(self.secret, self.headers):  # a connection may change what it shows
-            return Answer.error(401, "this desktop wants the secret of its run")
+            return Answer.error(401, door.NO_SECRET)
         length = self.headers.get("Content-Length", "0")
         if not (length.isdecimal() and int(length) <= LARGEST_BODY):
             return Answer.error(413, f"a body must have 0 to {LARGEST_BODY} bytes, not {length!r}")
