@@ -1,10 +1,15 @@
 """Untrusted text as one visible line: what a guest, a page or a model said, before it stands in an error or a log."""
 
+import logging
 import re
 import unicodedata
 
+from typing_extensions import override
+
 LONGEST = 2000
 """Characters of an error's message: enough for a sentence and the last words of a program."""
+LONGEST_RECORD = 2**16
+"""Characters of a record of the log, such as a traceback or a table."""
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Letters and marks that Unicode counts as visible, and that show nothing."""
 _CUT = " … "
@@ -29,6 +34,21 @@ def quoted(text: object, *, most: int = LONGEST, keep: str = "") -> str:
         return line
     end = most // 3
     return line[: most - end - len(_CUT)] + _CUT + line[-end:]
+
+
+class LineFormatter(logging.Formatter):
+    """A formatter of the log, in which a record begins at the margin and its further lines do not."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return quoted(super().format(record), most=LONGEST_RECORD, keep="\n\t").replace("\n", "\n  ")
+
+
+def log_to_terminal(level: int = logging.INFO) -> None:
+    """Show the log of a command that is no run: the messages alone."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("%(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def _shown(character: str) -> str:

@@ -13,8 +13,7 @@ from arpo.agent.parser import parse_response
 from arpo.display.tables import print_table
 from arpo.envs.guest.tasks import load_task
 from arpo.errors import ActionParseError, CountedError, DesktopDestroyedError, EnvError, TaskFormatError
-from arpo.host.log_lines import LineFormatter
-from arpo.quoting import LONGEST, quoted
+from arpo.quoting import LONGEST, LineFormatter, quoted
 
 ROOT = Path(__file__).parents[1]
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in (ROOT / "arpo").rglob("*.py")}
@@ -153,6 +152,6 @@ def test_every_handler_of_the_log_writes_our_lines():
         and ast.unparse(node.func).endswith(("basicConfig", "setFormatter", ".Formatter"))
     }
     theirs = {(name, call) for name, call in calls if "setFormatter(LineFormatter(" not in call}
-    assert theirs == {("arpo/host/log_lines.py", "logging.basicConfig(level=level, handlers=[handler])")}
+    assert theirs == {("arpo/quoting.py", "logging.basicConfig(level=level, handlers=[handler])")}
     formatters = yaml.safe_load((ROOT / "conf/hydra/default.yaml").read_text())["job_logging"]["formatters"]
-    assert {each["class"] for each in formatters.values()} == {"arpo.host.log_lines.LineFormatter"}
+    assert {each["class"] for each in formatters.values()} == {"arpo.quoting.LineFormatter"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from arpo.errors import ConfigError
 from arpo.host.files import take_lock
-from arpo.host.log_lines import LineFormatter
+from arpo.quoting import LineFormatter
 
 NOT_IN_THE_NAME = ("experiment=", "resume=", "iterations=", "paths.", "hydra", "+hydra")
 """Overrides that say where or how long, not what: they do not make another run, and a longer one goes on."""
