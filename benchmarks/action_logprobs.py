@@ -93,7 +93,7 @@ def measure(way: str, directory: str, repeats: int) -> None:
 
 def run(way: str, directory: str, repeats: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--way", way, "--directory", directory, "--repeats", str(repeats)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
     return json.loads(output.splitlines()[-1])
 
 

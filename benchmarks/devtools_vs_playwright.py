@@ -131,7 +131,7 @@ def main() -> None:
     for _ in range(REPETITIONS):
         for way in WAYS:
             command = [sys.executable, __file__, "--way", way, "--episodes", str(chosen.episodes)]
-            done = subprocess.run(command, capture_output=True, check=True, text=True)
+            done = subprocess.run(command, capture_output=True, check=True, encoding="utf-8")
             found[way].append(json.loads(done.stdout))
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, load {load:.1f}; {chosen.episodes} episodes of each of {len(PAGES)} pages")

@@ -53,23 +53,25 @@ def work(first: int, envs: int, episodes: int, barrier: Barrier, results: "multi
 
 
 def tree(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
     threads = [entry.name for entry in Path(f"/proc/{pid}/task").iterdir() if entry.name != str(pid)]
     for thread in threads:
-        children += Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
+        children += Path(f"/proc/{pid}/task/{thread}/children").read_text(encoding="utf-8").split()
     return [pid, *(other for child in children for other in tree(int(child)))]
 
 
 def processor_seconds(pids: list[int]) -> float:
     ticks = 0
     for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def megabytes(pids: list[int]) -> float:
-    lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+    lines = [
+        line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    ]
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 

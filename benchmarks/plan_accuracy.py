@@ -56,7 +56,7 @@ def main() -> None:
                 [*command, "--hidden", str(hidden), "--tokens", str(tokens)],
                 capture_output=True,
                 check=True,
-                text=True,
+                encoding="utf-8",
             )
             found = json.loads(done.stdout.splitlines()[-1])
             simulated, measured = found["simulated"] / 2**20, found["measured"] / 2**20

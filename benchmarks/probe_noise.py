@@ -123,7 +123,7 @@ def main(screenshots: int, head: str, out: str | None) -> None:
     half = len(gaps) // 2
     print(f"first half of the conversation {fmean(gaps[:half]):.4f}, second half {fmean(gaps[half:]):.4f}")
     if out:
-        Path(out).write_text(json.dumps({"engine": sampled, "trainer": trainer}))
+        Path(out).write_text(json.dumps({"engine": sampled, "trainer": trainer}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -283,7 +283,7 @@ class Table:
             figures["measured_speedup"] = turns["iteration_s"] / figures["iteration_s"]
         record = {"command": options.command, "world": world, **asdict(setting), **figures, **_origin(), "load": load}
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        with options.output.open("a") as file:
+        with options.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         return figures
 
@@ -291,7 +291,7 @@ class Table:
 def _origin() -> dict[str, Any]:
     """Return which code was measured, when and where."""
     done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True, check=True
+        ["git", "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, encoding="utf-8", check=True
     )
     return {"commit": done.stdout.strip(), "day": time.strftime("%Y-%m-%d"), "cores": os.cpu_count()}
 

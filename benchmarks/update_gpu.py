@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(row), flush=True)
     if not options.plan:
         written = table(read(results), planned(options.plans), peak_tflops(options.peak_tflops, str(facts["gpu"])))
-        (options.out / "table.md").write_text(written)
+        (options.out / "table.md").write_text(written, encoding="utf-8")
         print(written)
     return 0
 
@@ -116,7 +116,7 @@ def outcome(command: Sequence[str], environment: dict[str, str], timeout: float)
     """Return the figures that a process prints last, as JSON, or the way in which it ended without."""
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT
+            command, env=environment, capture_output=True, encoding="utf-8", timeout=timeout, check=False, cwd=ROOT
         )
     except subprocess.TimeoutExpired:
         return {"error": f"not done after {timeout:.0f} s"}
@@ -135,13 +135,13 @@ def planned(path: Path) -> dict[tuple[Any, ...], float]:
 
 def append(row: dict[str, Any], path: Path) -> None:
     """Write a row at the end of a file of JSON lines."""
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file of JSON lines; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -195,7 +195,7 @@ def surroundings(commit: str | None) -> dict[str, Any]:
 
 def _said(*command: str) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+        return subprocess.run(command, capture_output=True, encoding="utf-8", check=True, cwd=ROOT).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 

@@ -173,7 +173,9 @@ def sequences(setting: Setting, policy: Policy) -> Minibatch:
 @contextmanager
 def checkpoint(setting: Setting, architecture: str) -> Iterator[Path]:
     """Yield a directory that describes the model of an architecture, which is a file of YAML."""
-    with stand_in(yaml.safe_load(Path(architecture).read_text()), MIN_PIXELS, setting.max_pixels) as path:
+    with stand_in(
+        yaml.safe_load(Path(architecture).read_text(encoding="utf-8")), MIN_PIXELS, setting.max_pixels
+    ) as path:
         yield path
 
 

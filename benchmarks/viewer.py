@@ -84,7 +84,7 @@ def made_up(run: Path, episodes: int) -> Path:
     actions = [f"click(start_box='({number},20)')" for number in range(3)]
     store = write_run(run, [make_episode(actions=actions)])
     train = store.root / "train"
-    line = json.loads((train / "iteration_000000.jsonl").read_text())
+    line = json.loads((train / "iteration_000000.jsonl").read_text(encoding="utf-8"))
     shutil.rmtree(train)
     train.mkdir()
     for iteration in range(-(-episodes // 64)):
@@ -97,7 +97,9 @@ def made_up(run: Path, episodes: int) -> Path:
             }
             for number in range(min(64, episodes - 64 * iteration))
         ]
-        (train / f"iteration_{iteration:06d}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+        (train / f"iteration_{iteration:06d}.jsonl").write_text(
+            "".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8"
+        )
     return run
 
 

@@ -61,7 +61,7 @@ def of_seeds(
         arms: Their names there, each with the one in the picture.
         measures: Their keys there, each with the words in the picture.
     """
-    runs = json.loads((folder / "summary.json").read_text())["runs"]
+    runs = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["runs"]
     found: dict[str, dict[str, Sequence[float]]] = {}
     for run in runs:
         for key, words in measures.items():
@@ -82,5 +82,5 @@ def turned(values: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dic
 
 def save(folder: Path, panels: Iterable[Panel], title: str, bars: Sequence[Bars] = ()) -> None:
     """Write plot.png into the folder of a study, which has results.csv."""
-    with (folder / "results.csv").open(newline="") as file:
+    with (folder / "results.csv").open(newline="", encoding="utf-8") as file:
         draw(csv.DictReader(file), panels, title, folder / "plot.png", bars)

@@ -183,11 +183,11 @@ def write_block(path: Path, content: str, *, name: str = "measured") -> None:
     Raises:
         ValueError: If the file does not have the pair of marks exactly once.
     """
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.DOTALL)
     if len(pattern.findall(text)) != 1:
         raise ValueError(f"{path} must hold <!-- {name} --> … <!-- /{name} --> exactly once")
-    path.write_text(pattern.sub(lambda match: f"{match[1]}{content.strip()}\n{match[2]}", text))
+    path.write_text(pattern.sub(lambda match: f"{match[1]}{content.strip()}\n{match[2]}", text), encoding="utf-8")
 
 
 def collect_options(description: str | None, runs: str, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -201,4 +201,4 @@ def collect_options(description: str | None, runs: str, arguments: Sequence[str]
 def write_study(folder: Path, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Write the results of a study: `results.csv`, a row a run and iteration, and `summary.json`."""
     write_rows(folder / "results.csv", lines)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")

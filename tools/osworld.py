@@ -30,7 +30,11 @@ def install(environment: Environment) -> None:
     environment.uv("installing OSWorld's graders", "install", "--no-deps", "--requirements", LOCK)
     log.info("setup: importing every grader once")
     done = subprocess.run(
-        [environment.python, "-I", GRADERS], input='{"list": true}\n', capture_output=True, text=True, check=False
+        [environment.python, "-I", GRADERS],
+        input='{"list": true}\n',
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     if done.returncode != 0:
         raise SetupError(f"the graders do not start:\n{done.stderr[-2000:]}")

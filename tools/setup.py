@@ -70,7 +70,7 @@ def device_of_this_machine() -> str:
         return asked
     if shutil.which("nvidia-smi") is None:
         return "cpu"
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", check=False)
     return "cuda" if listed.returncode == 0 and "GPU" in listed.stdout else "cpu"
 
 
@@ -119,13 +119,13 @@ def call(log_path: Path, what: str, *command: str | Path, environment: Mapping[s
                 try:
                     process.wait(timeout=PROGRESS_S)
                 except subprocess.TimeoutExpired:
-                    said = log_path.read_text(errors="replace").splitlines()[-1:]
+                    said = log_path.read_text(errors="replace", encoding="utf-8").splitlines()[-1:]
                     log.info("setup: %s, %.0f s  %s", what, time.monotonic() - started, "".join(said).strip())
         finally:
             process.terminate()
             process.wait()
     if process.returncode != 0:
-        end = "\n".join(log_path.read_text(errors="replace").splitlines()[-12:])
+        end = "\n".join(log_path.read_text(errors="replace", encoding="utf-8").splitlines()[-12:])
         hint = CPU_INDEX_HINT if re.search(r"there is no version of torch==|torch was not found", end) else ""
         raise SetupError(f"{what} failed; the whole output is in {log_path}, it ends with\n{end}{hint}")
 
@@ -151,7 +151,11 @@ class Environment:
 
     def is_complete(self) -> bool:
         """Return whether an earlier call ended well and nothing that it depends on has changed."""
-        return self.python.exists() and self.stamp.exists() and self.stamp.read_text() == self.fingerprint()
+        return (
+            self.python.exists()
+            and self.stamp.exists()
+            and self.stamp.read_text(encoding="utf-8") == self.fingerprint()
+        )
 
     def ensure(self, install: Callable[["Environment"], None]) -> None:
         """Let `install` put in what is missing and try it, and write the stamp last."""
@@ -160,17 +164,21 @@ class Environment:
         started = time.monotonic()
         self.create()
         install(self)
-        self.stamp.write_text(self.fingerprint())
+        self.stamp.write_text(self.fingerprint(), encoding="utf-8")
         log.info("setup: %s is ready after %.0f s", self.path, time.monotonic() - started)
 
     def create(self) -> None:
         """Make the environment, unless a whole one for this device is there: an interrupted call leaves no stamp."""
-        whole = self.python.exists() and self.stamp.exists() and self.stamp.read_text().startswith(f"{self.device} ")
+        whole = (
+            self.python.exists()
+            and self.stamp.exists()
+            and self.stamp.read_text(encoding="utf-8").startswith(f"{self.device} ")
+        )
         self.stamp.unlink(missing_ok=True)
         if whole:
             return
         command = (sys.executable, "-m", "venv", "--clear", self.path)
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        made = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
         if made.returncode != 0:
             raise SetupError(
                 f"{sys.executable} cannot make a virtual environment:\n{made.stdout}{made.stderr}"
@@ -180,9 +188,13 @@ class Environment:
     def uv(self, what: str, *arguments: str | Path) -> None:
         """Run a command of `uv pip` for this environment, with pip's configuration."""
         pip: list[str | Path] = [self.python, "-m", "pip", "--no-input", "--disable-pip-version-check"]
-        (uv,) = [line for line in requirement_lines(REQUIREMENTS.read_text(), "cpu") if line.startswith("uv==")]
+        (uv,) = [
+            line
+            for line in requirement_lines(REQUIREMENTS.read_text(encoding="utf-8"), "cpu")
+            if line.startswith("uv==")
+        ]
         call(self.log_path, "fetching uv", *pip, "install", uv)
-        listing = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=True).stdout
+        listing = subprocess.run([*pip, "config", "list"], capture_output=True, encoding="utf-8", check=True).stdout
         command = (self.path / "bin" / "uv", "pip", *arguments, "--python", self.python)
         call(self.log_path, what, *command, environment=uv_settings(listing, os.environ))
 
@@ -199,11 +211,11 @@ def install(environment: Environment) -> None:
     if environment.device == "cpu":
         environment.uv("installing the CPU set", "install", "--no-deps", "--requirements", CPU_LOCK)
     else:
-        wanted = requirement_lines(REQUIREMENTS.read_text(), "cuda")
+        wanted = requirement_lines(REQUIREMENTS.read_text(encoding="utf-8"), "cuda")
         environment.uv("installing the CUDA set", "install", *wanted)
     (site_packages,) = environment.path.glob("lib/python3.*/site-packages")
     shutil.copy(SHIM, site_packages / SHIM.name)  # it acts only where torch is a CPU build
-    (site_packages / f"{SHIM.stem}.pth").write_text(f"import {SHIM.stem}\n")
+    (site_packages / f"{SHIM.stem}.pth").write_text(f"import {SHIM.stem}\n", encoding="utf-8")
     test = (environment.python, "-I", "-c", f"import {MUST_IMPORT}")
     call(environment.log_path, "importing the heavy packages once", *test)
 
@@ -252,7 +264,7 @@ def main(run: Callable[..., None], arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
         check_call(arguments)
-        with Path(__file__).open() as file:
+        with Path(__file__).open(encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # two `make` calls in one clone must not install into each other
             run(lock=bool(arguments))
     except SetupError as error:

@@ -42,5 +42,5 @@ def export_policy(policy: Policy, directory: Path, *, card: str = "", writes: bo
     with atomically(directory) as partial:
         policy.save(partial)
         if card:
-            (partial / "README.md").write_text(card)
+            (partial / "README.md").write_text(card, encoding="utf-8")
     log.info("the policy is in %s", directory)

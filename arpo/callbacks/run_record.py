@@ -62,7 +62,7 @@ class RunRecord(L.Callback):
         if self._entry is None:
             return
         self._entry |= {"status": status, "updated": _now()}
-        earlier = json.loads(self.path.read_text())["starts"] if self.path.exists() else []
+        earlier = json.loads(self.path.read_text(encoding="utf-8"))["starts"] if self.path.exists() else []
         starts = [entry for entry in earlier if entry["started"] != self._entry["started"]]
         write_atomically(self.path, json.dumps({"starts": [*starts, self._entry]}, indent=1))
 
@@ -83,7 +83,9 @@ def git_state(directory: Path) -> dict[str, Any] | None:
     answers = []
     for question in (["rev-parse", "HEAD"], ["status", "--porcelain"]):
         try:
-            asked = subprocess.run(["git", *question], cwd=directory, capture_output=True, text=True, check=True)
+            asked = subprocess.run(
+                ["git", *question], cwd=directory, capture_output=True, encoding="utf-8", check=True
+            )
         except (OSError, subprocess.CalledProcessError):
             return None
         answers.append(asked.stdout.strip())

@@ -206,7 +206,7 @@ class DemonstrationDataModule(L.LightningDataModule):
                 ", ".join(left_out[:MOST_NAMED]) + (", …" if len(left_out) > MOST_NAMED else ""),
             )
             with atomically(self.store.root / LEFT_OUT) as partial:
-                partial.write_text(json.dumps({"sampling": fingerprint, "tasks": left_out}))
+                partial.write_text(json.dumps({"sampling": fingerprint, "tasks": left_out}), encoding="utf-8")
 
     def _kept(self) -> list[Trajectory]:
         """Return the demonstrations of all tasks that an earlier run has played, without screenshots."""
@@ -220,7 +220,7 @@ class DemonstrationDataModule(L.LightningDataModule):
     def _is_whole(self) -> bool:
         """Return whether an earlier run has played all tasks, and could not demonstrate some of them."""
         path = self.store.root / LEFT_OUT
-        return path.exists() and json.loads(path.read_text())["sampling"] == self._fingerprint()
+        return path.exists() and json.loads(path.read_text(encoding="utf-8"))["sampling"] == self._fingerprint()
 
     def _fingerprint(self) -> str:
         """Return a digest of what the demonstrations depend on."""

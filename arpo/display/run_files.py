@@ -38,7 +38,7 @@ def read_files(folder: Path) -> RunFiles:
 
     def read(name: str, parse: Callable[[str], Any]) -> Any:
         try:
-            return parse((folder / name).read_text())
+            return parse((folder / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except WRONG:

@@ -37,7 +37,7 @@ def model_card(run: Path, iteration: int | None) -> str:
     Raises:
         ConfigError: If the evaluation of the policy is broken.
     """
-    config: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text())
+    config: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     of_iterations = "an unknown iteration" if iteration is None else f"iteration {iteration}"
     parts = [
         HEADER,
@@ -88,7 +88,7 @@ def _results(run: Path, iteration: int | None) -> dict[str, Any]:
     if iteration is None or not _evaluation(run, iteration).exists():
         return {}
     try:
-        return dict(json.loads(_evaluation(run, iteration).read_text()))
+        return dict(json.loads(_evaluation(run, iteration).read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise _broken(run, iteration) from error
 

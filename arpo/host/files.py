@@ -42,7 +42,7 @@ def atomically(path: Path, *, sync: bool = False, scratch: Path | None = None) -
 def write_atomically(path: Path, text: str) -> None:
     """Replace the content of a text file at once; a reader sees the old text or the new one."""
     with atomically(path) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
 
 
 def take_lock(path: Path, mode: int = 0o600) -> int | None:

@@ -36,7 +36,7 @@ def kvm_trouble(device: Path = Path("/dev/kvm"), probe: Path = PROBE, timeout_s:
     if not os.access(device, os.R_OK | os.W_OK):
         return f"{device} is there, but not ours to open: join the group that owns it"
     process = subprocess.Popen(
-        [sys.executable, "-I", probe], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-I", probe], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
     )
     try:
         said, _ = process.communicate(timeout=timeout_s)

@@ -46,7 +46,7 @@ def _life(pid: int) -> tuple[bool, int]:
     changes for processes that live.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace", encoding="utf-8").rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         raise psutil.NoSuchProcess(pid) from None
     except OSError:

@@ -33,7 +33,7 @@ def context_of(path: str | Path) -> int | None:
     file = Path(path) / "config.json"
     if not file.exists():
         return None
-    config = json.loads(file.read_text())
+    config = json.loads(file.read_text(encoding="utf-8"))
     # Published files are flat; transformers 5 nests what is the language model's.
     positions: int | None = config.get("text_config", config).get("max_position_embeddings")
     return positions

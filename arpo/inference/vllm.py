@@ -251,7 +251,7 @@ class VllmEngine(PumpedEngine):
         with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
             # The files of PEFT, which every worker reads. B has the scale in it already: alpha / r is 1.
             config = {"r": self._lora_rank, "lora_alpha": self._lora_rank, "target_modules": sorted(names)}
-            (Path(directory) / "adapter_config.json").write_text(json.dumps(config))
+            (Path(directory) / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
             file = {f"base_model.model.{name}": tensor.cpu().contiguous() for name, tensor in tensors.items()}
             save_file(file, Path(directory) / "adapter_model.safetensors")
             number = self._adapter.lora_int_id + 1 if self._adapter else 1

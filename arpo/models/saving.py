@@ -34,7 +34,7 @@ def write_weights(tensors: Iterable[tuple[str, Tensor]], directory: Path, file_b
         final = path.rename(directory / f"model-{number:05d}-of-{len(written):05d}.safetensors")
         places |= dict.fromkeys(names, final.name)
     index = {"metadata": {"total_size": total}, "weight_map": places}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
 def _files(tensors: Iterable[tuple[str, Tensor]], file_bytes: int) -> Iterator[dict[str, Tensor]]:

@@ -111,7 +111,7 @@ class ShardedStrategy(ModelParallelStrategy):
                 os.fsync(file.fileno())
             whole = {name: value for part in sums for name, value in part.items()}
             whole |= {name: checksum(folder / name) for name in (".metadata", REST)}
-            with (folder / CHECKSUMS).open("w") as file:
+            with (folder / CHECKSUMS).open("w", encoding="utf-8") as file:
                 json.dump(whole, file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -158,7 +158,7 @@ def checksum(path: Path) -> str:
 def is_whole(folder: Path) -> bool:
     """Return whether every byte of a checkpoint's folder is as it was written."""
     try:
-        sums = json.loads((folder / CHECKSUMS).read_text())
+        sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
         return all(checksum(folder / name) == value for name, value in sums.items())
     except (OSError, ValueError):
         return False

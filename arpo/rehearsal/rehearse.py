@@ -194,7 +194,7 @@ def _write(cfg: DictConfig, path: Path) -> None:
         "job": ours.job,
         "job_logging": ours.job_logging,
     }
-    path.write_text(OmegaConf.to_yaml(OmegaConf.merge(cfg, {"hydra": frame})))
+    path.write_text(OmegaConf.to_yaml(OmegaConf.merge(cfg, {"hydra": frame})), encoding="utf-8")
 
 
 def _lacking(cfg: DictConfig) -> list[str]:

@@ -13,7 +13,7 @@ PROBE = "engine/probe_gap"
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:
     """Return the metrics of every iteration that is on disk, from iteration 0; a line in the making is left out."""
     path = run_dir / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 

@@ -107,7 +107,7 @@ class Stage:
 
     def _last_words(self, node: int, otherwise: str) -> str:
         """Return the error that a launcher ended with."""
-        said = self.output(node).read_text(errors="replace").rpartition("\n$ ")[2]
+        said = self.output(node).read_text(errors="replace", encoding="utf-8").rpartition("\n$ ")[2]
         ours = ERROR.findall(said)
         if ours:
             return str(ours[-1]).strip()

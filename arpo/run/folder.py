@@ -101,7 +101,7 @@ def hold(run_dir: Path) -> Iterator[None]:
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
     """Copy the log to a file for a while."""
-    handler = logging.FileHandler(path)
+    handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     logging.getLogger().addHandler(handler)
     try:

@@ -214,7 +214,7 @@ def cut_lines(path: Path, last_step: int) -> None:
     if not path.exists():
         return
     kept: list[str] = []
-    lines = path.read_text().splitlines(keepends=True) if last_step > 0 else []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if last_step > 0 else []
     for line in lines:
         if not line.endswith("\n") or json.loads(line)["step"] > last_step:
             break

@@ -27,8 +27,8 @@ def bars(success: dict[str, Any]) -> Bars:
 
 
 def main() -> None:
-    summary = json.loads((HERE / "summary.json").read_text())
-    with (HERE / "results.csv").open(newline="") as file:
+    summary = json.loads((HERE / "summary.json").read_text(encoding="utf-8"))
+    with (HERE / "results.csv").open(newline="", encoding="utf-8") as file:
         rows = [row | {"arm": "ARPO, mean of the seeds"} for row in csv.DictReader(file)]
     title = "A tiny agent on sixteen MiniWoB++ pages, from screenshots"
     draw(rows, PANELS, title, HERE / "plot.png", [bars(summary["success"])])

@@ -50,7 +50,7 @@ Line = Mapping[str, Any]
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The last line of every setting, in the order in which they were measured first."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     latest = {tuple(line.get(name) for name in SETTING[:8]): line for line in lines}
     return list(latest.values())
 
@@ -137,7 +137,7 @@ def main() -> None:
             if command == "law":
                 write_block(ROOT / "docs" / "decoupling.md", text, name=command)
     if options.write:
-        with (HERE / "results.csv").open("w", newline="") as file:
+        with (HERE / "results.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, (*SETTING, *FIGURES, *ORIGIN), extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
             writer.writerows(results)

@@ -17,7 +17,7 @@ FIGURES = {"leased": "leased to an episode (%)", "acting": "acting (%)"}
 def read_curves(path: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """Points of environments and percent, by figure and schedule."""
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {name: defaultdict(list) for name in FIGURES}
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["command"] != "environments":
                 continue

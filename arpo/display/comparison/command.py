@@ -132,7 +132,7 @@ def _summary(comparison: Comparison) -> list[dict[str, Any]]:
 
 def write_rows(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as CSV, the names of the first one as the header."""
-    with atomically(path) as partial, partial.open("w", newline="") as file:
+    with atomically(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, lines[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)

@@ -185,7 +185,7 @@ def _without_episodes(run: Path) -> str:
 def _read_state(path: Path) -> dict[str, str]:
     """Return the digests of the chunks that an earlier call has written."""
     try:
-        state = json.loads(path.read_text())
+        state = json.loads(path.read_text(encoding="utf-8"))
         return {str(key): str(digest) for key, digest in state["groups"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

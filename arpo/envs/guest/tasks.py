@@ -47,7 +47,7 @@ def load_task(root: str | Path, domain: str, name: str) -> Task:
         raise TaskFormatError(f"the task {name!r} of {domain!r} must have a name of visible characters: logs show it")
     path = Path(root) / "examples" / domain / f"{name}.json"
     try:
-        record: Any = json.loads(path.read_text())
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise TaskFormatError(f"{path} does not exist; is this OSWorld's evaluation_examples folder?") from error
     except ValueError as error:

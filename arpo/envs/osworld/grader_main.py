@@ -105,7 +105,7 @@ class Evaluators:
         directory = Path(spec.origin).parent / "evaluators" / kind
         self._package = f"desktop_env.evaluators.{kind}"
         self._prefix = prefix
-        self._modules = _modules_by_name((directory / "__init__.py").read_text())
+        self._modules = _modules_by_name((directory / "__init__.py").read_text(encoding="utf-8"))
         package = ModuleType(self._package)
         package.__path__ = [str(directory)]
         sys.modules[self._package] = package

@@ -54,7 +54,7 @@ class OSWorldSetup(TaskSetup):
         done = self._run(command, shell)
         for name, text in ((stdout, done.output), (stderr, done.error)):
             if name:
-                (self._directory / name).write_text(text)
+                (self._directory / name).write_text(text, encoding="utf-8")
 
     def _download(self, files: Sequence[Mapping[str, str]]) -> None:
         for file in files:

@@ -72,7 +72,7 @@ def data_card(name: str, censuses: Mapping[str, Census], origin: Path) -> str:
 def made_by(folder: Path) -> str:
     """Return the command and the commit of a run in a sentence; nothing where its run.json is missing or broken."""
     try:
-        start: dict[str, Any] = json.loads((folder / "run.json").read_text())["starts"][-1]
+        start: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))["starts"][-1]
         command, git = shlex.join(start["command"]), start.get("git")
         commit = f" at commit `{git['commit']}`{' with local changes' * bool(git.get('dirty'))}" if git else ""
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

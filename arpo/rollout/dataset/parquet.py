@@ -48,7 +48,7 @@ def export_parquet(source: Path, directory: Path) -> dict[str, Census]:
             del censuses[split]
         if not censuses:
             raise _no_episodes(source)
-        (partial / "README.md").write_text(data_card(_title(source), censuses, source))
+        (partial / "README.md").write_text(data_card(_title(source), censuses, source), encoding="utf-8")
     return censuses
 
 
