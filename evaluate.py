@@ -3,6 +3,11 @@
 import os
 import sys
 
+from arpo.host.environment import speak_utf8
+
+if __name__ == "__main__":
+    speak_utf8()
+
 # before torch is imported: two OpenMP pools on the same cores run ten times slower than one thread each
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -13,7 +18,7 @@ from omegaconf import DictConfig
 
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_evaluation
-from arpo.run.entry import check_choices, explained
+from arpo.run.entry import explained, start
 
 register_resolvers()
 
@@ -25,11 +30,9 @@ def main(cfg: DictConfig) -> None:
         check_evaluation(cfg)
         from arpo.run.evaluate import evaluate  # after the check, because it imports torch and Lightning
 
-        code = evaluate(cfg)
-    if code:
-        sys.exit(code)
+        if code := evaluate(cfg):
+            sys.exit(code)
 
 
 if __name__ == "__main__":
-    check_choices(sys.argv[1:])
-    main()
+    start(main)

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from arpo.host.environment import speak_utf8
+
 COMMANDS = {
     "train": ("python train.py experiment=arpo_miniwob", "Train a policy; conf/experiment/ has all experiments."),
     "evaluate": ("python evaluate.py experiment=… checkpoint=…", "Measure how often a policy succeeds."),
@@ -102,4 +104,5 @@ def compute(word: str, overrides: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    speak_utf8()
     sys.exit(main(sys.argv[1:]))

@@ -16,7 +16,7 @@ PACKAGE = sorted((ROOT / "arpo").rglob("*.py"))
 SOURCES = [*PACKAGE, ROOT / "train.py", ROOT / "evaluate.py"]
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
 
-RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").glob("*.py")}
+RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").rglob("*.py")}
 
 REHEARSAL = {"arpo/rehearsal/rehearse.py", "arpo/rehearsal/changes.py"}
 
@@ -220,6 +220,81 @@ def test_broad_excepts_turn_into_errors_of_ours_or_raise_again():
                 raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
                 returns = any(isinstance(node, ast.Return) for node in ast.walk(handler))
                 assert raises or returns, f"{name}, line {handler.lineno}"
+
+
+BINARY = {"Image", "os", "tarfile", "webbrowser", "zipfile"}
+"""Modules whose `open` knows no encoding."""
+BACKENDS = {"self._backend"}
+"""Objects of ours with a method `open`."""
+OPENERS = {"io", "os", "tempfile", "gzip", "bz2", "lzma"}
+"""Modules whose functions take the name of a file first."""
+TEXT_FILES = {"open", "fdopen", "NamedTemporaryFile", "TemporaryFile"}
+ALWAYS_TEXT = {"read_text", "write_text", "FileHandler", "TextIOWrapper"}
+CHILDREN = {"run", "Popen", "check_output", "check_call", "call"}
+MODE = re.compile(r"[rwxab+t]+")
+
+
+def speaks_the_locale(call: ast.Call) -> bool:
+    """Whether a call reads or writes text and leaves the encoding to the locale."""
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    if "encoding" in keywords:
+        return False
+    if name in CHILDREN and {"text", "universal_newlines"} & keywords.keys():
+        return True
+    if name not in TEXT_FILES or (name == "open" and owner in BINARY):
+        return name in ALWAYS_TEXT
+    if name == "open" and owner in BACKENDS:
+        return False
+    given = [argument.value for argument in [*call.args, *keywords.values()] if isinstance(argument, ast.Constant)]
+    modes = [value for value in given if isinstance(value, str) and MODE.fullmatch(value)]
+    if not modes and owner not in OPENERS and call.args:
+        return not owner  # the first argument of a method `open` would be a mode
+    default = "w+b" if name.endswith("File") else "r"
+    return "b" not in (modes or [default])[0]
+
+
+def test_no_text_is_read_or_written_in_the_encoding_of_the_locale():
+    """`docker/guest` is left out: it runs in our image, whose LANG is C.UTF-8."""
+    left_out = ("docker/guest/", "tests/")
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in written_files()
+        if path.suffix == ".py" and not path.relative_to(ROOT).as_posix().startswith(left_out)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and speaks_the_locale(node)
+    ]
+    assert found == []
+    assert "LANG=C.UTF-8" in (ROOT / "docker" / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong"),
+    [
+        ("path.read_text()", True),
+        ("path.write_text(text)", True),
+        ("path.read_text(encoding='utf-8')", False),
+        ("path.open()", True),
+        ("page.open(address)", False),
+        ("path.open('a')", True),
+        ("path.open('ab', buffering=0)", False),
+        ("open(name)", True),
+        ("open(name, 'w', newline='')", True),
+        ("open(os.open(path, os.O_WRONLY), 'wb')", False),
+        ("os.fdopen(reader)", True),
+        ("gzip.open(path, 'rt')", True),
+        ("Image.open(path)", False),
+        ("subprocess.run(command, text=True)", True),
+        ("subprocess.run(command, encoding='utf-8')", False),
+        ("logging.FileHandler(path)", True),
+        ("tempfile.NamedTemporaryFile('w')", True),
+        ("tempfile.TemporaryFile(buffering=0)", False),
+    ],
+)
+def test_what_leaves_the_encoding_to_the_locale_is_known(call, wrong):
+    (node,) = [node for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Call) and ast.unparse(node) == call]
+    assert speaks_the_locale(node) == wrong
 
 
 def test_no_work_is_left_in_comments():

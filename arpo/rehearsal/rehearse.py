@@ -27,7 +27,7 @@ from arpo.rehearsal.stage import StageError, on_stage
 from arpo.run.arguments import check_arguments
 from arpo.run.build import CONF, compose, required_model, rolls_out
 from arpo.run.check import check_callbacks, check_constructors, check_tasks, check_values
-from arpo.run.folder import hold, run_name
+from arpo.run.folder import folder_name, hold, run_name
 from arpo.run.model import check_context
 from arpo.run.preflight import missing_here
 from arpo.run.warmstart import check_warmstart
@@ -76,7 +76,7 @@ def rehearse(overrides: Sequence[str]) -> None:
     """
     began = time.monotonic()
     cfg = compose("train", overrides)
-    folder = Path(cfg.paths.output).resolve() / "rehearsal" / cfg.name / run_name(list(overrides))
+    folder = Path(cfg.paths.output).resolve() / "rehearsal" / folder_name(cfg.name) / run_name(overrides)
     lacking, school = _lacking(cfg), _school(cfg)
     recast = recast_of(cfg, folder / "run", Path(school.paths.run_dir) / "policy")
     with hold(folder):

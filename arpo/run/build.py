@@ -12,14 +12,20 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arpo.errors import ArpoError, ConfigError
-from arpo.run.folder import run_name
+from arpo.run.before.words import check_words
+from arpo.run.folder import folder_name, moment, run_name
 from arpo.run.warmstart import demonstrations_of, policy_of
 
 CONF = Path(__file__).parent.parent.parent / "conf"
 
 
 def compose(name: str, overrides: Sequence[str]) -> DictConfig:
-    """Return a file of conf/ with what a person typed; `paths.run_dir` is known only where Hydra starts a run."""
+    """Return a file of conf/ with what a person typed; `paths.run_dir` is known only where Hydra starts a run.
+
+    Raises:
+        ConfigError: With the word that cannot be read, and how to quote it.
+    """
+    check_words(overrides)
     register_resolvers()
     with hydra.initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
         return hydra.compose(name, [*overrides])
@@ -28,7 +34,8 @@ def compose(name: str, overrides: Sequence[str]) -> DictConfig:
 def register_resolvers() -> None:
     """Teach OmegaConf the functions that our YAML calls; idempotent."""
     OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
-    functions: list[Callable[..., Any]] = [policy_of, demonstrations_of, images_at_once, run_title]
+    OmegaConf.register_new_resolver("folder_name", lambda name: folder_name(str(name)), replace=True)
+    functions: list[Callable[..., Any]] = [moment, policy_of, demonstrations_of, images_at_once, run_title]
     of_numbers: list[Callable[..., Any]] = [gpu_range, node_gpus, node_engines, screenshots]
     for function in [*functions, *map(_of_numbers, of_numbers)]:
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
+from arpo.run.before.resume import check_same_run
 from arpo.run.build import build, check_numbers, imitates, required_model, rolls_out
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
@@ -53,6 +54,7 @@ def check_training(cfg: DictConfig) -> None:
     preflight(_plain(cfg.requires), required_model(cfg))
     check_method(cfg)
     check_values(cfg)
+    check_same_run(cfg)
     check_pool(cfg)
     check_source(cfg)
     if cfg.warmstart is not None:

@@ -1,46 +1,122 @@
 """The frame around a run: libraries are quiet, and an error of ours becomes one message and an exit code."""
 
+import gc
 import logging
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from arpo.errors import ArpoError
+from arpo.errors import ArpoError, ConfigError
+from arpo.run.before.words import check_command
 from arpo.run.folder import remove_empty
 
 log = logging.getLogger("arpo")
 
-CONF = Path(__file__).parent.parent.parent / "conf"
+REFUSED = 2
+"""The exit code of a run that was refused, or whose infrastructure failed."""
+SIGNALLED = 128
+"""The least exit code of a run that a signal ended: it ends a multirun too."""
+MOST_WORDS = 200
+"""Characters of a reason in the list of jobs that failed; the whole one stands above, where the job ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A job of a multirun that failed."""
+
+    job: int
+    words: str
+    """Its overrides."""
+    reason: str
+    """One line."""
+    folder: Path
+
+    def __str__(self) -> str:
+        """Return the line of the job in the list at the end."""
+        return f"job {self.job} ({self.words or 'without overrides'}) in {self.folder}: {self.reason}"
+
+
+FAILURES: list[Failure] = []
+"""The jobs of this process that failed; a run that is no multirun ends with its failure instead."""
+
+
+def start(main: Callable[[], None]) -> None:
+    """Run what the command line says, one job or several, and end the process with an exit code.
+
+    A job of a multirun that fails lets the others run. The last lines name those that failed, and the exit code is 1.
+    """
+    try:
+        check_command(sys.argv[1:])
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(REFUSED)
+    try:
+        main()
+    finally:
+        for failure in FAILURES:
+            log.error("failed: %s", failure)
+    if FAILURES:
+        sys.exit(1)
 
 
 @contextmanager
 def explained(cfg: DictConfig) -> Iterator[None]:
-    """Say what was wrong in one message, leave no empty folder behind, and exit with 2; with 130 after Ctrl-C."""
+    """Say what was wrong in one message, leave no empty folder behind, and exit with 2; with 130 after Ctrl-C.
+
+    A job of a multirun that fails, of whatever, is put on a list instead.
+    """
+    with _listed(cfg) if _is_job() else nullcontext():
+        try:
+            yield
+        except ArpoError as error:
+            log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
+            remove_empty(Path(cfg.paths.run_dir), Path(cfg.paths.output))
+            sys.exit(REFUSED)
+        except KeyboardInterrupt:
+            log.error("stopped by Ctrl-C")  # noqa: TRY400
+            sys.exit(SIGNALLED + signal.SIGINT)
+
+
+@contextmanager
+def _listed(cfg: DictConfig) -> Iterator[None]:
+    """Put a job that fails on the list, and leave none of its variables to the next; a signal ends all jobs."""
+    before = dict(os.environ)
     try:
         yield
-    except ArpoError as error:
-        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
-        remove_empty(Path(cfg.paths.run_dir), Path(cfg.paths.output))
-        sys.exit(2)
-    except KeyboardInterrupt:
-        log.error("stopped by Ctrl-C")  # noqa: TRY400
-        sys.exit(128 + signal.SIGINT)
+    except SystemExit as ended:
+        if isinstance(ended.code, int) and ended.code >= SIGNALLED:
+            raise
+        FAILURES.append(_failure(cfg, str(ended.__context__ or f"it ended with exit status {ended.code}")))
+    except Exception as error:
+        log.exception("this job has crashed")
+        FAILURES.append(_failure(cfg, f"{type(error).__name__}: {error}"))
+        return
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+        gc.collect()  # the engine of a job may be part of a circle
 
 
-def check_choices(words: Sequence[str]) -> None:
-    """Check that each folder of choices on the command line gets a name: Hydra ends in a traceback for `env=null`."""
-    for word in words:
-        group, _, value = word.partition("=")
-        if value == "null" and (CONF / group).is_dir():
-            choices = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
-            sys.stderr.write(f"{word}: this must be the name of a choice; choose one of {choices}\n")
-            sys.exit(2)
+def _is_job() -> bool:
+    """Return whether this is a job of a multirun."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def _failure(cfg: DictConfig, reason: str) -> Failure:
+    words = " ".join(reason.split())
+    shown = words if len(words) <= MOST_WORDS else f"{words[:MOST_WORDS]}…"
+    job = HydraConfig.get()
+    return Failure(int(job.job.num), " ".join(job.overrides.task), shown, Path(cfg.paths.run_dir))
 
 
 def quiet() -> None:

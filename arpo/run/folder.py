@@ -1,10 +1,14 @@
 """The folder of a run: its name, who may write into it, and what is in it before the run begins."""
 
+import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,15 +22,47 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 """The variables by which launchers say which process of a run this is, in Lightning's order."""
 
 
-def run_name(overrides: list[str]) -> str:
+MOST_CHARACTERS, MOST_BYTES = 100, 200
+"""The longest name that stands as it is: file systems take 255 bytes, and an ending such as `.partial` follows it."""
+CUT_CHARACTERS, CUT_BYTES = 80, 160
+MARKED = re.compile(r"-[0-9a-f]{16}$")
+"""The end of a name that says less than its words."""
+
+
+def run_name(overrides: Sequence[str]) -> str:
     """Name a run by the overrides that make it different from the experiment it is.
+
+    Overrides that differ give names that differ. A name says all of them, or it ends in a digest of them.
 
     >>> run_name(["experiment=arpo_miniwob", "replay=off", "seed=2"])
     'replay=off,seed=2'
+    >>> run_name(["model.path=/x/m"])
+    'model.path=_x_m-b5528fa9357d6ea1'
     """
-    parts = sorted(override for override in overrides if not override.startswith(NOT_IN_THE_NAME))
-    name = re.sub(r"[^\w=,.+-]+", "_", ",".join(parts)) or "default"
-    return name if len(name) <= 100 else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:8]}"
+    parts = [override for override in overrides if not override.startswith(NOT_IN_THE_NAME)]
+    parts.sort(key=lambda part: part.partition("=")[0] + "=")  # of two values of one key the last one counts
+    return folder_name(*parts) if parts else "default"
+
+
+def folder_name(*words: str) -> str:
+    """Return a name for a folder that no other words give: legal, of at most 200 bytes, and the words where it can be.
+
+    Letters that a shell, a URL or another system treats as special are replaced, and so are a dot or a dash in front
+    and forms that Unicode holds for another one. File systems that take upper case for lower case are not supported.
+    """
+    name = ",".join(words)
+    legal = re.sub(r"[^\w=,.+-]+", "_", re.sub(r"^[.-]+", "_", unicodedata.normalize("NFC", name))) or "_"
+    fits = len(name) <= MOST_CHARACTERS and len(name.encode(errors="replace")) <= MOST_BYTES
+    if legal == name and fits and not MARKED.search(name) and not any("," in word for word in words):
+        return name
+    digest = sha256(json.dumps(words).encode()).hexdigest()[:16]
+    return f"{legal[:CUT_CHARACTERS].encode()[:CUT_BYTES].decode(errors='ignore')}-{digest}"
+
+
+@cache
+def moment() -> str:
+    """Return when this process first asked, in UTC and to the microsecond: no two evaluations share it."""
+    return datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S-%f")
 
 
 def rank() -> int:

@@ -14,8 +14,8 @@ from arpo.errors import ConfigError
 SUCCESS = "rollout/success_rate"
 FILES = ("config.yaml", "metrics.jsonl", "run.json")
 """What the folder of a run has; one of them is enough to take it for one."""
-CUT = re.compile(r".{80}-[0-9a-f]{8}")
-"""The name of a folder whose overrides were too long for one; `arpo.run.folder` makes it."""
+CUT = re.compile(r".*-[0-9a-f]{16}|.{80}-[0-9a-f]{8}")
+"""The name of a folder that does not say its overrides, from `arpo.run.folder`; it made the second form before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def overrides(self) -> dict[str, str] | None:
-        """The overrides that its folder is named by, without the seed; None where the name was cut, for its length."""
+        """The overrides that its folder is named by, without the seed; None where the name does not say them."""
         if CUT.fullmatch(self.directory.name):
             return None
         parts = [part.partition("=") for part in self.directory.name.split(",")]
