@@ -3,10 +3,10 @@
 import os
 import sys
 
-from arpo.host.environment import speak_utf8
+from arpo.host.environment import settle
 
 if __name__ == "__main__":
-    speak_utf8()
+    settle()
 
 # before torch is imported: two OpenMP pools on the same cores run ten times slower than one thread each
 os.environ.setdefault("OMP_NUM_THREADS", "1")

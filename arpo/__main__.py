@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from arpo.host.environment import speak_utf8
+from arpo.host.environment import settle
 
 COMMANDS = {
     "train": ("python train.py experiment=arpo_miniwob", "Train a policy; conf/experiment/ has all experiments."),
@@ -104,5 +104,5 @@ def compute(word: str, overrides: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    speak_utf8()
+    settle()
     sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,10 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
+from arpo.host.environment import spare_loopback  # noqa: E402
+
+spare_loopback()  # servers of tests, whatever proxies the shell has
+
 from collections import defaultdict  # noqa: E402
 from pathlib import Path  # noqa: E402
 

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = sorted((ROOT / "arpo").rglob("*.py"))
 SOURCES = [*PACKAGE, ROOT / "train.py", ROOT / "evaluate.py"]
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 
 RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").rglob("*.py")}
 
@@ -68,7 +68,7 @@ def module_name(path: Path) -> str:
 
 def import_graph() -> dict[str, set[str]]:
     """Every module of ours with the modules of ours that it imports: anywhere in it, and for types alone too."""
-    modules = {module_name(path): ast.parse(path.read_text()) for path in PACKAGE}
+    modules = {module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE}
     graph = {}
     for name, tree in modules.items():
         named: set[str] = set()
@@ -98,7 +98,9 @@ def written_files() -> list[Path]:
 
 def test_every_layer_imports_only_what_lies_below_it():
     command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=ROOT, capture_output=True, encoding="utf-8", check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -125,19 +127,19 @@ def test_a_heavy_library_is_known_to_few_files(library):
 def test_vllm_and_ray_and_browsers_are_not_imported_to_say_what_a_machine_lacks():
     """A refusal takes seconds: nothing heavy is loaded before a run is known to be possible."""
     check = "import sys, arpo.run.train, arpo.run.evaluate; print(sorted({'vllm', 'ray'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_nothing_is_re_exported():
     for path in PACKAGE:
         if path.name == "__init__.py":
-            assert imports(ast.parse(path.read_text())) == set(), path
+            assert imports(ast.parse(path.read_text(encoding="utf-8"))) == set(), path
 
 
 @pytest.mark.parametrize("name", sorted(TREES))
 def test_a_file_is_short_and_its_functions_are_shorter(name):
-    assert len((ROOT / name).read_text().splitlines()) <= FILE_LINES
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= FILE_LINES
     for function in functions(TREES[name]):
         body = function.body[1:] if ast.get_docstring(function) else function.body
         if body:
@@ -266,7 +268,7 @@ def test_no_text_is_read_or_written_in_the_encoding_of_the_locale():
         if isinstance(node, ast.Call) and speaks_the_locale(node)
     ]
     assert found == []
-    assert "LANG=C.UTF-8" in (ROOT / "docker" / "Dockerfile").read_text()
+    assert "LANG=C.UTF-8" in (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,7 @@ def test_no_work_is_left_in_comments():
         f"{path.relative_to(ROOT)}:{number}"
         for path in written_files()
         if path != Path(__file__) and path.suffix in (".py", ".yaml", ".js", ".md", ".toml", "")
-        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), start=1)
+        for number, line in enumerate(path.read_text(errors="ignore", encoding="utf-8").splitlines(), start=1)
         if mark.search(line)
     ]
     assert found == []
@@ -318,7 +320,7 @@ def test_no_file_knows_one_machine_or_one_mirror():
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
         for path in written_files()
         if path != Path(__file__)
-        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), start=1)
+        for number, line in enumerate(path.read_text(errors="ignore", encoding="utf-8").splitlines(), start=1)
         if known.search(line)
     ]
     assert found == []

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 STUDIES = ROOT / "experiments"
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = sorted([*TOP, *ROOT.glob("docs/*.md"), *STUDIES.glob("**/*.md")])
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 HARMLESS = ("export", "source", "tensorboard")
 FOREIGN = ("Could not", "mismatched input")
 """Beginnings of messages that Hydra says, not we."""
@@ -32,13 +32,15 @@ def relative(path: Path) -> str:
 
 def blocks(page: Path, language: str) -> list[str]:
     """The code blocks of one language; a block inside a list is indented."""
-    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def commands(page: Path) -> list[list[str]]:
     """Every command line of a page's shell blocks, and every `python …` or `make …` in its running text."""
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
-    inline = re.findall(r"`((?:python|make) [^`…]*)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+    inline = re.findall(
+        r"`((?:python|make) [^`…]*)`", re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    )
     return [words for line in [*lines, *inline] if (words := shlex.split(line, comments=True))]
 
 
@@ -100,7 +102,7 @@ def check_command(words: list[str]) -> None:
         if script in ("train.py", "evaluate.py"):
             check_composes(script, rest)
         else:
-            ast.parse((ROOT / script).read_text())
+            ast.parse((ROOT / script).read_text(encoding="utf-8"))
     else:
         assert program in HARMLESS, f"nobody knows the command {program!r}"
 
@@ -163,21 +165,21 @@ def test_the_examples_of_the_readme_are_python_and_a_pool():
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_link_of_a_page_leads_somewhere(page):
     made_by_plot = {"plot.png"}  # drawn by plot.py once there are results
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         if not target.startswith("http") and target not in made_by_plot:
             assert (page.parent / target).exists(), f"{relative(page)} links to {target}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_file_that_a_page_names_exists(page):
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for name in re.findall(r"`((?:arpo|conf|tests|docs|experiments|tools|benchmarks)/[\w./-]+)`", text):
         if not name.endswith("mine.yaml"):
             assert (ROOT / name).exists(), f"{relative(page)} names {name}"
 
 
 def test_a_file_that_the_architecture_names_by_its_place_in_the_package_exists():
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     names = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
     assert len(names) > 5
     for name in names:
@@ -186,15 +188,15 @@ def test_a_file_that_the_architecture_names_by_its_place_in_the_package_exists()
 
 @pytest.mark.parametrize("name", ["miniwob", "replay_ablation"])
 def test_numbers_of_a_study_stand_in_marked_blocks_that_its_collect_script_can_find(name):
-    page = (ROOT / "experiments" / name / "README.md").read_text()
+    page = (ROOT / "experiments" / name / "README.md").read_text(encoding="utf-8")
     assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.count(f"<!-- measured {name} -->") == readme.count(f"<!-- /measured {name} -->") == 1
 
 
 def test_the_pages_are_as_short_as_they_promise():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
-    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 120
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
@@ -202,9 +204,9 @@ def test_the_pages_are_as_short_as_they_promise():
 
 def emitted() -> list[str]:
     """Every string of the code, with an ellipsis for what varies."""
-    strings = [(ROOT / "Makefile").read_text()]
+    strings = [(ROOT / "Makefile").read_text(encoding="utf-8")]
     for path in [*ROOT.glob("arpo/**/*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("docker/guest/*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
                 strings.append("".join(parts))
@@ -215,7 +217,9 @@ def emitted() -> list[str]:
 
 def explained() -> list[str]:
     """The messages in the first column of the troubleshooting page."""
-    rows = re.findall(r"^\| (`.*?) \| ", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`.*?) \| ", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     return [message for row in rows for message in re.findall(r"`((?:[^`])+)`", row)]
 
 

@@ -51,7 +51,7 @@ BASES = (
 
 def messages(path: Path) -> Iterator[str]:
     """Every string that the code may say, with an ellipsis for what varies."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     described = [
         node for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     ]
@@ -75,7 +75,7 @@ def overrides_in(texts: Iterator[str]) -> Iterator[str]:
 def recommended() -> set[str]:
     found = {override for path in ROOT.glob("arpo/**/*.py") for override in overrides_in(messages(path))}
     for page in PAGES:
-        found |= set(overrides_in(iter(re.findall(r"`([^`\n]+)`", page.read_text()))))
+        found |= set(overrides_in(iter(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))))
     return found - ELSEWHERE - READERS_OWN
 
 

@@ -16,6 +16,7 @@ import psutil
 import torch
 from typing_extensions import override
 
+from arpo.host.environment import recorded
 from arpo.host.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ def provenance() -> dict[str, Any]:
         "git": git_state(PROJECT),
         "python": platform.python_version(),
         "machine": machine(),
+        "environment": recorded(os.environ),
         "packages": dict(sorted((found.metadata["Name"], found.version) for found in distributions())),
     }
 

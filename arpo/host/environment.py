@@ -3,9 +3,12 @@
 import io
 import os
 import re
+import socket
 import sys
 from collections.abc import Mapping
 from urllib.parse import urlsplit
+
+from arpo.errors import ConfigError
 
 NAMES = re.compile(
     r"(?:ARPO|ATEN|CUBLAS|CUDA|DNNL|DOCKER|GLOO|GOTO|HF|HYDRA|KMP|LC|LIGHTNING|MALLOC|MASTER|MKL|NCCL|NUMEXPR|NVIDIA"
@@ -19,6 +22,9 @@ proxies and the cluster."""
 SECRET = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 """Parts of the names of variables whose values are shown nowhere."""
 HIDDEN = "(hidden)"
+CONNECT_S = 3.0
+"""How long a cluster may take to accept a connection."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def recorded(environ: Mapping[str, str]) -> dict[str, str]:
@@ -43,8 +49,53 @@ def _shown(name: str, value: str) -> str:
     return address._replace(netloc=f"{HIDDEN}@{address.netloc.rpartition('@')[2]}").geturl()
 
 
-def speak_utf8() -> None:
-    """Start this program again in Python's UTF-8 mode, unless the locale is UTF-8 already; children inherit it.
+def cluster_address() -> str:
+    """Return the cluster that `RAY_ADDRESS` names; empty where this process starts a Ray of its own."""
+    address = os.environ.get("RAY_ADDRESS", "").strip()
+    return "" if address == "local" else address
+
+
+def check_cluster(timeout_s: float = CONNECT_S) -> None:
+    """Check that something listens where `RAY_ADDRESS` says that a cluster is; Ray itself would try for minutes.
+
+    Raises:
+        ConfigError: If nothing does, or the variable is no address.
+    """
+    address = cluster_address()
+    if address in ("", "auto"):  # Ray knows by a file of this machine whether there is one
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    problem = "is no HOST:PORT"
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            problem = f"leads to no Ray cluster: {error}"
+        else:
+            return
+    raise ConfigError(
+        f"the variable RAY_ADDRESS={address} {problem}; start the cluster, mend the variable, or `unset RAY_ADDRESS` "
+        "for a Ray of this run's own"
+    )
+
+
+def settle() -> None:
+    """Settle, at the start of a program, what the host must not decide; children inherit it."""
+    spare_loopback()
+    _speak_utf8()
+
+
+def spare_loopback() -> None:
+    """Let no proxy stand between this machine and itself: a Docker engine, a guest, a server that a test starts."""
+    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    hosts = [host for host in exempt.split(",") if host]
+    missing = [] if "*" in hosts else [host for host in LOOPBACK if host not in hosts]
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ[name] = ",".join([*hosts, *missing])
+
+
+def _speak_utf8() -> None:
+    """Start this program again in Python's UTF-8 mode, unless the locale is UTF-8 already.
 
     Our own files name their encoding. The names of files, the words of the command line, standard output and what
     libraries read have that of the locale: without this, a Chinese word would become another one, or an error. What a

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import psutil
 
 import arpo
 from arpo.errors import ConfigError, EnvError, env_boundary
+from arpo.host.environment import cluster_address
 from arpo.host.heartbeat import still
 from arpo.host.labels import LABEL_VARIABLE, session_directory
 from arpo.host.session import MAX_DIRECTORY_LENGTH
@@ -33,6 +35,9 @@ START_ATTEMPTS = 2
 On a busy machine that may be too little, but then their files have been read once."""
 START_PATIENCE_S = 120
 """How long Ray waits for its own servers, where a setting does change it; its defaults are 30 s."""
+
+JOIN_S = 30.0
+"""How long a cluster may take to answer; Ray itself asks for minutes."""
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +93,8 @@ class RayRuntime:
         self._users += 1
 
     def _start(self) -> None:
-        if os.environ.get("RAY_ADDRESS"):
-            self._starter = _started({"log_to_driver": False, "logging_level": logging.ERROR})
+        if cluster_address():
+            self._starter = _joined()
             return
         options = _own_ray()
         with still("starting Ray"):
@@ -133,11 +138,23 @@ def patiently(start: Callable[[], _T]) -> _T:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _started(options: Mapping[str, Any]) -> DaemonThread:
+def _joined() -> DaemonThread:
+    """Join the cluster that `RAY_ADDRESS` names.
+
+    Raises:
+        EnvError: If it does not answer, with the variable.
+    """
+    try:
+        return _started({"log_to_driver": False, "logging_level": logging.ERROR}, JOIN_S)
+    except EnvError as error:
+        raise EnvError("crash", f"joining the Ray cluster of RAY_ADDRESS={cluster_address()}: {error}") from error
+
+
+def _started(options: Mapping[str, Any], timeout_s: float | None = None) -> DaemonThread:
     """Start or join Ray, and return the thread that did: Ray's processes live as long as it.
 
     Raises:
-        EnvError: If it did not start; what did is ended.
+        EnvError: If it did not start, or not in time; what did is ended.
     """
     import ray
 
@@ -147,7 +164,9 @@ def _started(options: Mapping[str, Any]) -> DaemonThread:
 
     thread = DaemonThread("ray-start")
     try:
-        thread.submit(init).result()
+        thread.submit(init).result(timeout_s)
+    except FutureTimeoutError:  # the thread may still be in Ray, which cannot be shut down meanwhile
+        raise EnvError("crash", f"starting Ray: no answer within {timeout_s:g} s") from None
     except BaseException:
         with suppress(Exception):
             ray.shutdown()
@@ -181,12 +200,12 @@ def settle_environment() -> None:
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of a worker process: few threads, the path to this package, and the session's label."""
+    """Return the environment of a worker process: few threads, UTF-8, the path to this package, and a label."""
     package_parent = str(Path(arpo.__file__).resolve().parent.parent)
     python_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     label = {LABEL_VARIABLE: os.environ[LABEL_VARIABLE]} if LABEL_VARIABLE in os.environ else {}
-    return {**threads, "PYTHONPATH": python_path, **label}
+    return {**threads, "PYTHONPATH": python_path, "PYTHONUTF8": "1", **label}
 
 
 def _object_store_bytes() -> int:

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -26,6 +25,7 @@ from arpo.errors import (
     check_one_of,
     check_positive,
 )
+from arpo.host.environment import cluster_address
 from arpo.host.ray import RAY
 from arpo.host.threads import BackgroundLoop
 from arpo.host.trial import before_start
@@ -107,7 +107,7 @@ class FleetEngine:
         check_positive(stall_s=stall_s)
         check_one_of(Sync, sync=sync)
         node_gpus = gpus_of_node(replicas, num_gpus)
-        if not os.environ.get("RAY_ADDRESS"):  # a cluster has GPUs and nodes that this machine has not
+        if not cluster_address():  # a cluster has GPUs and nodes that this machine has not
             check_gpus(nodes, node_gpus, [torch.cuda.device_count()])
         before_start()
         self._make_engine = make_engine

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import pydoc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, SchemaError
 
 from arpo.errors import ConfigError
+from arpo.host.environment import cluster_address
 from arpo.host.trial import on_trial
 from arpo.run.build import REFUSALS, build
 
@@ -92,7 +92,7 @@ def try_constructors(cfg: DictConfig, rooms: tuple[str, ...] = ("",), parts: tup
 def _is_whole(node: Node) -> bool:
     """Return whether a constructor can be called here with what the configuration says."""
     target = pydoc.locate(node["_target_"])
-    if node.get("_partial_") and node["_target_"].startswith("arpo.envs.") and os.environ.get("RAY_ADDRESS"):
+    if node.get("_partial_") and node["_target_"].startswith("arpo.envs.") and cluster_address():
         return False  # it runs on other nodes, which have what it looks for
     parameters = _parameters(target) if callable(target) else None
     return parameters is None or _needed(parameters) <= set(node)

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arpo.errors import ConfigError
+from arpo.host.environment import check_cluster
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.before.resume import check_same_run
@@ -51,6 +52,7 @@ def check_training(cfg: DictConfig) -> None:
     check_resume(cfg.resume, cfg.paths.checkpoints)
     refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
     check_loggers(cfg)
+    check_cluster()
     preflight(_plain(cfg.requires), required_model(cfg))
     check_method(cfg)
     check_values(cfg)
@@ -88,6 +90,7 @@ def check_evaluation(cfg: DictConfig) -> None:
     absent = [name for name in cfg.lists if name not in cfg.tasks]
     if absent:
         raise ConfigError(f"lists={list(cfg.lists)}: there is no list {absent[0]}, there are {', '.join(cfg.tasks)}")
+    check_cluster()
     preflight(_plain(cfg.requires), None)
     check_values(cfg)
     check_constructors(cfg, WITHOUT_A_TRAINER)

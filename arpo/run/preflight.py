@@ -1,7 +1,6 @@
 """The check of what a run needs and this machine lacks, before anything starts."""
 
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from arpo.errors import ConfigError, EnvError
 from arpo.host.containers import ask_engine
+from arpo.host.environment import cluster_address
 from arpo.host.machine import SLOW, Budget, Resources, kvm_trouble
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ def _missing_kvm(requires: Mapping[str, object]) -> list[str]:
 
 def _desktops_elsewhere() -> bool:
     """Return whether the desktops run on the nodes of a cluster, which this machine need not be one of."""
-    return bool(os.environ.get("RAY_ADDRESS"))
+    return bool(cluster_address())
 
 
 def _missing_files(requires: Mapping[str, object], key: str) -> list[str]:

@@ -4,7 +4,7 @@ import shutil
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ EMPTY_HISTORY_URL = (
 HISTORY_PATH = ".config/google-chrome/Default/History"
 """In the guest, below the home directory."""
 
-EPOCH = datetime(1601, 1, 1)
+EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 """Chrome counts microseconds from here."""
 LINK_TRANSITION = 805306368
 """The cause of a visit, as Chrome writes it for a link that was followed."""
@@ -78,7 +78,7 @@ class OSWorldSetup(TaskSetup):
     def _update_browse_history(self, history: Sequence[Mapping[str, Any]]) -> None:
         database = self._directory / "history.sqlite"
         shutil.copyfile(self._files.fetch(EMPTY_HISTORY_URL, self._task_id, "history_empty.sqlite"), database)
-        add_visits(database, history, now=datetime.now())
+        add_visits(database, history, now=datetime.now(UTC))
         home = self._guest.execute("echo $HOME", shell=True).output.strip()
         self._guest.upload(f"{home}/{HISTORY_PATH}", database.read_bytes())
 
@@ -100,7 +100,7 @@ def add_visits(database: Path, history: Sequence[Mapping[str, Any]], *, now: dat
     Args:
         database: Changed in place.
         history: Pages with `url`, `title` and `visit_time_from_now_in_seconds`.
-        now: What the seconds are counted back from; the guest's local time.
+        now: What the seconds are counted back from; Chrome keeps times in UTC.
     """
     with closing(sqlite3.connect(database)) as connection, connection:
         for page in history:

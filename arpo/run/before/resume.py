@@ -16,7 +16,7 @@ MAY_DIFFER = re.compile(
     # how long a run is, what it is called, where it writes, and what it logs
     r"name|iterations|resume|paths|logger|hydra"
     # where it began: policy, demonstrations and successes are copied into the folder at the first start
-    r"|warmstart|experience|replay\.pool\.directories|model\.make"
+    r"|warmstart|experience|replay\.pool\.directories"
     # the machine that it runs on, as after a move or a lack of memory: no state of the run depends on it
     r"|requires|threads|gpus|serving_gpus|engine|trainer\.(?!strategy|precision).*|trainer\.strategy\.(?!_target_).*"
     r"|env\.(?!make_env).*|env\.make_env\.(machine|cache|grader_python|tabs|\w*timeout_s)|rollout\.settings\.stall_s"
@@ -68,12 +68,14 @@ def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, A
         if UNKNOWN not in (old, new) and old != new:
             yield key, old, new
         return
-    if old.get("_target_") != new.get("_target_"):
-        yield f"{key}._target_", old.get("_target_"), new.get("_target_")
+    targets = old.get("_target_"), new.get("_target_")
+    if targets[0] != targets[1]:
+        if targets[0] is None or pydoc.locate(targets[0]) is not None:  # else an older version had it elsewhere
+            yield f"{key}._target_", *targets
         return
     for name in dict.fromkeys([*old, *new]):
-        values = (node[name] if name in node else _default(node, name) for node in (old, new))
-        yield from differences(*values, f"{key}.{name}" if key else str(name))
+        there, here = (node[name] if name in node else _default(node, name) for node in (old, new))
+        yield from differences(there, here, f"{key}.{name}" if key else str(name))
 
 
 def _default(node: Mapping[str, Any], name: str) -> Any:

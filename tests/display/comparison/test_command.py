@@ -20,11 +20,11 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def summary():
-    return json.loads((STUDY / "summary.json").read_text())
+    return json.loads((STUDY / "summary.json").read_text(encoding="utf-8"))
 
 
 def table(path):
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -79,8 +79,8 @@ def test_the_curves_are_those_of_the_study(study):
 
 
 def test_the_page_says_what_the_study_says(study):
-    page = (study / "comparison.md").read_text()
-    readme = (STUDY / "README.md").read_text()
+    page = (study / "comparison.md").read_text(encoding="utf-8")
+    readme = (STUDY / "README.md").read_text(encoding="utf-8")
     for words in (r"\+14\.2 points \[\+10\.0, \+18\.4\]", r"\+14\.5 points \[\+7\.7, \+21\.4\]"):
         assert re.search(words, readme)
         assert re.search(words, page)
@@ -108,10 +108,10 @@ def test_tables_differences_and_curves_are_printed(tmp_path, capsys, caplog):
 def test_a_second_call_takes_its_own_folder_for_no_run(tmp_path):
     pattern = pair(tmp_path)
     assert main([pattern]) == 0
-    first = (tmp_path / "comparison" / "summary.csv").read_text()
+    first = (tmp_path / "comparison" / "summary.csv").read_text(encoding="utf-8")
     assert main([pattern]) == 0
-    assert (tmp_path / "comparison" / "summary.csv").read_text() == first
-    assert "Left out" not in (tmp_path / "comparison" / "comparison.md").read_text()
+    assert (tmp_path / "comparison" / "summary.csv").read_text(encoding="utf-8") == first
+    assert "Left out" not in (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
 
 
 def test_one_seed_has_no_interval_and_no_verdict(tmp_path, capsys, caplog):
@@ -124,7 +124,7 @@ def test_runs_of_one_arm_are_summed_up(tmp_path, capsys, caplog):
         write_run(tmp_path, f"seed={seed}", [success] * 5, seed=seed)
     assert main([str(tmp_path / "*")]) == 0
     # s = 0.1414214, s / sqrt(2) = 0.1, t(0.975, 1) = 12.7062: half = 1.270620
-    assert "30.0 % ± 14.1 [-97.1, 157.1]" in (tmp_path / "comparison" / "comparison.md").read_text()
+    assert "30.0 % ± 14.1 [-97.1, 157.1]" in (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
     assert "minus" not in said(capsys, caplog)
 
 
@@ -146,8 +146,8 @@ def test_another_arm_can_be_the_reference(tmp_path, capsys, caplog):
 def test_another_metric_can_be_compared(tmp_path):
     pattern = pair(tmp_path, metrics={"policy/entropy": 0.75})
     assert main([pattern, "--metric", "policy/entropy"]) == 0
-    assert "policy/entropy" in (tmp_path / "comparison" / "curves.csv").read_text().splitlines()[0]
-    page = (tmp_path / "comparison" / "comparison.md").read_text()
+    assert "policy/entropy" in (tmp_path / "comparison" / "curves.csv").read_text(encoding="utf-8").splitlines()[0]
+    page = (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
     assert "| policy/entropy, last 5 iterations | – | 0.7500 ± 0.0000 [0.7500, 0.7500] |" in page
 
 
@@ -174,7 +174,9 @@ def test_what_was_left_out_is_named_with_the_reason(tmp_path, capsys, caplog):
         "left out: replay=on,seed=9: it has not ended, or was killed",
     ):
         assert reason in text
-        assert reason.removeprefix("left out: ") in (tmp_path / "comparison" / "comparison.md").read_text()
+        assert reason.removeprefix("left out: ") in (tmp_path / "comparison" / "comparison.md").read_text(
+            encoding="utf-8"
+        )
 
 
 def test_a_success_that_is_no_number_is_in_no_mean_and_no_pair(tmp_path, capsys, caplog):
@@ -183,7 +185,7 @@ def test_a_success_that_is_no_number_is_in_no_mean_and_no_pair(tmp_path, capsys,
     write_run(tmp_path, "replay=on,seed=2", [float("nan")] * 5, seed=2, config={"replay": 1})
     assert main([pattern]) == 0
     assert "2 paired seeds (0, 1)" in said(capsys, caplog)
-    page = (tmp_path / "comparison" / "comparison.md").read_text()
+    page = (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
     assert "| success in the last 5 iterations | 20.0 % ± 0.0 [20.0, 20.0] | – |" in page
     assert "nan" not in page
 
@@ -239,7 +241,7 @@ def test_where_nothing_can_be_compared_the_exit_status_says_so(tmp_path):
 )
 def test_what_cannot_be_done_is_one_sentence_and_exit_status_2(tmp_path, capsys, caplog, words, reason):
     places = {"PAIR": pair(tmp_path / "runs"), "FILE": str(tmp_path / "file" / "folder")}
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     assert main([places.get(word, word) for word in words]) == 2
     assert reason in said(capsys, caplog)
 

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
@@ -243,7 +243,7 @@ def test_visits_are_written_as_chrome_counts_time(tmp_path):
             "(id INTEGER PRIMARY KEY, url, visit_time, from_visit, transition, segment_id, visit_duration)"
         )
     page = {"url": "https://a.org", "title": "A", "visit_time_from_now_in_seconds": 60}
-    add_visits(database, [page], now=datetime(1601, 1, 2, 0, 1))
+    add_visits(database, [page], now=datetime(1601, 1, 2, 0, 1, tzinfo=UTC))
     with closing(sqlite3.connect(database)) as connection:
         # one day after the epoch: 86400 s in microseconds
         assert connection.execute("SELECT url, title, last_visit_time FROM urls").fetchall() == [
