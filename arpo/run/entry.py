@@ -81,7 +81,9 @@ def explained(cfg: DictConfig) -> Iterator[None]:
             log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
             remove_empty(Path(cfg.paths.run_dir), Path(cfg.paths.output))
             sys.exit(REFUSED)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit) as ended:
+            if isinstance(ended, SystemExit) and not isinstance(ended.__context__, KeyboardInterrupt):
+                raise  # Lightning makes an exit status of 1 from Ctrl-C
             log.error("stopped by Ctrl-C")  # noqa: TRY400
             sys.exit(SIGNALLED + signal.SIGINT)
 

@@ -1,12 +1,16 @@
 """A training, from its configuration to its exit code."""
 
 import logging
+import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.callbacks.checkpoint import (
@@ -30,6 +34,9 @@ from arpo.run.warmstart import ensure_model
 
 log = logging.getLogger(__name__)
 
+LEAVING_S = 60.0
+"""The time that other ranks have to leave once all have trained."""
+
 
 def train(cfg: DictConfig) -> int:
     """Run a training that `check_training` has accepted, and return the exit code.
@@ -51,10 +58,17 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
         forget_later(run_dir, checkpoint)
     end_on_sigterm()
     session = Session.start()
-    datamodule = None
+    datamodule = trainer = None
+    patience_s = 0.0  # where the run fails, other ranks may wait for this one
     try:
         if cfg.warmstart is not None:  # in the session: its process is to end with this one
-            ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
+            ensure_model(
+                Path(cfg.model.path),
+                cfg.warmstart,
+                cfg.paths.output,
+                cfg.rollout.settings.image_window,
+                OmegaConf.select(cfg, "env.size"),
+            )
         torch.set_num_threads(cfg.threads)
         L.seed_everything(cfg.seed, verbose=False)
         if rank() == 0:  # `torchrun` starts all of them at the same moment
@@ -67,11 +81,37 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
             log.info("%s", "; ".join(f"{name}: {place}" for name, place in shown))
         with finishing(trainer.loggers):
             trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
+        patience_s = LEAVING_S
         return exit_code(trainer)
     finally:
         if isinstance(datamodule, L.LightningDataModule):
             datamodule.teardown("fit")  # Lightning leaves it out when the fit was interrupted
+        if trainer is not None:
+            leave_ranks(trainer, patience_s)
         session.close()
+
+
+def leave_ranks(trainer: L.Trainer, patience_s: float) -> None:
+    """Wait until the processes of other ranks that Lightning has started here are gone: the session would end them.
+
+    Lightning kills this process when one of them ends with a signal. From here on it does not: the run is over.
+
+    Args:
+        trainer: Any, also one of a single process.
+        patience_s: For all of them.
+    """
+    launcher = trainer.strategy.launcher
+    if not isinstance(launcher, _SubprocessScriptLauncher):
+        return
+    others = list(launcher.procs)
+    launcher.procs.clear()  # Lightning's observer looks at this very list
+    deadline = time.monotonic() + patience_s
+    for number, process in enumerate(others, start=1):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        if patience_s and process.returncode != 0:
+            how = "is still there" if process.returncode is None else f"left with exit status {process.returncode}"
+            log.warning("all iterations are done, and process %d of the run %s", number, how)
 
 
 def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:

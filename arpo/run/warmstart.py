@@ -7,13 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from arpo.errors import ConfigError
+from arpo.run.before.words import override
 from arpo.run.folder import run_name
 
 log = logging.getLogger(__name__)
 
 EXPERIMENTS = Path(__file__).parent.parent.parent / "conf" / "experiment"
-WARMSTART_GRACE_S = 30.0
+WARMSTART_GRACE_S = 20.0
 """The time that a warm start may take to end its browsers when the run is interrupted."""
+ITERATION_S = 5.0
+"""The time that it may take to finish its iteration first, and write a checkpoint; then it is asked again."""
 
 
 WINDOW = "rollout.settings.image_window"
@@ -70,26 +73,35 @@ def check_warmstart(model_path: str, warmstart: str | None, output: str, image_w
         )
 
 
-def ensure_model(path: Path, warmstart: str, output: str, image_window: int | None = None) -> None:
+def ensure_model(
+    path: Path, warmstart: str, output: str, image_window: int | None = None, desktops: int | None = None
+) -> None:
     """Run the warm start that writes the policy to `path`, where it has not run yet.
 
     It runs in a process of its own, as a person would run it, so that nothing of it stays in memory.
+
+    Args:
+        path: The directory of the policy.
+        warmstart: The experiment.
+        output: The folder of all runs.
+        image_window: Of the run that goes on from it.
+        desktops: How many to start, whatever the experiment says; its folder is the same with more or fewer.
 
     Raises:
         ConfigError: When the warm start fails, or writes to another place.
     """
     if (path / "config.json").exists():
         return
-    what = [f"experiment={warmstart}", f"paths.output={output}", *_overrides(image_window)]
+    what = [f"experiment={warmstart}", override("paths.output", output), *_overrides(image_window)]
+    if desktops is not None:
+        what += [f"env.size={desktops}", override("hydra.run.dir", _folder(warmstart, output, image_window))]
     command = [sys.executable, sys.argv[0], *what]
     log.info("%s does not exist yet: running %s first", path, " ".join(command[1:]))
-    process = subprocess.Popen([*command, "resume=auto"])
+    process = subprocess.Popen([*command, "resume=auto"], process_group=0)  # Ctrl-C reaches it through us, once
     try:
         code = process.wait()
-    except BaseException as error:  # the warm start must end what it started before we leave
-        if not isinstance(error, KeyboardInterrupt):  # Ctrl-C has reached it already
-            process.terminate()
-        wait_or_kill(process, WARMSTART_GRACE_S)
+    except BaseException:
+        stop(process)  # it must end what it started before we leave
         raise
     if code != 0:
         raise ConfigError(f"the warm start failed: see its output above; it was experiment={warmstart}")
@@ -98,6 +110,23 @@ def ensure_model(path: Path, warmstart: str, output: str, image_window: int | No
             f"there is still nothing at model.path={path}: experiment={warmstart} writes elsewhere; leave model.path "
             "out, or set it to a directory that exists"
         )
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """Ask a warm start to end, a second time if its iteration is long, and kill it if it does not."""
+    log.warning(
+        "stopping the warm start, which may take %g s; once more kills it. The same command goes on with it later",
+        ITERATION_S + WARMSTART_GRACE_S,
+    )
+    process.terminate()
+    try:
+        process.wait(ITERATION_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # the first signal lets it finish its iteration, the second does not
+    except BaseException:
+        process.kill()
+        raise
+    wait_or_kill(process, WARMSTART_GRACE_S)
 
 
 def wait_or_kill(process: "subprocess.Popen[bytes]", grace_s: float) -> None:

@@ -152,6 +152,16 @@ def test_a_cluster_that_does_not_answer_is_not_asked_twice(monkeypatch):
     assert len(ray.starters) == 1
 
 
+def test_a_server_that_is_no_cluster_is_named_by_the_variable(monkeypatch):
+    """Something listens there, so that the check before the start finds nothing wrong."""
+    ray = CountingRay(start_s=60.0)
+    put_in_place(ray, monkeypatch)
+    monkeypatch.setattr("arpo.host.ray.JOIN_S", 0.05)
+    monkeypatch.setitem(os.environ, "RAY_ADDRESS", "somewhere:22")
+    with pytest.raises(EnvError, match=r"RAY_ADDRESS=somewhere:22: .*no answer within 0\.05 s"):
+        RayRuntime().acquire().result()
+
+
 def test_ray_ends_with_its_last_user_and_starts_again_for_the_next(monkeypatch: pytest.MonkeyPatch):
     ray = CountingRay()
     put_in_place(ray, monkeypatch)

@@ -1,12 +1,15 @@
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arpo.errors import ConfigError
-from arpo.run.folder import check_resume, hold, rank, refuse_to_overwrite, remove_empty, run_name
+from arpo.run.folder import check_resume, folder_name, hold, rank, refuse_to_overwrite, remove_empty, run_name
 
 
 @pytest.mark.parametrize(
@@ -21,8 +24,9 @@ from arpo.run.folder import check_resume, hold, rank, refuse_to_overwrite, remov
             "module.objective.clip_low=-0.1,module.optimizer.lr=1e-5",
         ),
         (["seed=2", "iterations=100"], "seed=2"),
-        (["model.path=/data/UI-TARS 1.5"], "model.path=_data_UI-TARS_1.5"),
-        (["tasks.train.seeds=[1,2]"], "tasks.train.seeds=_1,2_"),
+        (["model.path=/data/UI-TARS 1.5"], "model.path=_data_UI-TARS_1.5-03eeaf6f3390d50d"),
+        (["tasks.train.seeds=[1,2]"], "tasks.train.seeds=_1,2_-c8a28de6885cc89e"),
+        (["model.path=模型"], "model.path=模型"),
     ],
     ids=str,
 )
@@ -32,6 +36,59 @@ def test_a_run_is_named_by_what_makes_it_different(overrides, name):
 
 def test_the_order_of_overrides_makes_no_other_run():
     assert run_name(["seed=1", "replay=off"]) == run_name(["replay=off", "seed=1"])
+
+
+PAIRS = [
+    (["model.path=/x/m"], ["model.path=/x_m"]),
+    (["model.path=/x_m"], ["model.path=_x_m"]),
+    (["model.path=x m"], ["model.path=x  m"]),
+    (['model.path="x"'], ["model.path='x'"]),
+    (["model.path=X"], ["model.path=x"]),
+    (["model.path=caf\u00e9"], ["model.path=cafe\u0301"]),
+    (["model.path=\u00c5"], ["model.path=\u212b"]),
+    (["seed=1", "seed=2"], ["seed=2", "seed=1"]),
+    (["a=1,b=2"], ["a=1", "b=2"]),
+    (["a=[1,2]"], ["a=[1", "2]"]),
+    (["model.path=中" + "文" * 90], ["model.path=中" + "文" * 91]),
+    (["a=\udc80"], ["a=\udc81"]),
+    (["a=x\n"], ["a=x"]),
+    (["~a"], ["_a"]),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_words_that_differ_give_folders_that_differ(one, other):
+    assert run_name(one) != run_name(other)
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_a_name_that_says_less_than_its_words_is_no_name_of_other_words(one, other):
+    for words in (one, other):
+        name = run_name(words)
+        assert [name] == words or run_name([name]) != name
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=4))
+def test_a_name_is_legal_and_short_whatever_the_words_are(words):
+    name = folder_name(*words)
+    assert len(name.encode()) + len(".partial.lock") <= 255
+    assert not re.search(r"[\x00-\x1f\x7f/\\\\\s:*?\"'<>|]", name)
+    assert name[0] not in ".-"
+    assert name == folder_name(*words)
+
+
+@pytest.mark.parametrize("letter", ["中", "é", "a", "🙂", "/", " "])
+@pytest.mark.parametrize("count", [1, 79, 84, 85, 89, 100, 255, 5000])
+def test_a_folder_of_that_name_can_be_made(tmp_path, letter, count):
+    (tmp_path / run_name([f"model.path={letter * count}"])).mkdir()
+
+
+def test_two_evaluations_of_one_second_have_two_folders():
+    code = "from arpo.run.folder import moment; print(moment(), moment())"
+    command = [sys.executable, "-c", code]
+    said = [subprocess.check_output(command, encoding="utf-8").split() for _ in range(2)]
+    assert [first == second for first, second in said] == [True, True]
+    assert len({first for first, _ in said}) == 2
 
 
 def test_a_name_is_never_too_long_for_a_folder_and_still_its_own():

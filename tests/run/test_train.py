@@ -1,6 +1,10 @@
 """What stands around a fit."""
 
 import logging
+import secrets
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +16,8 @@ from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.callbacks.graceful_stop import GracefulStop
 from arpo.errors import ConfigError
 from arpo.run.train import build_trainer, exit_code, find_checkpoint, forget_later
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_that_a_signal_ended_says_so_to_the_shell():
@@ -92,3 +98,21 @@ def test_what_lies_beyond_the_checkpoint_that_is_resumed_is_removed(tmp_path):
     forget_later(tmp_path, kept)
     assert [path.exists() for path in (kept, *later)] == [True, False, False]
     assert [path.exists() for path in evaluations] == [True, True, False]
+
+
+@pytest.mark.slow
+def test_a_rank_that_leaves_late_does_not_end_a_run_that_has_finished():
+    """The session would end it, and Lightning would kill rank 0 for that: exit status 137, and `&&` breaks."""
+    root = Path("/tmp") / secrets.token_hex(3)  # short, because sockets may lie in it
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.run.late_rank", root],
+            cwd=ROOT,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=200,
+            check=False,
+        )
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    assert done.returncode == 0, done.stderr

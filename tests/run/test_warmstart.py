@@ -78,6 +78,18 @@ def test_a_warm_start_tells_demonstrations_in_the_image_window_of_the_run(entry_
     assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
 
 
+def test_a_warm_start_has_as_many_desktops_as_the_run_and_writes_to_the_same_folder(entry_point):
+    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
+    ensure_model(root / "policy", "warmstart_fake", "some/outputs", 2, desktops=4)
+    words = (root / "called").read_text().split()
+    assert "env.size=4" in words
+    folder = "some/outputs/warmstart_fake/rollout.settings.image_window=2"
+    assert f'hydra.run.dir="{folder}"' in words
+    cfg = compose_file("train", words[:-1])
+    assert cfg.env.size == 4
+    assert policy_of("warmstart_fake", "some/outputs", 2) == f"{folder}/policy"
+
+
 def test_a_policy_that_is_there_is_not_made_again(entry_point):
     root = entry_point("sys.exit(1)")
     (root / "config.json").write_text("{}")
@@ -95,6 +107,49 @@ def test_a_policy_that_no_warm_start_writes_is_named(entry_point):
     root = entry_point("")
     with pytest.raises(ConfigError, match=r"still nothing at model\.path=.*elsewhere.*writes elsewhere"):
         ensure_model(root / "elsewhere", "warmstart_fake", "outputs")
+
+
+STUBBORN = """
+import os, signal, sys
+from pathlib import Path
+from arpo.run.warmstart import ensure_model
+root = Path(sys.argv[0]).parent
+if len(sys.argv) == 1:
+    import logging
+    logging.basicConfig(level="INFO")
+    ensure_model(root / "policy", "warmstart_fake", "outputs")
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signals = {signal.SIGTERM}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+print("warming up", flush=True)
+signal.sigwait(signals)
+print("finishing this iteration", flush=True)
+signal.sigwait(signals)
+"""
+
+
+def test_sigint_to_the_run_alone_is_answered_at_once_and_ends_the_warm_start(tmp_path):
+    """`kill -INT` reaches the run and not its child, which gets a SIGTERM from it, and a second one if it goes on."""
+    script = tmp_path / "train.py"
+    script.write_text(STUBBORN)
+    process = subprocess.Popen(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+    said = []
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if "warming up" in line:
+                process.send_signal(signal.SIGINT)
+    text = "".join(said)
+    assert "stopping the warm start, which may take" in text
+    assert "finishing this iteration" in text
+    assert process.returncode == -signal.SIGINT, text  # a KeyboardInterrupt that nothing turns into words here
 
 
 INTERRUPTED = """

@@ -106,11 +106,11 @@ class GraderProcess:
             self._said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - as long as the process
             self._process = subprocess.Popen(
                 # -I: neither this directory nor the environment of ARPO is on its import path
-                [self._python, "-I", str(MAIN)],
+                [self._python, "-I", "-X", "utf8", str(MAIN)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
-                env=_without_proxy(LOOPBACK),
+                env=_without_proxy(LOOPBACK) | {"TZ": "UTC"},  # the guest's zone, from which graders count days
             )
             log.debug("OSWorld's graders run in process %d", self._process.pid)
         return self._process

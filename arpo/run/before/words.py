@@ -70,6 +70,16 @@ def quoted(word: str, *, sweeps: bool = False) -> str:
     return f"{key}={_text(value)}"
 
 
+def override(key: str, value: str) -> str:
+    """Return the override that gives a key this very text.
+
+    >>> override("paths.output", "a=b")
+    'paths.output="a=b"'
+    """
+    read = _read(f"{key}={value}")
+    return f"{key}={value}" if read is not None and read.value() == value else f"{key}={_text(value)}"
+
+
 def _candidates(value: str, *, sweeps: bool) -> Iterator[str]:
     """Return ways to quote a value: the members of a list, or of a sweep, one by one."""
     if value.startswith("[") and value.endswith("]"):

@@ -1,0 +1,220 @@
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from arpo.errors import ConfigError
+from arpo.host.environment import check_cluster, cluster_address, recorded, spare_loopback
+
+ROOT = Path(__file__).parents[2]
+LATIN = "en_US.ISO-8859-1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "RAY_ADDRESS",
+        "HTTP_PROXY",
+        "no_proxy",
+        "LC_ALL",
+        "LANG",
+        "TZ",
+        "PYTHONHASHSEED",
+        "PYTHONOPTIMIZE",
+        "TMPDIR",
+        "OMP_NUM_THREADS",
+        "HF_HOME",
+        "CUDA_VISIBLE_DEVICES",
+        "TRANSFORMERS_CACHE",
+        "VLLM_USE_V1",
+        "NCCL_DEBUG",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "LD_PRELOAD",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "DOCKER_HOST",
+        "WORLD_SIZE",
+    ],
+)
+def test_a_variable_that_can_change_a_run_is_recorded(name):
+    assert recorded({name: "value"}) == {name: "value"}
+
+
+@pytest.mark.parametrize("name", ["HOME", "PATH", "USER", "SSH_AUTH_SOCK", "MY_PASSWORD", "AWS_SECRET_ACCESS_KEY"])
+def test_a_variable_that_changes_no_run_is_not(name):
+    assert recorded({name: "value"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("HF_TOKEN", "hf_1", "(hidden)"),
+        ("WANDB_API_KEY", "1", "(hidden)"),
+        ("RAY_AUTH_TOKEN", "1", "(hidden)"),
+        ("VLLM_API_KEY", "1", "(hidden)"),
+        ("TOKENIZERS_PARALLELISM", "false", "false"),
+        ("HTTPS_PROXY", "http://me:word@proxy:3128/", "http://(hidden)@proxy:3128/"),
+        ("HTTPS_PROXY", "http://proxy:3128", "http://proxy:3128"),
+    ],
+)
+def test_secrets_are_hidden(name, value, shown):
+    assert recorded({name: value}) == {name: shown}
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("127.0.0.1:9", "leads to no Ray cluster: .*refused"),
+        ("ray://127.0.0.1:9", "leads to no Ray cluster"),
+        ("nowhere.invalid:6379", "leads to no Ray cluster"),
+        ("127.0.0.1", r"is no HOST:PORT"),
+        ("127.0.0.1:ray", r"is no HOST:PORT"),
+        ("127.0.0.1:99999", "leads to no Ray cluster"),
+        ("[::1]:9", "leads to no Ray cluster"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_named_by_its_variable(monkeypatch, address, problem):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match=problem) as raised:
+        check_cluster()
+    assert f"RAY_ADDRESS={address} " in str(raised.value)
+    assert "`unset RAY_ADDRESS`" in str(raised.value)
+
+
+def test_a_cluster_that_listens_is_let_through(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        check_cluster()
+
+
+@pytest.mark.parametrize(("value", "address"), [("", ""), (" ", ""), ("local", ""), ("auto", "auto")])
+def test_a_ray_of_our_own_is_no_cluster(monkeypatch, value, address):
+    monkeypatch.setenv("RAY_ADDRESS", value)
+    assert cluster_address() == address
+    check_cluster()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "127.0.0.1,localhost,::1"),
+        ("a.org,localhost", "a.org,localhost,127.0.0.1,::1"),
+        ("*", "*"),
+    ],
+)
+def test_loopback_is_added_to_what_is_reached_without_a_proxy(monkeypatch, before, after):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, before)
+    spare_loopback()
+    spare_loopback()
+    assert (os.environ["no_proxy"], os.environ["NO_PROXY"]) == (after, after)
+
+
+def test_a_dead_proxy_keeps_nobody_from_this_machine(monkeypatch, tmp_path):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    server = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(tmp_path), "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        encoding="utf-8",
+    )
+    with server:
+        assert server.stdout is not None
+        port = server.stdout.readline().partition("port ")[2].split()[0]
+        try:
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(f"http://127.0.0.1:{port}/")
+            spare_loopback()
+            assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
+        finally:
+            server.kill()
+
+
+@pytest.fixture(scope="session")
+def latin(tmp_path_factory) -> dict[str, str]:
+    """The environment of a host whose locale is ISO-8859-1; such a locale is compiled where there is none."""
+    place = tmp_path_factory.mktemp("locales")
+    made = subprocess.run(
+        ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(place / LATIN)], capture_output=True, check=False
+    )
+    left_out = ("PYTHONUTF8", "PYTHONIOENCODING", "LANG", "LC_ALL")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment = kept | {"LOCPATH": str(place), "LC_ALL": LATIN}
+    asked = subprocess.run(
+        [sys.executable, "-c", "import sys; print(sys.getfilesystemencoding())"],
+        env=environment,
+        capture_output=True,
+        encoding="ascii",
+        check=True,
+    )
+    if asked.stdout.strip() != "iso8859-1":
+        pytest.skip(f"no locale {LATIN} here: {made.stderr.decode(errors='replace').strip()[:200]}")
+    return environment
+
+
+SAYS = """
+import json, subprocess, sys
+from pathlib import Path
+from arpo.host.environment import settle
+settle()
+Path(sys.argv[1]).write_text(sys.argv[2])
+child = "import sys; print(sys.flags.utf8_mode, open(sys.argv[1]).read())"
+said = subprocess.run([sys.executable, "-c", child, sys.argv[1]], capture_output=True, text=True).stdout
+print(json.dumps([sys.getfilesystemencoding(), sys.argv[2], said.strip(), sys.argv[1:]]))
+print(sys.argv[2])
+"""
+
+
+def test_words_names_output_and_children_are_in_utf8_under_another_locale(latin, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(SAYS, encoding="utf-8")
+    path = tmp_path / "文件.txt"
+    done = subprocess.run(
+        [sys.executable, script, path, "点击 é 🙂", "a b"],
+        env=latin | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+    )
+    first, second = done.stdout.decode().splitlines()
+    expected = ["utf-8", "点击 é 🙂", "1 点击 é 🙂", [str(path), "点击 é 🙂", "a b"]]
+    assert json.loads(first) == expected
+    assert second == "点击 é 🙂"
+    assert path.read_text(encoding="utf-8") == "点击 é 🙂"
+
+
+READS = """
+import sys
+from pathlib import Path
+from arpo.envs.guest.tasks import load_task
+from arpo.host.files import write_atomically
+root = Path(sys.argv[1])
+write_atomically(root / "copy", load_task(root, "office", "task").instruction)
+"""
+
+
+def test_an_instruction_keeps_its_letters_where_the_locale_has_none_of_them(latin, tmp_path):
+    """A library has no entry point: what it reads and writes names its encoding."""
+    task = {"id": "1", "instruction": "点击“保存”，é", "config": [], "evaluator": {"func": "infeasible"}}
+    file = tmp_path / "examples" / "office" / "task.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(task, ensure_ascii=False), encoding="utf-8")
+    subprocess.run([sys.executable, "-c", READS, tmp_path], env=latin | {"PYTHONPATH": str(ROOT)}, check=True)
+    assert (tmp_path / "copy").read_text(encoding="utf-8") == task["instruction"]
+
+
+def test_output_that_cannot_be_shown_is_escaped(tmp_path):
+    code = "from arpo.host.environment import settle; settle(); print('点')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == b"\\u70b9\n"

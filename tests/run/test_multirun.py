@@ -1,0 +1,89 @@
+"""Multiruns as a person starts them: what fails lets the others run, and is named at the end."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "experiment=warmstart_fake",
+    "datamodule.steps=3",
+    "datamodule.per_task=1",
+    "tasks.train.count=1",
+    "env.size=1",
+    "+callbacks.crash._target_=tests.run.crashing.Crash",
+    "+callbacks.crash.seed=${seed}",
+    "+callbacks.crash.fatal=1",
+]
+
+
+def start(program: str, *words: str, output: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, program, "-m", *words, f"paths.output={output}"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ARPO_")}
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        start_new_session=True,
+    )
+
+
+def failures(said: str) -> list[str]:
+    return [line.partition("failed: ")[2] for line in said.splitlines() if "failed: job" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_jobs_that_are_refused_or_crash_let_the_others_run_and_are_named_at_the_end(tmp_path):
+    with start("train.py", *SMALL, "seed=-1,0,1,2", output=tmp_path) as jobs:
+        said, _ = jobs.communicate()
+    assert jobs.returncode == 1, said
+    refused, crashed = failures(said)
+    assert said.strip().splitlines()[-1].endswith(crashed)
+    assert refused.startswith("job 0 (")
+    assert "seed=-1" in refused
+    assert refused.endswith("seed must be a whole number from 0 to 4294967295, got -1")
+    assert "seed=1" in crashed
+    assert crashed.endswith("RuntimeError: the bug of a callback")
+    assert f"in {tmp_path / 'warmstart_fake'}/+callbacks.crash." in crashed
+    assert len(list((tmp_path / "warmstart_fake").glob("*/policy/config.json"))) == 2  # seeds 0 and 2
+
+    with start("train.py", *SMALL, "seed=0,3", output=tmp_path) as again:
+        said, _ = again.communicate()
+    assert again.returncode == 1, said
+    assert ["already holds a run. Continue it with resume=auto" in line for line in failures(said)] == [True]
+    assert len(list((tmp_path / "warmstart_fake").glob("*/policy/config.json"))) == 3
+
+
+@pytest.mark.slow
+def test_evaluations_that_are_refused_are_all_named(tmp_path):
+    with start("evaluate.py", "experiment=smoke", "checkpoint=gone.ckpt,lost.ckpt", output=tmp_path) as jobs:
+        said, _ = jobs.communicate()
+    assert jobs.returncode == 1, said
+    assert [f"checkpoint={name}" in line for name, line in zip(("gone", "lost"), failures(said), strict=True)] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ctrl_c_stops_all_jobs_and_names_what_had_failed(tmp_path):
+    with start("train.py", *SMALL, "+callbacks.crash.endless=0", "seed=-1,0,2", output=tmp_path) as jobs:
+        assert jobs.stdout is not None
+        said = []
+        for line in jobs.stdout:
+            said.append(line)
+            if "waiting for a signal" in line:
+                os.kill(jobs.pid, signal.SIGINT)
+    text = "".join(said)
+    assert jobs.returncode == 130, text
+    assert len(failures(text)) == 1
+    assert "#2 :" not in text
