@@ -22,6 +22,7 @@ def test_a_run_tells_code_packages_machine_and_command(tmp_path: Path, make_coll
     assert entry["packages"]["lightning"].startswith("2.")
     assert entry["machine"]["cores"] >= 1
     assert entry["command"]
+    assert entry["environment"]["OMP_NUM_THREADS"] == os.environ["OMP_NUM_THREADS"]
 
 
 def test_every_start_of_a_run_is_kept_with_how_it_ended(tmp_path: Path, make_collector) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from arpo.errors import ConfigError
 from arpo.host.environment import check_cluster, cluster_address, recorded, spare_loopback
+from tests.run.chinese import PREFIX
 
 ROOT = Path(__file__).parents[2]
 LATIN = "en_US.ISO-8859-1"
@@ -218,3 +219,28 @@ def test_output_that_cannot_be_shown_is_escaped(tmp_path):
         check=True,
     )
     assert done.stdout == b"\\u70b9\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_on_such_a_host_keeps_what_it_was_told(latin, tmp_path):
+    small = ["datamodule.steps=3", "datamodule.per_task=1", "tasks.train.count=1", "env.size=1"]
+    words = ["experiment=warmstart_fake", *small, "tasks.train._target_=tests.run.chinese.chinese_tasks"]
+    output = tmp_path / "输出"
+    done = subprocess.run(
+        [sys.executable, "train.py", *words, f'paths.output="{output}"', "name='名字'"],
+        cwd=ROOT,
+        env=latin | {"PYTHONPATH": str(ROOT), "TZ": "Asia/Shanghai", "HTTP_PROXY": "http://127.0.0.1:9"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    (run,) = (output / "名字").iterdir()
+    assert str(output) in done.stdout.decode() + done.stderr.decode()
+    assert str(output) in (run / "config.yaml").read_text(encoding="utf-8")
+    stored = b"".join(path.read_bytes() for path in (run / "demonstrations").rglob("*.jsonl"))
+    assert json.loads(stored.splitlines()[0])["instruction"].startswith(PREFIX)
+    (start,) = json.loads((run / "run.json").read_text(encoding="utf-8"))["starts"]
+    assert start["environment"]["LC_ALL"] == LATIN
+    assert start["environment"]["TZ"] == "Asia/Shanghai"
+    assert start["started"].endswith("+00:00")

@@ -44,7 +44,7 @@ class Forks:
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.run.forks", *modules],
             cwd=ROOT,
-            env=environment,
+            env={**environment, "PYTHONUTF8": "1"},  # or a program would start itself again, which forks cannot
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -10,7 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from arpo.run.build import compose
 from tests.run.forks import ROOT, Ended, Forks
 
 TORCH_FREE_S = 4.0
@@ -84,6 +86,11 @@ EARLY = [
     ("train.py experiment=offline_dpo source=nowhere", "source=nowhere holds no episodes to learn from: name the"),
     # keys
     ("train.py experiment=smoke +env.make_env.speed=2", "env.make_env.speed: arpo.envs.fake.FakeDesktop has"),
+    # words
+    ("train.py experiment=smoke model.path=/数据", "as in 'model.path=\"/数据\"'"),
+    ("train.py experiment=smoke tasks.train.pages=[a", "as in 'tasks.train.pages=\"[a\"'"),
+    ("train.py experiment=smoke seed", "'seed' is no override: type KEY=VALUE"),
+    ("train.py -m experiment=smoke seed=0 replay=on)", "as in 'replay=\"on)\"'"),
     # files
     ("train.py experiment=smoke resume=gone.ckpt", "resume=gone.ckpt: there is no such checkpoint; resume=auto finds"),
     ("evaluate.py experiment=smoke", "say what to evaluate: checkpoint="),
@@ -179,6 +186,18 @@ def check_refusal(ended: Ended, words: str, tmp_path: Path, *, code: int, second
 def test_what_can_be_known_early_is_said_without_torch(line, words, tmp_path, model, light):
     ended = light.run(words_of(line.format(model=model) if "{model}" in line else line, tmp_path))
     check_refusal(ended, words, tmp_path, code=2, seconds=TORCH_FREE_S)
+    assert ended.heavy == set()
+
+
+def test_a_run_of_other_words_is_not_gone_on_with(tmp_path, light):
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "iteration_000001.ckpt").touch()
+    cfg = compose("train", ["experiment=smoke", "paths.run_dir=run", f"paths.output={tmp_path / 'outputs'}"])
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True), encoding="utf-8")
+    line = f"train.py experiment=smoke seed=1 resume=auto hydra.run.dir={folder}"
+    ended = light.run(words_of(line, tmp_path))
+    check_refusal(ended, "seed: 0 there, 1 now", tmp_path, code=2, seconds=TORCH_FREE_S)
     assert ended.heavy == set()
 
 
