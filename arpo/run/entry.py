@@ -25,7 +25,7 @@ REFUSED = 2
 """The exit code of a run that was refused, or whose infrastructure failed."""
 SIGNALLED = 128
 """The least exit code of a run that a signal ended: it ends a multirun too."""
-MOST_WORDS = 200
+MOST_CHARACTERS = 400
 """Characters of a reason in the list of jobs that failed; the whole one stands above, where the job ended."""
 
 
@@ -116,7 +116,7 @@ def _is_job() -> bool:
 
 def _failure(cfg: DictConfig, reason: str) -> Failure:
     words = " ".join(reason.split())
-    shown = words if len(words) <= MOST_WORDS else f"{words[:MOST_WORDS]}…"
+    shown = words if len(words) <= MOST_CHARACTERS else f"{words[:MOST_CHARACTERS]}…"
     job = HydraConfig.get()
     return Failure(int(job.job.num), " ".join(job.overrides.task), shown, Path(cfg.paths.run_dir))
 
