@@ -84,7 +84,7 @@ def check_comments(comments: str, quotes: Set[str]) -> None:
 
 
 class _TypedText:
-    """What is known of a text while its parts are read from left to right."""
+    """A text whose parts are read from left to right, and what is known of it so far."""
 
     def __init__(self, text: str, start: int, actions: Set[str]) -> None:
         self._text, self._start, self._actions = text, start, actions
