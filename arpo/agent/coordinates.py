@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from arpo.agent.actions import Action, moved
 from arpo.errors import ConfigError
 
-_MAX_RATIO = 200
+MAX_RATIO = 200
+"""How many times longer than the other a side of an image may be: the limit of Qwen2.5-VL's image processor."""
 
 
 def smart_resize(height: int, width: int, *, min_pixels: int, max_pixels: int, factor: int = 28) -> tuple[int, int]:
@@ -26,8 +27,8 @@ def smart_resize(height: int, width: int, *, min_pixels: int, max_pixels: int, f
             f"sides and limits must be positive, max_pixels at least min_pixels and factor², got {height=}, {width=}, "
             f"{factor=}, {min_pixels=}, {max_pixels=}"
         )
-    if max(height, width) > _MAX_RATIO * min(height, width):
-        raise ConfigError(f"an image may be at most {_MAX_RATIO} times longer than wide, got {height=}, {width=}")
+    if max(height, width) > MAX_RATIO * min(height, width):
+        raise ConfigError(f"an image may be at most {MAX_RATIO} times longer than wide, got {height=}, {width=}")
     new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
     if new_height * new_width > max_pixels:
         shrink = math.sqrt(height * width / max_pixels)

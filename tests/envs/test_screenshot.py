@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from PIL import Image
 
+from arpo.agent.coordinates import smart_resize
 from arpo.envs import screenshot
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import EnvError
@@ -83,6 +84,92 @@ def test_a_screenshot_that_carries_something_else_is_a_fault():
         # 16 rows of 32 pixels of 4 bytes and a filter are 2064 bytes, and 262144 more are allowed
         check_screenshot(Observation(with_chunk(b"juNk", bytes(200 * 2**20)), 32, 16))
     assert caught.value.kind == "screenshot"
+
+
+def written_as(colours, depth, rows, *, width=32, height=16, palette=b"", between=b"", behind=b"", interlaced=0):
+    """A PNG of these rows, every checksum right, whatever else is not."""
+    header = width.to_bytes(4) + height.to_bytes(4) + bytes([depth, colours, 0, 0, interlaced])
+    chunks = [chunk(b"IHDR", header), *([chunk(b"PLTE", palette)] if palette else []), between]
+    chunks += [chunk(b"IDAT", zlib.compress(rows)), behind, chunk(b"IEND", b"")]
+    return screenshot.SIGNATURE + b"".join(chunks)
+
+
+def exif(orientation):
+    """Exif data with one entry: the picture is turned so before it is shown."""
+    return b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01" + bytes([0, orientation]) + bytes(6)
+
+
+GREY, RGB, INDEX, RGBA = 0, 2, 3, 6
+ROW = bytes(1 + 3 * 32)
+BLACK_AND_WHITE = bytes(3) + bytes([255] * 3)
+
+
+@pytest.mark.parametrize(
+    "png",
+    [
+        written_as(RGB, 8, 16 * ROW),
+        written_as(RGB, 16, 16 * bytes(1 + 6 * 32)),
+        written_as(GREY, 1, 16 * bytes(1 + 4)),
+        written_as(INDEX, 1, 16 * (b"\0" + b"\xaa" * 4), palette=BLACK_AND_WHITE),
+        written_as(INDEX, 8, 16 * (b"\0" + b"\1" * 32), palette=BLACK_AND_WHITE),
+        written_as(RGB, 8, 16 * ROW, between=chunk(b"eXIf", exif(1))),
+        written_as(RGB, 8, 16 * ROW, between=chunk(b"gAMA", (45455).to_bytes(4)), behind=chunk(b"tIME", bytes(7))),
+        # passes of 4x2, 4x2, 8x2, 8x4, 16x4, 16x8 and 32x8 pixels: 4·16 + 14 + 3·(512 - 0) bytes in 30 rows
+        written_as(RGB, 8, bytes(30 + 3 * 512), interlaced=1),
+    ],
+    ids=["RGB", "16 bits", "1 bit", "two colours", "two bytes", "not turned", "gamma and time", "interlaced"],
+)
+def test_every_kind_of_picture_that_all_decoders_read_alike_is_a_screenshot(png):
+    check_screenshot(Observation(png, 32, 16))
+
+
+@pytest.mark.parametrize(
+    ("png", "message"),
+    [
+        (written_as(RGB, 8, 17 * ROW), "1552 bytes of rows and nothing behind"),  # 16 rows of 97 bytes
+        (written_as(RGB, 8, 15 * ROW), "1552 bytes of rows"),
+        (written_as(GREY, 8, 17 * bytes(33)), "528 bytes of rows"),
+        (written_as(RGB, 8, 15 * ROW + b"\5" + ROW[1:]), "a row of a kind"),
+        (written_as(RGB, 8, bytes(31 + 3 * 512), interlaced=1), "1566 bytes of rows"),
+        (written_as(RGB, 8, 16 * ROW, between=chunk(b"eXIf", exif(6))), "orientation 6"),
+        (written_as(RGB, 8, 16 * ROW, behind=chunk(b"eXIf", exif(3))), "orientation 3"),
+        (written_as(RGB, 8, 16 * ROW, between=chunk(b"acTL", (2).to_bytes(4) + bytes(4))), "an animation"),
+        (written_as(INDEX, 8, 16 * (b"\0" + b"\2" * 32), palette=BLACK_AND_WHITE), "colour 2 in a palette of 2"),
+        (written_as(INDEX, 2, 16 * (b"\0" + b"\xff" * 8), palette=3 * b"abc"), "colour 3 in a palette of 3"),
+        (written_as(INDEX, 1, 16 * bytes(5), palette=3 * b"abc"), "palette of 3 colours"),
+        (written_as(INDEX, 8, 16 * bytes(33), palette=b"abcd"), "1 colours and 1 bytes"),
+        (written_as(INDEX, 8, 16 * bytes(33)), "palette of 0 colours"),
+        (written_as(INDEX, 8, 16 * bytes(33), behind=chunk(b"PLTE", b"abc")), "palette behind its pixels"),
+        (written_as(GREY, 16, 16 * bytes(65)), "screens do not have"),
+        (written_as(RGB, 4, 16 * bytes(49)), "screens do not have"),
+        (written_as(RGB, 8, 16 * ROW, between=chunk(b"ABcd", b"")), "do not know"),
+        (written_as(RGB, 8, 16 * ROW, behind=chunk(b"tEXt", b"a\0b") + chunk(b"IDAT", b"")), "something between"),
+    ],
+)
+def test_what_decoders_forgive_each_in_another_way_is_a_fault(png, message):
+    with pytest.raises(EnvError, match=message) as caught:
+        check_screenshot(Observation(png, 32, 16))
+    assert caught.value.kind == "screenshot"
+
+
+@pytest.mark.parametrize("size", [(600, 2), (2, 600), (201, 1), (1, 201), (100_000, 1), (30_000, 149)])
+def test_a_screen_so_narrow_that_no_model_sees_it_is_a_fault(size):
+    with pytest.raises(EnvError, match="one side over 200 times as long as the other") as caught:
+        check_screenshot(Observation(picture(size=size), *size))
+    assert caught.value.kind == "screenshot"
+
+
+@pytest.mark.parametrize("size", [(1, 1), (200, 1), (1, 200), (3840, 2160), (20, 4000)])
+def test_a_model_sees_every_screen_that_is_accepted(size):
+    check_screenshot(Observation(picture(size=size), *size))
+    assert min(smart_resize(*size, min_pixels=56 * 56, max_pixels=2_116_800)) >= 28
+
+
+def test_a_header_alone_of_a_huge_picture_is_a_fault():
+    header = (20_000).to_bytes(4) * 2 + bytes([8, 2, 0, 0, 0])
+    png = screenshot.SIGNATURE + chunk(b"IHDR", header)
+    with pytest.raises(EnvError, match="says 20000x20000"):
+        check_screenshot(Observation(png, 20_000, 20_000))
 
 
 def test_another_size_is_told_before_anything_is_decoded():
