@@ -7,7 +7,12 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from arpo.errors import EngineError
+from arpo.envs.screenshot import check_picture
+from arpo.errors import EngineError, EnvError
+from arpo.types import screenshot_key
+
+MOST_KNOWN = 2**16
+"""Keys of pictures that an engine remembers as sound: 8 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,31 @@ class GenerateRequest:
         placeholders = self.prompt_ids.count(image_token_id)
         if placeholders != len(self.images):
             raise EngineError(f"the prompt has {placeholders} image placeholders for {len(self.images)} images")
+
+
+class PictureCheck:
+    """A check of the pictures of requests, each once: what passes cannot break the thread that decodes it."""
+
+    def __init__(self) -> None:
+        self._sound: set[str] = set()
+
+    def __call__(self, images: Sequence[bytes]) -> None:
+        """Check the pictures that were not seen before.
+
+        Raises:
+            EngineError: If one is no screenshot, or of a size that models do not see.
+        """
+        for png in images:
+            key = screenshot_key(png)
+            if key in self._sound:
+                continue
+            try:
+                check_picture(png)
+            except EnvError as error:
+                raise EngineError(f"the request is refused: {error}") from error
+            if len(self._sound) == MOST_KNOWN:
+                self._sound.clear()
+            self._sound.add(key)
 
 
 def check_length(tokens: int, max_model_len: int) -> None:

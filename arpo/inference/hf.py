@@ -18,10 +18,10 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from arpo.errors import EngineError, check_at_least
+from arpo.errors import check_at_least
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
-from arpo.inference.engine import GenerateRequest, Response, check_length
+from arpo.inference.engine import GenerateRequest, PictureCheck, Response, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.images import ImagePatches, ImageProcessor
 from arpo.models.logprobs import Float32Head
@@ -73,6 +73,7 @@ class HfEngine(PumpedEngine):
         self._chat = chat
         self._forbidden = torch.tensor(chat.forbidden_ids, device=self._device)
         self._images = ImageProcessor(path)
+        self._check_pictures = PictureCheck()
         self._model: Qwen2_5_VLForConditionalGeneration = None
         self._parameters: dict[str, Tensor] = {}
         self._waiting: dict[str, _Row] = {}
@@ -88,7 +89,8 @@ class HfEngine(PumpedEngine):
         self._parameters = dict(weights_by_name(self._model))
 
     def _add(self, key: str, request: GenerateRequest) -> None:
-        patches = [self._patches(png) for png in request.images]
+        self._check_pictures(request.images)
+        patches = [self._images(screenshot_key(png), png) for png in request.images]
         merged = self._images.merge_size**2
         tokens = iter(prod(patch.grid) // merged for patch in patches)
         image = self._chat.image_token_id
@@ -97,12 +99,6 @@ class HfEngine(PumpedEngine):
         room = min(request.sampling.max_tokens, self._max_model_len - len(ids))
         generator = torch.Generator(self._device).manual_seed(request.sampling.seed)
         self._waiting[key] = _Row(ids, patches, request.sampling.temperature, room, generator)
-
-    def _patches(self, png: bytes) -> ImagePatches:
-        try:
-            return self._images(screenshot_key(png), png)
-        except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a broken PNG
-            raise EngineError(f"a screenshot of {len(png)} bytes is not an image: {error}") from error
 
     def _abort(self, key: str) -> None:
         self._waiting.pop(key, None)

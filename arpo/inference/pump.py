@@ -190,9 +190,9 @@ class PumpedEngine(ABC):
         self._in_flight[key] = future
         try:
             self._add(key, request)
-        except EngineError as error:
+        except ArpoError as error:  # a refusal of ours, of this request; an error of the library ends the thread
             del self._in_flight[key]
-            _fail(future, error)
+            _fail(future, error if isinstance(error, EngineError) else EngineError(str(error)))
 
     def _update(self, update: _Update, future: Future[None]) -> None:
         if not future.set_running_or_notify_cancel():
@@ -278,7 +278,7 @@ class PumpedEngine(ABC):
 
     @abstractmethod
     def _add(self, key: str, request: GenerateRequest) -> None:
-        """Let a request join those in flight, or raise EngineError for it alone."""
+        """Let a request join those in flight, or raise an `ArpoError` for it alone."""
 
     @abstractmethod
     def _step(self) -> Sequence[tuple[str, Response]]:

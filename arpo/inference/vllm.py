@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from arpo.errors import ConfigError, EngineError, WeightSyncError, check_at_leas
 from arpo.host.ray import RAY
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
-from arpo.inference.engine import GenerateRequest, Response, check_length
+from arpo.inference.engine import GenerateRequest, PictureCheck, Response, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.names import EMBEDDING, HEAD, base_name
 from arpo.models.policy import dtype_of
@@ -101,6 +101,7 @@ class VllmEngine(PumpedEngine):
         check_context(path, max_model_len)
         before_start()
         self._chat = ChatTokenizer(path)
+        self._check_pictures = PictureCheck()
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
         self._path = Path(path)
         self._max_images = max_images
@@ -160,6 +161,7 @@ class VllmEngine(PumpedEngine):
         from vllm.exceptions import VLLMValidationError
         from vllm.multimodal.media import MediaWithBytes
 
+        self._check_pictures(request.images)
         images = [_open(png) for png in request.images]
         length = self._chat.context_length(request.prompt_ids, [image.size for image in images])
         check_length(length, self._max_model_len)
@@ -172,7 +174,7 @@ class VllmEngine(PumpedEngine):
         try:
             (rendered,) = self._engine.renderer.render_cmpl([prompt])
             self._engine.add_request(key, rendered, self._sampling(request), lora_request=self._adapter)
-        except (VLLMValidationError, ValueError, OSError, SyntaxError) as error:  # the last two: Pillow, broken PNG
+        except (VLLMValidationError, ValueError) as error:
             raise EngineError(f"vLLM refused the request: {error}") from error
         if (pictures := self._engine.renderer.stat_mm_cache()) is not None:
             self._counts["pictures"] += pictures.queries
@@ -392,8 +394,5 @@ def _set_environment() -> None:
 
 def _open(png: bytes) -> Image.Image:
     """Return the screenshot as RGB; a PNG that is already RGB is decoded only if vLLM has not seen it before."""
-    try:
-        image = Image.open(io.BytesIO(png))
-    except UnidentifiedImageError as error:
-        raise EngineError(f"a screenshot of {len(png)} bytes is not an image") from error
+    image = Image.open(io.BytesIO(png))
     return image if image.mode == "RGB" else image.convert("RGB")

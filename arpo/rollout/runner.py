@@ -126,7 +126,7 @@ class EpisodeRunner:
                     return await run_episode(spec, env, self._responder, meter, may_ask)
             except (EnvError, EngineError) as error:
                 meter.causes.append(f"{type(error).__name__}: {error}")
-                log.warning("episode %s, attempt %d of %d: %s", spec.id, attempt, most, error)
+                log.warning("episode %s of task %s, attempt %d of %d: %s", spec.id, spec.task.id, attempt, most, error)
                 meter.retried += attempt < most
         meter.dropped += 1
         return None

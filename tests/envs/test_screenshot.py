@@ -145,6 +145,7 @@ def test_every_kind_of_picture_that_all_decoders_read_alike_is_a_screenshot(png)
         (written_as(RGB, 8, 16 * ROW, between=chunk(b"ABcd", b"")), "do not know"),
         (written_as(RGB, 8, 16 * ROW, behind=chunk(b"tEXt", b"a\0b") + chunk(b"IDAT", b"")), "something between"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "PNG",
 )
 def test_what_decoders_forgive_each_in_another_way_is_a_fault(png, message):
     with pytest.raises(EnvError, match=message) as caught:

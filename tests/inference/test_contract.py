@@ -1,12 +1,15 @@
 """What every engine promises: one suite, run on each of them."""
 
 import asyncio
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
 from arpo.errors import EngineError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
@@ -280,6 +283,48 @@ def test_a_broken_screenshot_is_an_error_of_that_request_alone(engine: Inference
         with pytest.raises(EngineError):
             asyncio.run(engine.generate(replace(request, images=(broken,))))
     assert asyncio.run(engine.generate(request)).token_ids
+
+
+def odd_pictures(good: bytes) -> Iterator[bytes]:
+    """Pictures of sizes that no model sees, and such as decoders read each in another way."""
+    for size in ((600, 2), (2, 600), (100_000, 1)):
+        yield screenshot_of(Image.new("RGB", size))
+    yield good[:16] + 2 * (20_000).to_bytes(4) + good[24:]  # its header alone says so
+    yield screenshot_of(Image.new("I;16", (140, 112)))
+    yield screenshot_of(
+        Image.new("RGB", (140, 112)), save_all=True, append_images=[Image.new("RGB", (140, 112), "red")]
+    )
+    yield good[:-16] + good[-12:]  # a chunk without its checksum
+    yield good[:60] + bytes([good[60] ^ 1]) + good[61:]
+
+
+def screenshot_of(image: Image.Image, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", **options)
+    return buffer.getvalue()
+
+
+@real_engines
+def test_a_picture_that_no_model_sees_is_refused_and_the_engine_lives(
+    engine: InferenceEngine, questions: Questions
+) -> None:
+    request = questions.ask(6, images=2)
+    good = request.images[0]
+    for odd in odd_pictures(good):
+        with pytest.raises(EngineError, match="the request is refused: a screenshot"):
+            asyncio.run(engine.generate(replace(request, images=(good, odd))))
+    assert asyncio.run(engine.generate(request)).token_ids
+
+
+@real_engines
+@pytest.mark.parametrize("size", [(1, 1), (200, 1), (20, 4000), (3000, 16)])
+def test_a_picture_of_a_size_that_models_see_is_answered(
+    engine: InferenceEngine, questions: Questions, size: tuple[int, int]
+) -> None:
+    request = questions.ask(6, images=2)
+    small = screenshot_of(Image.new("RGB", size, "blue"))
+    for images in ((small, request.images[0]), request.images):
+        assert asyncio.run(engine.generate(replace(request, images=images))).token_ids
 
 
 @every_engine

@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from arpo.agent.coordinates import smart_resize
 from arpo.errors import EngineError, EngineGoneError, WeightSyncError
 from arpo.inference import pump
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.pump import PumpedEngine, checked
-from tests.inference.conftest import together
+from arpo.models.vision.patches import picture_size
+from tests.inference.conftest import screenshot, together
 
 SHAPES = {"model.norm.weight": (4,), "visual.merger.weight": (2, 4)}
 
@@ -160,6 +162,27 @@ def test_a_refused_request_fails_alone(closing: Any) -> None:
     failed, answered = asyncio.run(scene())
     assert isinstance(failed, EngineError)
     assert isinstance(answered, Response)
+
+
+class Measuring(ListEngine):
+    """Measures pictures as vLLM's front does, by the sizes that their headers say."""
+
+    def _add(self, key: str, request: GenerateRequest) -> None:
+        for png in request.images:
+            smart_resize(*picture_size(png), min_pixels=3136, max_pixels=15_680)
+        super()._add(key, request)
+
+
+@pytest.mark.parametrize("size", [(600, 2), (2, 600), (100_000, 1)])
+def test_a_picture_of_an_impossible_size_fails_its_request_alone(closing: Any, size: tuple[int, int]) -> None:
+    engine = closing(Measuring())
+    odd = GenerateRequest(
+        (1,), (screenshot(0, 140, 112)[:16] + b"".join(side.to_bytes(4) for side in size),), Sampling()
+    )
+    with pytest.raises(EngineError, match="at most 200 times longer than wide") as caught:
+        asyncio.run(engine.generate(odd))
+    assert not isinstance(caught.value, EngineGoneError)
+    assert asyncio.run(engine.generate(ask())).token_ids == (1,)
 
 
 def test_an_error_of_the_start_is_raised_by_the_constructor() -> None:
