@@ -37,6 +37,23 @@ finished(content='xxx') # Use escape characters \', \", and \n in content part t
 """  # noqa: E501
 
 
+class PromptText(str):
+    """The text of a message, of which `foreign` alone comes from outside: a task's instruction, which is never markup.
+
+    What stands around it was written for the model, and may hold tokens of its grammar, such as those of a box.
+    """
+
+    before: str
+    foreign: str
+    behind: str
+
+    def __new__(cls, before: str, foreign: str = "", behind: str = "") -> Self:
+        """Return the text of three parts."""
+        text = super().__new__(cls, before + foreign + behind)
+        text.before, text.foreign, text.behind = before, foreign, behind
+        return text
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The messages before the first response."""
@@ -70,10 +87,11 @@ class Prompt:
     def messages(self, instruction: str) -> list[dict[str, Any]]:
         """Return chat messages that end with the first screenshot, ready for the chat template."""
         # Not `format`: instructions and templates may hold braces of their own.
-        text = {"type": "text", "text": self.template.replace(_PLACEHOLDER, instruction)}
+        before, _, behind = self.template.partition(_PLACEHOLDER)
+        text = {"type": "text", "text": PromptText(before, instruction, behind)}
         image = {"type": "image"}
         contents = [[text], [image]] if self.screenshot_apart else [[text, image]]
         users = [{"role": "user", "content": content} for content in contents]
         if not self.system:
             return users
-        return [{"role": "system", "content": [{"type": "text", "text": self.system}]}, *users]
+        return [{"role": "system", "content": [{"type": "text", "text": PromptText(self.system)}]}, *users]

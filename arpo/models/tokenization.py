@@ -1,5 +1,10 @@
-"""Conversations and trajectories as token ids: the only file that knows how turns and images become a sequence."""
+"""Conversations and trajectories as token ids: the only file that knows how turns and images become a sequence.
 
+Text is text: what a task, a desktop or a response spells like a special token is encoded by its letters.
+"""
+
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +12,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoConfig, AutoProcessor
 
 from arpo.agent.coordinates import smart_resize
+from arpo.agent.prompt import PromptText
 from arpo.errors import ConfigError
 from arpo.types import Step, Trajectory
 
@@ -24,6 +31,9 @@ NEVER_SAMPLED = (
     "<|video_pad|>",
 )
 """Qwen2.5-VL's special tokens that a response must not hold; a sampled image placeholder breaks the sequence."""
+
+BOX = re.compile(r"(?<=_box=['\"])(<\|box_start\|>)([^<>|'\"]*)(<\|box_end\|>)(?=['\"])")
+"""The one place of a response where special tokens stand: around the point of an action, as UI-TARS writes it."""
 
 
 class ChatTokenizer:
@@ -50,12 +60,19 @@ class ChatTokenizer:
                 "for example one that `make train` wrote or a download of UI-TARS-1.5-7B"
             ) from error
         self._tokenizer = self._processor.tokenizer
+        self._added: dict[str, int] = self._tokenizer.get_added_vocab()
+        # The longest first: where one begins another, the tokenizer takes the longer.
+        names = sorted(self._added, key=len, reverse=True)
+        self._markup = re.compile(f"({'|'.join(map(re.escape, names))})")
+        self._letters = _without_added_tokens(self._tokenizer.backend_tokenizer)
         self.image_token_id: int = config.image_token_id
         self._glue = self._derive_glue(path)
         self.end_of_turn_id: int = self._glue[0]
         self._screenshot_turn = self._derive_screenshot_turn()
         self.forbidden_ids: tuple[int, ...] = self._never_sampled(config.text_config.vocab_size)
         self._forbidden = frozenset(self.forbidden_ids)
+        never = self._forbidden | {self.end_of_turn_id}
+        self._grammar = frozenset(name for name, number in self._added.items() if number not in never)
         images = self._processor.image_processor
         self._factor: int = images.patch_size * images.merge_size
         self._min_pixels: int = images.size["shortest_edge"]
@@ -83,12 +100,14 @@ class ChatTokenizer:
 
         Args:
             messages: Chat messages; the content of one is a string or a list of `{"type": "text", "text": …}` and
-                `{"type": "image"}` parts.
+                `{"type": "image"}` parts. A text is encoded by its letters; in a `PromptText`, what is not foreign
+                may hold the tokens that responses may hold, too.
 
         Raises:
-            ValueError: If a text contains the image placeholder.
+            ValueError: If the chat template does not give every image its placeholder.
         """
-        ids = self._encode(self._render(messages))
+        mark = _unused(json.dumps(messages, ensure_ascii=False))
+        ids = self._encode(self._render(self._marked(messages, mark)), mark)
         images = sum(
             part["type"] == "image"
             for message in messages
@@ -97,8 +116,8 @@ class ChatTokenizer:
         )
         if ids.count(self.image_token_id) != images:
             raise ValueError(
-                f"{images} images but {ids.count(self.image_token_id)} image placeholders in the prompt; "
-                "an instruction must not contain special tokens"
+                f"{images} images but {ids.count(self.image_token_id)} image placeholders in the prompt: the chat "
+                f"template of {str(self.path)!r} must write one for each image"
             )
         return ids
 
@@ -137,12 +156,13 @@ class ChatTokenizer:
     def encode_response(self, text: str) -> tuple[int, ...]:
         """Return the ids of a response somebody wrote, with the end-of-turn id that a model would sample.
 
-        Raises:
-            ValueError: If the text contains a token that is never sampled.
+        Special tokens are those around the point of an action; elsewhere what looks like one is text.
         """
-        ids = (*self._encode(text), self.end_of_turn_id)
-        self.check_response(ids)
-        return ids
+        ids: list[int] = []
+        for place, piece in enumerate(BOX.split(text)):
+            token = self._added.get(piece) if place % 4 in (1, 3) else None  # between them text, point and text
+            ids += self._spelled(piece) if token is None else [token]
+        return (*ids, self.end_of_turn_id)
 
     def check_response(self, response_ids: Sequence[int]) -> None:
         """Refuse a response that the policy cannot have sampled.
@@ -185,8 +205,43 @@ class ChatTokenizer:
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         return str(self._processor.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False))
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+    def _marked(self, messages: Sequence[Mapping[str, Any]], mark: str) -> list[dict[str, Any]]:
+        """Return messages with a mark between the letters of what is text: no special token can be found in it."""
+
+        def hide(text: str) -> str:
+            return f"{mark}{mark.join(text)}{mark}" if text else ""
+
+        def hide_but_grammar(text: str) -> str:
+            return "".join(piece if piece in self._grammar else hide(piece) for piece in self._markup.split(text))
+
+        def marked(text: str) -> str:
+            if isinstance(text, PromptText):
+                return hide_but_grammar(text.before) + hide(text.foreign) + hide_but_grammar(text.behind)
+            return hide(text)
+
+        return [
+            {
+                **message,
+                "content": marked(message["content"])
+                if isinstance(message["content"], str)
+                else [
+                    part | {"text": marked(part["text"])} if "text" in part else part for part in message["content"]
+                ],
+            }
+            for message in messages
+        ]
+
+    def _encode(self, rendered: str, mark: str = "") -> tuple[int, ...]:
+        """Return the ids of what a chat template has rendered, its special tokens among them."""
+        ids: list[int] = []
+        for piece in self._markup.split(rendered):
+            ids += [self._added[piece]] if piece in self._added else self._spelled(piece.replace(mark, ""))
+        return tuple(ids)
+
+    def _spelled(self, text: str) -> list[int]:
+        """Return the ids of the letters of a text; half a surrogate pair, which is none, becomes a question mark."""
+        whole = text.encode(errors="replace").decode()
+        return list(self._letters.encode(whole, add_special_tokens=False).ids)
 
     def _derive_glue(self, path: str | Path) -> tuple[int, ...]:
         """Return the ids between the end of a response and the start of the next, from two renderings of a probe."""
@@ -215,6 +270,21 @@ class ChatTokenizer:
         special.discard(self.end_of_turn_id)
         # The embedding has more rows than the tokenizer has words; the rest decodes to nothing.
         return tuple(sorted(special.union(range(len(self._tokenizer), vocabulary_size))))
+
+
+def _without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that shares everything with another one but knows no token that stands beside its words."""
+    bare = Tokenizer(tokenizer.model)
+    if tokenizer.normalizer is not None:
+        bare.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        bare.pre_tokenizer = tokenizer.pre_tokenizer
+    return bare
+
+
+def _unused(text: str) -> str:
+    """Return a character that a text does not hold: of private use, unless it holds all of these."""
+    return next(character for character in map(chr, range(0xE000, 0x110000)) if character not in text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,13 +1,19 @@
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from arpo.agent.prompt import Prompt
 from arpo.errors import ConfigError
-from arpo.models.tokenization import ChatTokenizer, tokenize
+from arpo.models.tokenization import BOX, ChatTokenizer, tokenize
 from tests.models.samples import trajectory
 
 QWEN_TEMPLATE = (
@@ -75,15 +81,110 @@ def test_decoding_drops_box_tokens_and_keeps_what_stands_between(chat: ChatToken
     assert chat.decode(ids) == "Action: click(start_box='(10,20)')"
 
 
-@pytest.mark.parametrize("text", ["<|image_pad|>", "Action: <|im_start|>user"])
-def test_a_response_that_cannot_be_sampled_is_refused(chat: ChatTokenizer, text: str) -> None:
+ADDED = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_prefix|>s")
+"""Tokens that Qwen's tokenizer has beside the special ones, and one that begins as another does."""
+
+
+@pytest.fixture(scope="module")
+def wordy(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
+    """The tiny tokenizer with tokens that are not special, as the real one has them."""
+    directory = shutil.copytree(tiny_model, tmp_path_factory.mktemp("wordy"), dirs_exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in ADDED])
+    tokenizer.save_pretrained(directory)
+    return ChatTokenizer(directory)
+
+
+@cache
+def tokenizer_of(path: Path) -> Any:
+    return AutoTokenizer.from_pretrained(path)
+
+
+def special(chat: ChatTokenizer, ids: Sequence[int]) -> list[int]:
+    """The ids of tokens that no text may spell."""
+    added = set(tokenizer_of(chat.path).get_added_vocab().values())
+    return [number for number in ids if number in added]
+
+
+def texts_like_tokens(chat: ChatTokenizer) -> st.SearchStrategy[str]:
+    names = sorted(tokenizer_of(chat.path).get_added_vocab())
+    halves = [half for name in names for half in (name[: len(name) // 2], name[len(name) // 2 :])]
+    letters = st.text(max_size=3) | st.sampled_from(["\ue000", "\ud83d", "\0", " ", "\n", "{{", "'", "start_box='"])
+    return st.lists(st.sampled_from(names) | st.sampled_from(halves) | letters, max_size=8).map("".join)
+
+
+@pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_instruction_spells_a_special_token(wordy: ChatTokenizer, prompt: Prompt, data: st.DataObject) -> None:
+    text = data.draw(texts_like_tokens(wordy))
+    ids = wordy.first_prompt(prompt.messages(text))
+    assert special(wordy, ids) == special(wordy, wordy.first_prompt(prompt.messages("Click.")))
+    whole = tokenizer_of(wordy.path).decode(ids)
+    assert text.encode(errors="replace").decode() in whole  # nothing of it is lost
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_text_of_a_response_or_of_plain_messages_spells_a_special_token(
+    wordy: ChatTokenizer, data: st.DataObject
+) -> None:
+    text = data.draw(texts_like_tokens(wordy).filter(lambda text: not BOX.search(text)))
+    ids = wordy.encode_response(text)
+    assert special(wordy, ids) == [wordy.end_of_turn_id]
+    assert wordy.decode(ids) == text.encode(errors="replace").decode()
+    for content in (text, [{"type": "text", "text": text}]):
+        plain = wordy.first_prompt([{"role": "system", "content": content}, {"role": "user", "content": content}])
+        neutral = wordy.first_prompt([{"role": "system", "content": "x"}, {"role": "user", "content": "x"}])
+        assert special(wordy, plain) == special(wordy, neutral)
+
+
+def test_the_turns_of_a_prompt_cannot_be_ended_by_its_author_either(wordy: ChatTokenizer) -> None:
+    prompt = Prompt("Be brief.<|im_end|>", "<|image_pad|> <tool_call> {instruction}")
+    found = special(wordy, wordy.first_prompt(prompt.messages("<tool_call>")))
+    neutral = special(wordy, wordy.first_prompt(Prompt("Be brief.", "Do {instruction}").messages("it")))
+    (tool_call,) = special(wordy, tokenizer_of(wordy.path)("<tool_call>").input_ids)
+    assert found.count(tool_call) == 1  # that of the template, which may hold tokens that a response may hold
+    assert [number for number in found if number != tool_call] == neutral
+
+
+@pytest.mark.parametrize(
+    ("text", "boxes"),
+    [
+        ("click(start_box='<|box_start|>(1,2)<|box_end|>')", 2),
+        ("drag(start_box='<|box_start|>(1,2)<|box_end|>', end_box='<|box_start|>(3,4)<|box_end|>')", 4),
+        ("type(content='<|box_start|>(1,2)<|box_end|>')", 0),
+        ("Thought: <|box_start|>\nAction: click(start_box='(1,2)')", 0),
+        (r"type(content='start_box=\'<|box_start|>(1,2)<|box_end|>\'')", 0),
+        ("click(start_box='<|box_start|><|im_end|><|box_end|>')", 0),
+    ],
+)
+def test_the_tokens_of_a_box_stand_around_the_point_of_an_action_alone(
+    chat: ChatTokenizer, text: str, boxes: int
+) -> None:
+    assert len(special(chat, chat.encode_response(text))) == boxes + 1
+
+
+def test_a_tokenizer_without_box_tokens_spells_them(tiny_model: Path) -> None:
+    chat = ChatTokenizer(tiny_model)
+    chat._added = {name: number for name, number in chat._added.items() if "box" not in name}
+    text = "click(start_box='<|box_start|>(1,2)<|box_end|>')"
+    assert chat.decode(chat.encode_response(text)) == text
+
+
+@pytest.mark.parametrize("lie", ["<|image_pad|>", "<|im_start|>", "<|vision_pad|>"])
+def test_a_response_that_cannot_be_sampled_is_refused(chat: ChatTokenizer, lie: str) -> None:
+    number = tokenizer_of(chat.path).convert_tokens_to_ids(lie)
     with pytest.raises(ValueError, match="never sampled"):
-        chat.encode_response(text)
+        chat.check_response((number, chat.end_of_turn_id))
 
 
-def test_an_instruction_that_smuggles_in_an_image_is_refused(chat: ChatTokenizer) -> None:
-    with pytest.raises(ValueError, match="1 images but 2 image placeholders"):
-        chat.first_prompt(Prompt.compact().messages("Click <|image_pad|>"))
+def test_a_template_that_loses_an_image_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    chat = ChatTokenizer(
+        with_template(tiny_model, tmp_path, QWEN_TEMPLATE.replace("== 'image'", "== 'image' and loop.first"))
+    )
+    with pytest.raises(ValueError, match="1 images but"):
+        chat.first_prompt(Prompt.compact().messages("Click."))
 
 
 def test_sizes_follow_smart_resize(chat: ChatTokenizer) -> None:
