@@ -63,8 +63,8 @@ class DemonstrationCollector:
         """Yield `per_task` demonstrations of each task, task by task, as soon as those before them are there too.
 
         They are text without token ids: a tokenizer can be made from them before there is one. The task reward is 1
-        for a success, and 0 for a failure. A task whose scripted solution takes more than `max_steps` steps yields an
-        empty list. Closing the generator ends what still runs.
+        for a success, and 0 for a failure. A task whose scripted solution takes more than `max_steps` steps, or
+        whose screenshots cannot be used, yields an empty list. Closing the generator ends what still runs.
 
         Args:
             tasks: What to demonstrate.
@@ -106,7 +106,17 @@ class DemonstrationCollector:
 
     async def _in_turn(self, turns: asyncio.Semaphore, place: int, task: Task, per_task: int) -> list[Trajectory]:
         async with turns:
+            return await self._where_seen(place, task, per_task)
+
+    async def _where_seen(self, place: int, task: Task, per_task: int) -> list[Trajectory]:
+        """Return the demonstrations of a task, none where its desktop keeps showing what is no screenshot."""
+        try:
             return await self._of_task(place, task, per_task)
+        except EnvError as error:
+            if error.kind != "screenshot":
+                raise
+            log.warning("task %s cannot be demonstrated: %s", task.id, error)
+            return []
 
     async def _of_task(self, place: int, task: Task, per_task: int) -> list[Trajectory]:
         # Who never errs finds out how long the solution is by demonstrating it.

@@ -198,8 +198,8 @@ class DemonstrationDataModule(L.LightningDataModule):
         left_out = [task.id for place, task in enumerate(self.tasks) if place not in places]
         if left_out:
             log.warning(
-                "%d of %d tasks have no demonstration, because their scripted solution takes more than max_steps=%d "
-                "steps: %s",
+                "%d of %d tasks have no demonstration, because their screenshots cannot be used, or their scripted "
+                "solution takes more than max_steps=%d steps: %s",
                 len(left_out),
                 len(self.tasks),
                 self.collector.max_steps,

@@ -153,7 +153,7 @@ class TrajectoryDataModule(L.LightningDataModule):
         left_out: Counter[str] = Counter()
         for episode in episodes:
             try:
-                told.append(told_to(self.runtime, episode))
+                told.append(told_to(self.runtime, episode, self.store))
             except NotTellableError as error:
                 left_out[str(error)] += 1
         for reason, count in left_out.items():

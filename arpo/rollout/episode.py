@@ -15,7 +15,7 @@ from arpo.agent.prompt import Prompt
 from arpo.agent.render import render
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.protocol import StepResult
-from arpo.errors import ActionParseError, ConfigError, DesktopDestroyedError, EngineError
+from arpo.errors import ActionParseError, ConfigError, DesktopDestroyedError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.meter import Meter
@@ -111,7 +111,8 @@ async def run_episode(
     Raises:
         EnvError: If the desktop failed; the episode says nothing about the policy then.
         EngineError: If the engine failed; likewise.
-        ConfigError: If not even the first prompt fits the context.
+        ConfigError: If not even the first prompt fits the context; an `EnvError` where it would with a shorter
+            instruction.
     """
     started = time.perf_counter()
     observation = await meter.of_env(env.reset(spec.task))
@@ -119,8 +120,7 @@ async def run_episode(
     conversation = _Conversation(spec, responder.chat)
     conversation.show(observation)
     conversation.ask(responder.chat.first_prompt(responder.prompt.messages(instruction)))
-    if not conversation.has_room():
-        raise ConfigError(conversation.too_long())
+    conversation.check_room(len(responder.chat.first_prompt(responder.prompt.messages(""))))
     held_from = time.perf_counter()
     least_version = await may_ask()
     started += time.perf_counter() - held_from  # what it waits for another version is not time of the episode
@@ -287,13 +287,27 @@ class _Conversation:
         """Return whether a whole response fits behind the prompt."""
         return self._length + self._spec.max_tokens <= self._spec.max_context
 
-    def too_long(self) -> str:
-        """Return what to do when there is no room for the first response."""
-        return (
+    def check_room(self, bare: int) -> None:
+        """Check that there is room for the first response.
+
+        Args:
+            bare: Ids of the first prompt without the instruction.
+
+        Raises:
+            EnvError: If there would be without the instruction: this task has too long a one.
+            ConfigError: If there would not: no task fits.
+        """
+        if self.has_room():
+            return
+        message = (
             f"the first prompt of task {self._spec.task.id} has {self._length} tokens and leaves no room for a "
             f"response of max_tokens={self._spec.max_tokens} within max_context={self._spec.max_context}; raise "
             "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
         )
+        instruction = len(self._turns[0]) - bare
+        if self._length - instruction + self._spec.max_tokens <= self._spec.max_context:
+            raise EnvError("reset", f"{message}, or leave the task out: its instruction takes {instruction} of them")
+        raise ConfigError(message)
 
     def _leave_out(self, number: int) -> None:
         """Take the screenshot of a step out of what the next response reads."""

@@ -1,5 +1,6 @@
 """Demonstrations, collected for real on the desktop in memory."""
 
+import io
 import json
 import logging
 import re
@@ -8,6 +9,7 @@ import time
 from functools import partial
 
 import pytest
+from PIL import Image
 
 from arpo.agent.coordinates import CoordinateFrame, smart_resize
 from arpo.agent.parser import parse_response
@@ -23,6 +25,7 @@ from arpo.errors import ConfigError, EnvError
 from arpo.models.policy import Policy
 from arpo.models.tiny import make_tiny
 from arpo.models.tokenization import ChatTokenizer, tokenize
+from arpo.types import Observation
 
 TASKS = fake_tasks(3)
 """A click, a sequence of two clicks, and a text: 1, 2 and 3 steps."""
@@ -44,6 +47,18 @@ class StingyDesktop(FakeDesktop):
 
     def evaluate(self):
         return 0.3 * super().evaluate()
+
+
+class NarrowDesktop(FakeDesktop):
+    """Shows a picture at one task that no model sees."""
+
+    def reset(self, task):
+        observation = super().reset(task)
+        if task.id != TASKS[1].id:
+            return observation
+        buffer = io.BytesIO()
+        Image.new("RGB", (600, 2)).save(buffer, "PNG")
+        return Observation(buffer.getvalue(), 600, 2)
 
 
 @pytest.fixture
@@ -298,6 +313,14 @@ def test_a_task_that_takes_too_many_steps_is_left_out_and_named(make_data, caplo
     assert "1 of 3 tasks have no demonstration" in caplog.text
     assert "more than max_steps=2 steps: fake/type/2" in caplog.text
     assert demonstrated(set_up(make_data(make_env=NoDesktop, **options))) == made
+
+
+def test_a_task_whose_screen_no_model_sees_is_left_out_and_named(make_data, caplog):
+    data = make_data(make_env=NarrowDesktop)
+    with caplog.at_level(logging.WARNING):
+        made = demonstrated(set_up(data))
+    assert {trajectory.task_id for trajectory in made.values()} == {TASKS[0].id, TASKS[2].id}
+    assert f"task {TASKS[1].id} cannot be demonstrated: a screenshot of 600x2" in caplog.text
 
 
 def test_tasks_that_were_left_out_once_are_no_reason_to_collect_nothing(make_data, tmp_path):

@@ -16,7 +16,7 @@ from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
 from tests.callbacks.support import IdleModule
 from tests.models import samples
-from tests.rollout.trajectories import scripted
+from tests.rollout.trajectories import odd_trajectories, scripted
 
 
 class Recorder(IdleModule):
@@ -158,12 +158,20 @@ def test_a_source_of_which_everything_is_left_out_is_refused(make_data, source):
         make_data(source(episode(0)), outcomes=["gave_up"])._read()
 
 
-def test_an_episode_that_spells_a_token_that_nobody_samples_is_left_out(make_data, source, caplog):
-    odd = episode(1)
-    odd = replace(odd, steps=(replace(odd.steps[0], response="Action: wait()<|im_start|>"), *odd.steps[1:]))
+def test_an_episode_that_spells_a_special_token_is_told_by_its_letters(make_data, source, runtime):
+    text = "Action: type(content='<|im_start|>')"
+    odd = replace(episode(1), instruction="<|im_end|>")
+    odd = replace(odd, steps=(replace(odd.steps[0], response=text), *odd.steps[1:]))
+    ((told,),) = make_data(source(odd))._read()
+    assert runtime.chat.decode(told.steps[0].response_ids) == text
+    assert "<|im_end|>" in runtime.chat.decode(told.steps[0].prompt_ids)
+
+
+@pytest.mark.parametrize("odd", odd_trajectories("0/0/1"), ids=["600x2", "another size", "damaged", "no PNG"])
+def test_an_episode_that_shows_what_is_no_screenshot_is_left_out(make_data, source, odd, caplog):
     with caplog.at_level(logging.WARNING):
         assert read(make_data(source(episode(0), odd))) == ["0/0/0"]
-    assert "1 episodes hold text that this policy cannot say: left out" in caplog.text
+    assert "1 episodes show pictures that are no screenshots: left out" in caplog.text
 
 
 def test_fewer_episodes_than_asked_for_are_refused(make_data, source):

@@ -10,9 +10,9 @@ from PIL import Image
 from arpo.types import Outcome, Step, Trajectory
 
 
-def make_png(shade: int) -> bytes:
+def make_png(shade: int, size: tuple[int, int] = (4, 4)) -> bytes:
     buffer = io.BytesIO()
-    Image.new("L", (4, 4), shade).save(buffer, "PNG")
+    Image.new("L", size, shade).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -65,3 +65,17 @@ def scripted(id: str, task_id: str = "open", **facts: Any) -> Trajectory:
     made = replace(make_trajectory(id, task_id=task_id, **facts), instruction="Click on the Save button.")
     steps = [replace(step, prompt_ids=(), response_ids=(), sampler_logprobs=()) for step in made.steps]
     return replace(made, steps=tuple(steps))
+
+
+def odd_trajectories(id: str) -> list[Trajectory]:
+    """Scripted successes of one step that show something else than a screen."""
+    good = make_png(200)
+    damaged = good[:40] + bytes([good[40] ^ 1]) + good[41:]
+    odd = {make_png(0, (600, 2)): (600, 2), make_png(0, (5, 4)): (4, 4), damaged: (4, 4), b"text" + good[-12:]: (4, 4)}
+    made = []
+    for png, (width, height) in odd.items():
+        key = hashlib.sha256(png).hexdigest()
+        whole = scripted(id, steps=1)
+        step = replace(whole.steps[0], screenshot=key, width=width, height=height)
+        made.append(replace(whole, steps=(step,), screenshots={key: png}, last_screenshot=""))
+    return made

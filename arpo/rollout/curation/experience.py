@@ -75,7 +75,7 @@ class ExperiencePool:
                     outside["are longer than max_steps"] += 1
                     continue
                 try:
-                    found[trajectory.task_id].append((told_to(runtime, trajectory), store))
+                    found[trajectory.task_id].append((told_to(runtime, trajectory, store), store))
                 except NotTellableError as error:
                     outside[str(error)] += 1
         for reason, count in outside.items():

@@ -1,32 +1,52 @@
 """Trajectories of another origin, told as this run's engine would have read and sampled them."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from arpo.agent.prompt import Prompt
-from arpo.errors import ArpoError
+from arpo.envs.screenshot import check_screenshot
+from arpo.errors import ArpoError, EnvError
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.runtime import RolloutRuntime
-from arpo.types import Step, Trajectory
+from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Observation, Step, Trajectory
+
+log = logging.getLogger(__name__)
 
 
 class NotTellableError(ArpoError, ValueError):
     """A trajectory that a run's policy could not have said; the message ends a sentence about several of them."""
 
 
-def told_to(runtime: RolloutRuntime, trajectory: Trajectory) -> Trajectory:
+def told_to(runtime: RolloutRuntime, trajectory: Trajectory, store: TrajectoryStore) -> Trajectory:
     """Return a trajectory as the engine of a run would have read and sampled it.
 
+    Args:
+        runtime: Of the run.
+        trajectory: Without screenshots.
+        store: Has its screenshots; one that is lost is not looked at.
+
     Raises:
-        NotTellableError: If its text spells a token that is never sampled, or if it is longer than a context.
+        NotTellableError: If it shows a picture that is no screenshot, or if it is longer than a context.
     """
-    try:
-        told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
-    except ValueError as error:
-        raise NotTellableError("hold text that this policy cannot say") from error
+    _check_pictures(trajectory, store)
+    told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
     if longest_context(told, runtime.chat) > (room := runtime.settings.max_context):
         raise NotTellableError(f"are longer than max_context={room}")
     return told
+
+
+def _check_pictures(trajectory: Trajectory, store: TrajectoryStore) -> None:
+    if store.lost_screenshots(trajectory):
+        return  # whoever learns from it says so, and which
+    shown = store.load_screenshots(trajectory).screenshots
+    try:
+        for step in trajectory.steps:
+            check_screenshot(Observation(shown[step.screenshot], step.width, step.height))
+    except EnvError as error:
+        log.warning("trajectory %s of task %s: %s", trajectory.id, trajectory.task_id, error)
+        raise NotTellableError("show pictures that are no screenshots") from error
 
 
 def as_told(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, image_window: int | None) -> Trajectory:

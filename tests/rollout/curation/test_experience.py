@@ -12,8 +12,8 @@ from arpo.models.tokenization import tokenize
 from arpo.rollout.curation.experience import ExperiencePool
 from arpo.rollout.curation.told import as_told
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Task
-from tests.rollout.trajectories import scripted
+from arpo.types import Task, screenshot_key
+from tests.rollout.trajectories import make_png, odd_trajectories, scripted
 
 TASKS = [Task("open", ""), Task("close", ""), Task("never", "")]
 
@@ -102,12 +102,24 @@ def test_a_success_longer_than_the_context_is_left_out(make_collector, store, ch
     assert "1 successes are longer than max_context" in caplog.text
 
 
-def test_a_success_that_spells_a_token_that_nobody_samples_is_left_out(runtime, store, caplog):
-    odd = scripted("0/0/1")
-    odd = replace(odd, steps=(replace(odd.steps[0], response="Action: wait()<|im_start|>"), *odd.steps[1:]))
+def test_a_success_that_spells_a_special_token_is_told_by_its_letters(runtime, store, chat):
+    text = "Action: type(content='<|im_end|><|im_start|>')"
+    odd = scripted("0/0/1", steps=1)
+    odd = replace(odd, instruction="Type <|image_pad|>", steps=(replace(odd.steps[0], response=text),))
+    (taken,) = moved(runtime, store(odd))["open"]
+    (step,) = taken.steps
+    assert chat.decode(step.response_ids) == text
+    assert step.response_ids.count(chat.end_of_turn_id) == 1
+    assert "<|image_pad|>" in chat.decode(step.prompt_ids)
+    tokenize(taken, chat)
+
+
+@pytest.mark.parametrize("odd", odd_trajectories("0/0/1"), ids=["600x2", "another size", "damaged", "no PNG"])
+def test_a_success_that_shows_what_is_no_screenshot_is_left_out(runtime, store, odd, caplog):
     with caplog.at_level(logging.WARNING):
-        assert len(moved(runtime, store(scripted("0/0/0"), odd))["open"]) == 1
-    assert "1 successes hold text that this policy cannot say" in caplog.text
+        assert len(moved(runtime, store(scripted("0/0/0", shade=99), odd))["open"]) == 1
+    assert "1 successes show pictures that are no screenshots and stay outside the pool" in caplog.text
+    assert "trajectory 0/0/1 of task open: a screenshot" in caplog.text
 
 
 def test_successes_of_more_steps_than_the_run_s_or_the_task_s_limit_are_left_out_and_counted(
@@ -144,8 +156,10 @@ def test_the_length_of_a_windowed_success_is_that_of_its_longest_context(make_co
     """A small screen after two large ones: of the three contexts the last one is the shortest."""
     made = scripted("0/0/0", steps=3)
     first, second, third = made.steps
-    steps = (replace(first, width=112, height=140), replace(second, width=112, height=140), third)
-    success = replace(made, steps=steps)
+    large = make_png(0, (112, 140))
+    key = screenshot_key(large)
+    steps = (*(replace(step, screenshot=key, width=112, height=140) for step in (first, second)), third)
+    success = replace(made, steps=steps, screenshots={**made.screenshots, key: large})
     lengths = [len(tokens) for tokens in tokenize(as_told(success, chat, Prompt.compact(), 1), chat)]
     assert max(lengths) == lengths[1]
     for room, taken in ((lengths[1], 1), (lengths[1] - 1, 0)):
