@@ -12,6 +12,7 @@ import tenacity
 from filelock import FileLock
 
 from arpo.envs.guest.tasks import as_list
+from arpo.envs.osworld.content import check_content
 from arpo.errors import EnvError
 from arpo.host.files import atomically
 
@@ -25,8 +26,9 @@ TIMEOUT_S = 60.0
 class FileCache:
     """Downloads by task and address; all environments of a machine share one folder.
 
-    A file that is there is whole: it gets its name after its last byte. The names of set-up files are those of
-    OSWorld's own cache, so a folder that its runs filled can be used here.
+    A file that is there is whole: it gets its name after its last byte, and not if it is a page in the file's place.
+    The names of set-up files are those of OSWorld's own cache, so a folder that its runs filled can be used here; a
+    page that they have kept is noticed, and the file downloaded again.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -41,15 +43,15 @@ class FileCache:
             name: What the file is called where it is used; only its last part counts.
 
         Raises:
-            EnvError: If it cannot be downloaded: that says nothing about the agent.
+            EnvError: If it cannot be downloaded, or something else came: that says nothing about the agent.
         """
         path = self._root / task_id / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{Path(name).name}"
-        if path.exists():
+        if _is_kept(path, name, url):
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(path.suffix + ".lock")):
-            if not path.exists():  # another environment may have had the lock before us
-                _download(url, path)
+            if not _is_kept(path, name, url):  # another environment may have had the lock before us
+                _download(url, path, name)
         return path
 
     def place_gold_files(self, evaluator: Mapping[str, Any], task_id: str, directory: Path) -> None:
@@ -78,10 +80,21 @@ def _cloud_files(evaluator: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
                 yield getter
 
 
-def _download(url: str, path: Path) -> None:
+def _is_kept(path: Path, name: str, url: str) -> bool:
+    try:
+        check_content(path, name, url)
+    except FileNotFoundError:
+        return False
+    except EnvError as error:
+        log.warning("%s is downloaded again: %s", path, error)
+        return False
+    return True
+
+
+def _download(url: str, path: Path, name: str) -> None:
     try:
         with atomically(path) as partial:
-            _write(url, partial)
+            check_content(partial, name, url, _write(url, partial))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise EnvError("reset", f"{url} cannot be downloaded: {type(error).__name__}: {error}") from error
 
@@ -92,8 +105,10 @@ def _download(url: str, path: Path) -> None:
     before_sleep=tenacity.before_sleep_log(log, logging.WARNING),
     reraise=True,
 )
-def _write(url: str, path: Path) -> None:
+def _write(url: str, path: Path) -> str:
+    """Write what an address gives, and return what the server calls it."""
     with httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as response, path.open("wb") as file:
         response.raise_for_status()
         for chunk in response.iter_bytes():
             file.write(chunk)
+    return str(response.headers.get("content-type", ""))

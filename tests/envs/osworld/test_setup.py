@@ -41,12 +41,12 @@ def step(kind, **parameters):
 
 
 def test_a_download_lands_in_the_guest_and_is_made_once(guest, setup):
-    guest.web["/web/table.xlsx"] = b"cells"
+    guest.web["/web/table.xlsx"] = b"PK\3\4 cells"
     download = step("download", files=[{"url": f"{guest.address}/web/table.xlsx", "path": f"{HOME}/table.xlsx"}])
     setup.prepare([download])
     guest.files.clear()
     setup.prepare([download])
-    assert guest.files == {f"{HOME}/table.xlsx": b"cells"}
+    assert guest.files == {f"{HOME}/table.xlsx": b"PK\3\4 cells"}
     assert guest.fetched == ["/web/table.xlsx"]
 
 
