@@ -29,13 +29,22 @@ def check_context(path: str | Path, max_model_len: int) -> None:
 
 
 def context_of(path: str | Path) -> int | None:
-    """Return for how many tokens a checkpoint was made; None where there is none or it does not say."""
+    """Return for how many tokens a checkpoint was made; None where there is none or it does not say.
+
+    Raises:
+        ConfigError: If its configuration cannot be read; names the file.
+    """
     file = Path(path) / "config.json"
     if not file.exists():
         return None
-    config = json.loads(file.read_text(encoding="utf-8"))
-    # Published files are flat; transformers 5 nests what is the language model's.
-    positions: int | None = config.get("text_config", config).get("max_position_embeddings")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        # Published files are flat; transformers 5 nests what is the language model's.
+        positions = (config.get("text_config") or config).get("max_position_embeddings")
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{file} is not the configuration of a model: {error}") from error
+    if positions is not None and not isinstance(positions, int):
+        raise ConfigError(f"{file}: max_position_embeddings must be a whole number, got {positions!r}")
     return positions
 
 

@@ -125,6 +125,7 @@ class VllmEngine(PumpedEngine):
             "use_tqdm_on_load": False,
             "seed": 0,
             "mm_processor_cache_gb": screenshots * _preprocessed_bytes(self._chat, dtype_of(dtype)) / 2**30,
+            "mm_processor_kwargs": dict(self._chat.missing_limits) or None,
             "enable_sleep_mode": self._sleeps,
             "worker_extension_cls": "arpo.inference.vllm_worker.FileLoader",
             **_device_arguments(kv_cache_gb, 1 if deterministic else max_num_seqs, max_model_len),

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 from transformers import AutoImageProcessor
-from transformers.image_utils import PILImageResampling
 
 from arpo.errors import ConfigError
+from arpo.models.processor import image_numbers, load_processor
 from arpo.models.vision.patches import PackedPatches, PatchSettings, decode, picture_size
 from arpo.models.vision.workers import PatchWorkers, Prepared
 
@@ -65,20 +65,14 @@ class ImageProcessor:
     def __init__(self, path: str | Path, *, cache_mb: float = 1024) -> None:
         if cache_mb < 0:
             raise ConfigError(f"cache_mb must be at least 0, got {cache_mb}")
-        processor = AutoImageProcessor.from_pretrained(path)
-        if processor.resample != PILImageResampling.BICUBIC:
-            raise ConfigError(
-                f"the image processor of {str(path)!r} must resize by BICUBIC, not {processor.resample!r}"
-            )
-        self.merge_size: int = processor.merge_size
-        self.frames: int = processor.temporal_patch_size
+        numbers = image_numbers(load_processor(path, AutoImageProcessor), path)
+        self.merge_size: int = numbers.merge_size
+        self.frames: int = numbers.temporal_patch_size
         # Rescaling and normalizing in one step, as the checkpoint's processor does it.
-        scale = processor.rescale_factor
-        self.mean: Float[Tensor, "channels 1"] = torch.tensor(processor.image_mean).mul(1 / scale).view(3, 1)
-        self.std: Float[Tensor, "channels 1"] = torch.tensor(processor.image_std).mul(1 / scale).view(3, 1)
-        self._settings = PatchSettings(
-            processor.patch_size, processor.merge_size, processor.size["shortest_edge"], processor.size["longest_edge"]
-        )
+        scale = numbers.rescale_factor
+        self.mean: Float[Tensor, "channels 1"] = torch.tensor(numbers.mean).mul(1 / scale).view(3, 1)
+        self.std: Float[Tensor, "channels 1"] = torch.tensor(numbers.std).mul(1 / scale).view(3, 1)
+        self._settings = PatchSettings(numbers.patch_size, numbers.merge_size, numbers.min_pixels, numbers.max_pixels)
         self._usual_bytes = self._capacity = cache_mb * 2**20
         self._cache: OrderedDict[str, PackedPatches] = OrderedDict()
         self._cached_bytes = 0

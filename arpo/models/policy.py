@@ -1,5 +1,6 @@
 """The policy: a Qwen2.5-VL checkpoint that gives log-probabilities of the tokens it acted with."""
 
+import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
 from arpo.errors import ConfigError, check_at_least
 from arpo.host.trial import before_start
 from arpo.models.collate import TokenBatch
+from arpo.models.formats import complete_companions, write_config
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import Float32Head, chosen_logprobs, pack_left
 from arpo.models.lora import (
@@ -271,19 +273,22 @@ class Policy(nn.Module):
             yield checkpoint_name(name), full(tensor if self._lora is not None else tensor.to(self._dtype))
 
     def save(self, directory: str | Path) -> None:
-        """Write a checkpoint that `from_pretrained` and vLLM load.
+        """Write a checkpoint that vLLM and `from_pretrained` load, of transformers 4 as of 5.
 
         Where weights are sharded, the other ranks must go through `saved_tensors` meanwhile.
         """
-        directory = Path(directory)
-        self.model.config.save_pretrained(directory)
+        directory, base = Path(directory), checkpoint_directory(self.path)
+        directory.mkdir(parents=True, exist_ok=True)
+        config = json.loads((base / "config.json").read_text(encoding="utf-8"))
+        write_config(config, str(self._dtype).removeprefix("torch."), directory)
         write_weights(self.saved_tensors(), directory)
         mode = (directory / "config.json").stat().st_mode
         for weights in directory.glob("*.safetensors"):
             weights.chmod(mode)  # safetensors writes for the owner alone, whatever the umask says
         for pattern in COMPANIONS:
-            for file in checkpoint_directory(self.path).glob(pattern):
+            for file in base.glob(pattern):
                 shutil.copy(file, directory)
+        complete_companions(directory)
 
     def _format(self) -> AbstractContextManager[object]:
         """Compute in the format of the computation, where weights are in float32, for a while."""

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import AutoConfig, AutoProcessor
 
 from arpo.agent.coordinates import smart_resize
 from arpo.agent.prompt import PromptText
 from arpo.errors import ConfigError
+from arpo.models.processor import image_numbers, load_config, load_processor
 from arpo.types import Step, Trajectory
 
 NEVER_SAMPLED = (
@@ -51,14 +51,8 @@ class ChatTokenizer:
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
-        try:
-            self._processor = AutoProcessor.from_pretrained(path)
-            config = AutoConfig.from_pretrained(path)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot load a processor from {str(path)!r}: give the directory of a Qwen2.5-VL checkpoint, "
-                "for example one that `make train` wrote or a download of UI-TARS-1.5-7B"
-            ) from error
+        self._processor = load_processor(path)
+        config = load_config(path)
         self._tokenizer = self._processor.tokenizer
         self._added: dict[str, int] = self._tokenizer.get_added_vocab()
         # The longest first: where one begins another, the tokenizer takes the longer.
@@ -73,10 +67,13 @@ class ChatTokenizer:
         self._forbidden = frozenset(self.forbidden_ids)
         never = self._forbidden | {self.end_of_turn_id}
         self._grammar = frozenset(name for name, number in self._added.items() if number not in never)
-        images = self._processor.image_processor
-        self._factor: int = images.patch_size * images.merge_size
-        self._min_pixels: int = images.size["shortest_edge"]
-        self._max_pixels: int = images.size["longest_edge"]
+        numbers = image_numbers(self._processor.image_processor, path)
+        self._factor = numbers.patch_size * numbers.merge_size
+        self._min_pixels, self._max_pixels = numbers.min_pixels, numbers.max_pixels
+        self.missing_limits: Mapping[str, int] = (
+            {"min_pixels": numbers.min_pixels, "max_pixels": numbers.max_pixels} if numbers.needs_limits else {}
+        )
+        """The limits of images, where a library that reads the checkpoint's file itself would not find them."""
 
     def check_image_limits(self, min_pixels: int, max_pixels: int) -> None:
         """Check that the checkpoint sees images of the sizes that something else was made for.

@@ -1,7 +1,9 @@
 """What only vLLM has: caches that can go stale, a deterministic mode, and a process full of global state."""
 
 import asyncio
+import json
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -221,6 +223,22 @@ def test_a_screenshot_is_decoded_once(
     assert len(decoded) == 2
     together(engine.generate(questions.ask(1, images=3, seed=1)))  # the next step: two known ones and a new one
     assert len(decoded) == 3
+
+
+def test_limits_that_vllm_does_not_find_in_the_checkpoint_are_given_to_it(
+    tiny_model: Path, tmp_path: Path, questions: Questions, trainer: Trainer, closing: Callable[[Any], Any]
+) -> None:
+    from arpo.inference.vllm import VllmEngine
+
+    path = shutil.copytree(tiny_model, tmp_path / "old")
+    images = json.loads((path / "processor_config.json").read_text())
+    size = images["image_processor"].pop("size")
+    images["image_processor"]["size"] = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+    (path / "processor_config.json").write_text(json.dumps(images))
+    engine = closing(VllmEngine(path, max_model_len=512, max_images=4, kv_cache_gb=0.125))
+    request = questions.ask(1, images=2, temperature=0.0)
+    (response,) = together(engine.generate(request))
+    assert trainer.gap(request, response) < 1e-4
 
 
 @pytest.mark.parametrize("wrong", [{"max_num_seqs": 0}, {"max_model_len": 0}, {"max_images": 0}])

@@ -1,0 +1,179 @@
+"""The settings of a checkpoint in the forms that transformers 4 and 5 write: read, or refused by file and key."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoProcessor, __version__
+from transformers.image_utils import PILImageResampling
+
+from arpo.errors import ConfigError
+from arpo.models.sharding import checkpoint_directory
+
+FILES = ("processor_config.json", "preprocessor_config.json")
+"""Of transformers 5, with the image processor nested, and of transformers 4; the first that has one counts."""
+STEPS = ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb")
+EDGES = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
+"""The two names of each limit: in a size, the edges are numbers of pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNumbers:
+    """What a checkpoint's image processor does to a screenshot, in numbers."""
+
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+    min_pixels: int
+    max_pixels: int
+    rescale_factor: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    needs_limits: bool
+    """Whether a library that reads the file itself would miss the limits, and has to be given them."""
+
+
+def load_config(path: str | Path) -> Any:
+    """Return the configuration of a checkpoint.
+
+    Args:
+        path: A directory or hub name.
+
+    Raises:
+        ConfigError: If there is none, or it is not one of Qwen2.5-VL.
+    """
+    config = _loaded(AutoConfig, path, "config.json")
+    if config.model_type != "qwen2_5_vl":
+        raise ConfigError(f"{Path(path) / 'config.json'}: model_type must be qwen2_5_vl, got {config.model_type!r}")
+    return config
+
+
+def load_processor(path: str | Path, kind: Any = AutoProcessor) -> Any:
+    """Return the processor of a checkpoint, as transformers loads it.
+
+    Args:
+        path: A directory or hub name.
+        kind: `AutoImageProcessor` for that part of it alone.
+
+    Raises:
+        ConfigError: If there is none, or transformers cannot read it.
+    """
+    processor = _loaded(kind, path, FILES[1])
+    if kind is AutoProcessor and type(processor).__name__ != "Qwen2_5_VLProcessor":
+        raise ConfigError(
+            f"{_file(path)}: processor_class must be Qwen2_5_VLProcessor, got {type(processor).__name__}"
+        )
+    return processor
+
+
+def _loaded(kind: Any, path: str | Path, name: str) -> Any:
+    try:
+        return kind.from_pretrained(path)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError, StrictDataclassError) as error:
+        directory = Path(path)
+        if isinstance(error, OSError) and not any((directory / file).exists() for file in (name, *FILES)):
+            raise ConfigError(
+                f"cannot load a processor from {str(path)!r}: give the directory of a Qwen2.5-VL checkpoint, "
+                "for example one that `make train` wrote or a download of UI-TARS-1.5-7B"
+            ) from error
+        raise ConfigError(
+            f"{directory / name if name not in FILES else _file(path)} cannot be read by transformers {__version__}, "
+            f"which says {type(error).__name__}: {' '.join(str(error).split())[:200]}; in a checkpoint of Qwen2.5-VL "
+            "model_type is qwen2_5_vl, processor_class Qwen2_5_VLProcessor and image_processor_type "
+            "Qwen2VLImageProcessor"
+        ) from error
+
+
+def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
+    """Return the numbers of an image processor.
+
+    Args:
+        processor: The image processor of `load_processor`.
+        path: Where it came from.
+
+    Raises:
+        ConfigError: If one is missing or none, or the processor leaves out a step or resizes otherwise than
+            Qwen2.5-VL; names the file and the key.
+    """
+    said, file = processor.to_dict(), _file(path)
+    for step in STEPS:
+        if said.get(step) is not True:
+            raise ConfigError(f"{file}: {step} must be true, as in Qwen2.5-VL, got {said.get(step)!r}")
+    if said.get("resample") != PILImageResampling.BICUBIC:
+        raise ConfigError(f"{file}: resample must be 3 (BICUBIC), as in Qwen2.5-VL, got {said.get('resample')!r}")
+    size = said.get("size")
+    least, most = (_limit(size, edge, file) for edge in EDGES)
+    patch, merge, frames = (_whole(said, key, file) for key in ("patch_size", "merge_size", "temporal_patch_size"))
+    if most < max(least, (patch * merge) ** 2):
+        raise ConfigError(
+            f"{file}: max_pixels={most} must not be below min_pixels={least}, nor below {(patch * merge) ** 2}, the "
+            "pixels of one token"
+        )
+    return ImageNumbers(
+        patch,
+        merge,
+        frames,
+        min_pixels=least,
+        max_pixels=most,
+        rescale_factor=_numbers(said, "rescale_factor", 1, file)[0],
+        mean=_three(said, "image_mean", file),
+        std=_three(said, "image_std", file),
+        needs_limits=any(_of(size, edge) is None for edge in EDGES),
+    )
+
+
+def _file(path: str | Path) -> Path:
+    """Return the file that says how images are processed, for messages."""
+    directory = checkpoint_directory(path)
+    for name in FILES:
+        try:
+            content = json.loads((directory / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if name == FILES[1] or "image_processor" in content:
+            return directory / name
+    return directory / FILES[1]
+
+
+def _of(size: object, key: str) -> object:
+    return size.get(key) if isinstance(size, Mapping) else None
+
+
+def _limit(size: object, edge: str, file: Path) -> int:
+    found = {key: _of(size, key) for key in (edge, EDGES[edge])}
+    value = next((value for value in found.values() if value is not None), None)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(
+            f"{file}: size must hold {edge} or {EDGES[edge]} (or {EDGES[edge]} must stand beside it), a whole number "
+            f"of pixels above 0, got {value!r} in size={_short(size)}"
+        )
+    return value
+
+
+def _short(size: object) -> object:
+    return {key: value for key, value in size.items() if value is not None} if isinstance(size, Mapping) else size
+
+
+def _whole(said: Mapping[str, object], key: str, file: Path) -> int:
+    value = said.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{file}: {key} must be a whole number above 0, got {value!r}")
+    return value
+
+
+def _three(said: Mapping[str, object], key: str, file: Path) -> tuple[float, float, float]:
+    red, green, blue = _numbers(said, key, 3, file)
+    return red, green, blue
+
+
+def _numbers(said: Mapping[str, object], key: str, count: int, file: Path) -> list[float]:
+    value, above = said.get(key), -1.0 if key == "image_mean" else 0.0  # pixels are divided by the others
+    found = list(value) if isinstance(value, list | tuple) else [value]
+    numbers = [float(each) for each in found if isinstance(each, int | float) and not isinstance(each, bool)]
+    if not len(numbers) == len(found) == count or not all(above < number < math.inf for number in numbers):
+        raise ConfigError(f"{file}: {key} must be {count} numbers above {above:g}, got {value!r}")
+    return numbers

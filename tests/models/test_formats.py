@@ -1,0 +1,134 @@
+"""Exports in the forms of transformers 4 and 5: only 5 is installed here, so what 4 reads is checked by its keys."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+from arpo.models.formats import complete_companions, write_config
+from arpo.models.policy import LoraSettings, Policy
+from arpo.models.tokenization import ChatTokenizer
+
+SECTIONS = [4, 6, 6]
+
+
+@pytest.fixture
+def published(tiny_model: Path, tmp_path: Path) -> Path:
+    """The tiny model with the files of transformers 4.49, as Qwen2.5-VL was published."""
+    directory = shutil.copytree(tiny_model, tmp_path / "published")
+    config = read(directory, "config")
+    text = config.pop("text_config")
+    rotations = text.pop("rope_parameters")
+    sections = {"type": "mrope", "mrope_section": rotations["mrope_section"]}
+    config |= {key: value for key, value in text.items() if key not in ("model_type", "layer_types", "dtype")}
+    config |= {"rope_theta": rotations["rope_theta"], "rope_scaling": sections, "torch_dtype": config.pop("dtype")}
+    (directory / "config.json").write_text(json.dumps(config))
+    images = read(directory, "processor_config")["image_processor"]
+    images["size"] = {"min_pixels": images["size"]["shortest_edge"], "max_pixels": images["size"]["longest_edge"]}
+    (directory / "preprocessor_config.json").write_text(json.dumps(images))
+    (directory / "processor_config.json").unlink()
+    return directory
+
+
+def read(directory: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((directory / f"{name}.json").read_text())
+    return content
+
+
+def exported(path: Path, directory: Path, **options: Any) -> Path:
+    Policy(path, **options).save(directory)
+    return directory
+
+
+def test_both_versions_find_the_rotations_of_a_nested_base(tiny_model: Path, tmp_path: Path) -> None:
+    text = read(exported(tiny_model, tmp_path / "made"), "config")["text_config"]
+    theta = read(tiny_model, "config")["text_config"]["rope_parameters"]["rope_theta"]
+    assert text["rope_theta"] == text["rope_parameters"]["rope_theta"] == theta
+    assert text["rope_scaling"]["mrope_section"] == text["rope_parameters"]["mrope_section"] == SECTIONS
+    assert text["rope_scaling"]["rope_type"] == text["rope_scaling"]["type"] == "default"
+
+
+def test_a_flat_base_stays_flat_and_keeps_what_it_says(published: Path, tmp_path: Path) -> None:
+    base, made = read(published, "config"), read(exported(published, tmp_path / "made"), "config")
+    assert "text_config" not in made
+    assert made["rope_scaling"] == {"type": "mrope", "rope_type": "default", "mrope_section": SECTIONS}
+    assert made["rope_parameters"] == {
+        "rope_type": "default",
+        "mrope_section": SECTIONS,
+        "rope_theta": base["rope_theta"],
+    }
+    changed = {key for key in made if made[key] != base.get(key)}
+    assert changed == {"dtype", "rope_scaling", "rope_parameters"}
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)], ids=["all weights", "LoRA"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_number_format_is_that_of_the_weights_by_both_names(
+    tiny_model: Path, tmp_path: Path, dtype: str, lora: LoraSettings | None
+) -> None:
+    made = exported(tiny_model, tmp_path / "made", dtype=dtype, lora=lora, train_vision=lora is None)
+    config = read(made, "config")
+    assert config["dtype"] == config["torch_dtype"] == dtype
+    assert AutoConfig.from_pretrained(made).dtype == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize("form", ["4", "5"])
+def test_an_export_is_the_same_model_to_transformers_and_to_us(
+    tiny_model: Path, published: Path, tmp_path: Path, form: str
+) -> None:
+    base = published if form == "4" else tiny_model
+    made = exported(base, tmp_path / "made")
+    ids = torch.arange(20, 60)[None]
+    models = [Qwen2_5_VLForConditionalGeneration.from_pretrained(path).eval() for path in (tiny_model, base, made)]
+    with torch.no_grad():
+        first, *others = [model(input_ids=ids).logits for model in models]
+    assert all(torch.equal(first, other) for other in others)
+    chat = ChatTokenizer(made)
+    assert chat.missing_limits == {}
+    assert chat.model_size(1920, 1080) == ChatTokenizer(base).model_size(1920, 1080)
+    again = exported(made, tmp_path / "again")
+    for name in ("config", "preprocessor_config", "tokenizer_config"):
+        assert read(again, name) == read(made, name)
+
+
+def test_version_4_finds_the_processors_and_special_tokens_of_version_5(tiny_model: Path, tmp_path: Path) -> None:
+    nested, made = read(tiny_model, "processor_config"), exported(tiny_model, tmp_path / "made")
+    images = read(made, "preprocessor_config")
+    assert images["size"] == nested["image_processor"]["size"]
+    assert (images["min_pixels"], images["max_pixels"]) == (3136, 15680)
+    assert images["processor_class"] == "Qwen2_5_VLProcessor"
+    assert read(made, "video_preprocessor_config")["size"] == nested["video_processor"]["size"]
+    tokenizer, before = read(made, "tokenizer_config"), read(tiny_model, "tokenizer_config")
+    assert tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert tokenizer["additional_special_tokens"] == before["extra_special_tokens"]
+    assert "extra_special_tokens" not in tokenizer
+    loaded, base = (AutoProcessor.from_pretrained(path).tokenizer for path in (made, tiny_model))
+    assert loaded.all_special_ids == base.all_special_ids
+    assert loaded.get_added_vocab() == base.get_added_vocab()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"rope_theta": 10000.0},
+        {"rope_scaling": None, "rope_theta": 10000.0},
+        {"rope_parameters": None},
+        {"hidden_size": 64},
+    ],
+    ids=str,
+)
+def test_settings_without_sections_are_left_alone(tmp_path: Path, text: dict[str, Any]) -> None:
+    write_config({"text_config": text}, "float32", tmp_path)
+    assert read(tmp_path, "config")["text_config"] == text
+
+
+def test_what_version_4_names_by_keys_is_left_alone(tmp_path: Path) -> None:
+    said = {"tokenizer_class": "Qwen2Tokenizer", "extra_special_tokens": {"image_token": "<|image_pad|>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    complete_companions(tmp_path)
+    assert read(tmp_path, "tokenizer_config") == said
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer_config.json"]
