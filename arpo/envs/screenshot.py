@@ -86,7 +86,7 @@ def check_picture(png: bytes) -> None:
     Raises:
         EnvError: Of kind `screenshot`.
     """
-    with env_boundary("screenshot", "a screenshot cannot be decoded"):
+    with env_boundary("screenshot", f"a screenshot of {len(png)} bytes cannot be decoded"):
         width, height = measured(png)
         most = most_bytes(width, height)
         if len(png) > most:

@@ -68,6 +68,8 @@ class PictureCheck:
             EngineError: If one is no screenshot, or of a size that models do not see.
         """
         for png in images:
+            if not isinstance(png, bytes):
+                raise EngineError(f"the request is refused: a screenshot must be the bytes of a PNG, got {type(png)}")
             key = screenshot_key(png)
             if key in self._sound:
                 continue

@@ -44,8 +44,8 @@ def complete_companions(directory: Path) -> None:
         _write(file, images | _both_limits(images))
     file = directory / "tokenizer_config.json"
     if tokenizer := _read(file):
-        name = tokenizer.get("tokenizer_class")
-        tokenizer["tokenizer_class"] = TOKENIZERS.get(str(name), name)
+        kind = tokenizer.get("tokenizer_class")
+        tokenizer["tokenizer_class"] = TOKENIZERS.get(str(kind), kind)
         if isinstance(special := tokenizer.get("extra_special_tokens"), list):  # version 4 expects names of them
             del tokenizer["extra_special_tokens"]
             tokenizer["additional_special_tokens"] = special

@@ -313,6 +313,9 @@ def test_a_picture_that_no_model_sees_is_refused_and_the_engine_lives(
     for odd in odd_pictures(good):
         with pytest.raises(EngineError, match="the request is refused: a screenshot"):
             asyncio.run(engine.generate(replace(request, images=(good, odd))))
+    for none in (None, "text", bytearray(good)):
+        with pytest.raises(EngineError, match="a screenshot must be the bytes of a PNG"):
+            asyncio.run(engine.generate(replace(request, images=(good, none))))
     assert asyncio.run(engine.generate(request)).token_ids
 
 
