@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -38,8 +37,6 @@ HEAVY = {
     "omegaconf": {"train.py", "evaluate.py", *REHEARSAL, *RUN},
 }
 """A library, and the only files that may import it."""
-FILE_LINES = 400
-FOLDER_FILES = 14
 ROOT_MODULES = 6
 FUNCTION_LINES = 40
 
@@ -112,11 +109,9 @@ def test_no_module_imports_itself_by_a_way_around():
         pytest.fail(" → ".join(reversed(error.args[1])))
 
 
-def test_the_root_and_every_folder_hold_what_a_person_can_take_in():
+def test_the_root_holds_what_a_person_can_take_in():
     at_the_root = [path.name for path in PACKAGE if path.parent == ROOT / "arpo" and path.name != "__init__.py"]
     assert len(at_the_root) <= ROOT_MODULES, at_the_root
-    files = Counter(path.parent.relative_to(ROOT).as_posix() for path in PACKAGE)
-    assert {folder: count for folder, count in files.items() if count > FOLDER_FILES} == {}
 
 
 @pytest.mark.parametrize("library", sorted(HEAVY))
@@ -138,8 +133,7 @@ def test_nothing_is_re_exported():
 
 
 @pytest.mark.parametrize("name", sorted(TREES))
-def test_a_file_is_short_and_its_functions_are_shorter(name):
-    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= FILE_LINES
+def test_a_function_fits_a_screen(name):
     for function in functions(TREES[name]):
         body = function.body[1:] if ast.get_docstring(function) else function.body
         if body:

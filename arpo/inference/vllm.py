@@ -104,8 +104,7 @@ class VllmEngine(PumpedEngine):
         self._check_pictures = PictureCheck()
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
         self._path = Path(path)
-        self._max_images = max_images
-        self._max_model_len = max_model_len
+        self._max_images, self._max_model_len = max_images, max_model_len
         self._deterministic = deterministic
         self._lora_rank = lora_rank
         self._adapter: Any = None

@@ -28,7 +28,7 @@ def web():
 
 def fetch(web, cache, name, content, content_type="application/octet-stream"):
     web.web["/web/file"], web.content_type = content, content_type
-    return FileCache(cache).fetch(f"{web.address}/web/file", "task-1", f"/home/user/{name}")
+    return FileCache(cache).fetch(f"{web.address}/web/file", "task-1", f"/tmp/{name}")
 
 
 def kept(cache):
