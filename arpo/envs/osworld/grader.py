@@ -138,7 +138,7 @@ class GraderProcess:
     def _last_words(self) -> str:
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").splitlines()[-STDERR_LINES:]
-        return "it said last:\n" + "\n".join(lines) if lines else "it said nothing"
+        return "it said last: " + " | ".join(lines) if lines else "it said nothing"
 
 
 def _without_proxy(host: str) -> dict[str, str]:
