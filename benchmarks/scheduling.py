@@ -293,7 +293,7 @@ def _origin() -> dict[str, Any]:
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, encoding="utf-8", check=True
     )
-    return {"commit": done.stdout.strip(), "day": time.strftime("%Y-%m-%d"), "cores": os.cpu_count()}
+    return {"commit": done.stdout.strip(), "day": time.strftime("%Y-%m-%d", time.gmtime()), "cores": os.cpu_count()}
 
 
 def try_law(table: Table) -> None:

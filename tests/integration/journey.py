@@ -81,7 +81,7 @@ class Journey(ABC):
     def die_in_update(self) -> float:
         """Be killed in the second iteration of the process."""
         # two steps an iteration: the third is the first of the second iteration of this process
-        return self.start(f"module.optimizer._target_={DYING}.OptimizerThatDies", "+module.optimizer.steps=3")
+        return self.start(f"+callbacks.killer._target_={DYING}.DieInUpdate", "+callbacks.killer.steps=3")
 
     def die_by(self, callback: str, iteration: int) -> float:
         """Be killed by a callback at the end of an iteration."""

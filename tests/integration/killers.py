@@ -11,7 +11,6 @@ from typing import Any, Literal
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
-from torch.optim import AdamW
 
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.probe import INSTRUCTIONS
@@ -55,19 +54,20 @@ def _some_of(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tenso
     die()
 
 
-class OptimizerThatDies(AdamW):
-    """AdamW, until it has taken some steps in this process."""
+class DieInUpdate(L.Callback):
+    """Ends the process in the middle of an update, once the optimizer has taken some steps in it."""
 
-    def __init__(self, params: Any, *, steps: int, **options: Any) -> None:
+    def __init__(self, steps: int) -> None:
         self._left = steps
-        super().__init__(params, **options)
 
-    def step(self, closure: Any = None) -> Any:
-        loss = super().step(closure)
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for optimizer in trainer.optimizers:
+            optimizer.register_step_post_hook(self._count)
+
+    def _count(self, *_: object) -> None:
         self._left -= 1
         if self._left == 0:
             die()
-        return loss
 
 
 class DieInCheckpoint(L.Callback):

@@ -13,7 +13,7 @@ from tests.integration.runs import Run, containers_of, processes_of
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 LIMIT_S = 10.0
-IN_UPDATE = (f"module.optimizer._target_={DYING}.OptimizerThatDies", "+module.optimizer.steps=1")
+IN_UPDATE = (f"+callbacks.killer._target_={DYING}.DieInUpdate", "+callbacks.killer.steps=1")
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_the_loss_of_dpo_starts_below_that_of_a_coin_and_falls(alone: Run):
 def test_a_run_that_was_killed_ends_bit_for_bit_as_one_that_was_left_alone(alone: Run, offline):
     killed = offline("offline_dpo", "killed")
     each = STEPS // ITERATIONS
-    killed.start(f"module.optimizer._target_={DYING}.OptimizerThatDies", f"+module.optimizer.steps={each + 2}")
+    killed.start(f"+callbacks.killer._target_={DYING}.DieInUpdate", f"+callbacks.killer.steps={each + 2}")
     assert killed.wait() == -signal.SIGKILL
     assert [path.name for path in killed.checkpoints] == ["iteration_000001.ckpt"]
     assert killed.go("resume=auto") == 0, killed.said
