@@ -100,8 +100,7 @@ class VllmEngine(PumpedEngine):
         _check_sampling(engine_args or {})
         check_context(path, max_model_len)
         before_start()
-        self._chat = ChatTokenizer(path)
-        self._check_pictures = PictureCheck()
+        self._chat, self._check_pictures = ChatTokenizer(path), PictureCheck()
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
         self._path = Path(path)
         self._max_images, self._max_model_len = max_images, max_model_len

@@ -23,7 +23,7 @@ EDGES = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 
 @dataclass(frozen=True, slots=True)
 class ImageNumbers:
-    """What a checkpoint's image processor does to a screenshot, in numbers."""
+    """The numbers by which a checkpoint's image processor makes patches of a screenshot."""
 
     patch_size: int
     merge_size: int

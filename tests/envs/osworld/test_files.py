@@ -7,7 +7,7 @@ import pytest
 
 from arpo.envs.osworld.files import FileCache
 from arpo.errors import EnvError
-from tests.envs.osworld.guest import running_guest
+from tests.envs.osworld.guest import HOME, running_guest
 
 QUOTA = b"<!DOCTYPE html><html><head><title>Google Drive - Quota exceeded</title></head></html>"
 PAGES = {
@@ -28,7 +28,7 @@ def web():
 
 def fetch(web, cache, name, content, content_type="application/octet-stream"):
     web.web["/web/file"], web.content_type = content, content_type
-    return FileCache(cache).fetch(f"{web.address}/web/file", "task-1", f"/tmp/{name}")
+    return FileCache(cache).fetch(f"{web.address}/web/file", "task-1", f"{HOME}/{name}")
 
 
 def kept(cache):
