@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from arpo.errors import CheckpointError, check_at_least
 from arpo.host.files import PARTIAL, atomically
+from arpo.models.names import trained_names
 from arpo.models.policy import Policy
 from arpo.modules.strategy import is_whole
 
@@ -92,14 +93,15 @@ def load_policy(policy: Policy, checkpoint: Path) -> None:
         policy: On one process, with its weights whole.
         checkpoint: A file, or a folder of shards.
     """
+    own, names = policy.state_dict(), trained_names(policy)
     if checkpoint.is_dir():
-        trained = {f"policy.{name}": p.data for name, p in policy.named_parameters() if p.requires_grad}
+        trained = {f"policy.{name}": own[name] for name in names}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as it should be
             load({"weights": trained}, checkpoint_id=checkpoint, no_dist=True)  # in place
         return
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
-    frozen = {name: p.data for name, p in policy.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    frozen = {name: tensor for name, tensor in own.items() if name not in names}
     policy.load_state_dict(frozen | {name.removeprefix("policy."): tensor for name, tensor in state.items()})
 
 

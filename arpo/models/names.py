@@ -1,5 +1,7 @@
 """The names of weights: `transformers` 5 renames a Qwen2.5-VL checkpoint as it loads, and keeps the new names."""
 
+from torch import nn
+
 RENAMED = (("model.visual.", "visual."), ("model.language_model.", "model."))
 """Modules carry the names on the left, published checkpoints, and so vLLM, those on the right."""
 
@@ -20,3 +22,12 @@ def base_name(name: str) -> str:
     """Return the name of the weight that an adapter's tensor updates, or the name itself if it is a weight's."""
     layer, _, factor = name.partition(".lora_")
     return f"{layer}.weight" if factor else name
+
+
+def trained_names(module: nn.Module) -> frozenset[str]:
+    """Return the names of the weights that a training's checkpoint holds: all that an update changes.
+
+    A shared weight has each of its names. Frozen weights are where the policy was loaded from.
+    """
+    everything = module.named_parameters(remove_duplicate=False)
+    return frozenset(name for name, parameter in everything if parameter.requires_grad)

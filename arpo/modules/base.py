@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.collate import collate, micro_batches
+from arpo.models.names import trained_names
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.sharding import full
 from arpo.models.tokenization import TokenizedTrajectory, tokenize
@@ -183,15 +184,11 @@ class PolicyModule(L.LightningModule):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["policy_version"] = self.policy_version
-        for name in self._frozen():  # they are where the policy was loaded from
-            checkpoint["state_dict"].pop(name, None)
+        trained = trained_names(self)
+        checkpoint["state_dict"] = {name: value for name, value in checkpoint["state_dict"].items() if name in trained}
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.policy_version = checkpoint["policy_version"]
-        checkpoint["state_dict"] |= self._frozen()
-
-    def _frozen(self) -> dict[str, torch.Tensor]:
-        """Return the parameters that no update changes."""
-        everything = self.named_parameters(remove_duplicate=False)
-        return {name: parameter.data for name, parameter in everything if not parameter.requires_grad}
+        trained = trained_names(self)
+        checkpoint["state_dict"] |= {name: value for name, value in self.state_dict().items() if name not in trained}

@@ -26,6 +26,7 @@ from typing_extensions import override
 
 from arpo.errors import CheckpointError
 from arpo.host.files import PARTIAL, atomically
+from arpo.models.names import trained_names
 
 REST = "rest.pt"
 """The file with all that is not cut into shards: loops, callbacks, schedules, the optimizer's settings."""
@@ -55,7 +56,10 @@ class ShardedStrategy(ModelParallelStrategy):
     @override
     def lightning_module_state_dict(self) -> dict[str, Any]:
         assert self.model is not None
-        return get_model_state_dict(self.model, options=StateDictOptions(ignore_frozen_params=True))
+        trained = trained_names(self.model)
+        # torch leaves a frozen weight out under one of its names alone.
+        state = get_model_state_dict(self.model, options=StateDictOptions(ignore_frozen_params=True))
+        return {name: value for name, value in state.items() if name in trained}
 
     @override
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
