@@ -132,7 +132,7 @@ class PolicyModule(L.LightningModule):
             return self.action_logprobs(tokenized, screenshots, policy=self._reference[0] if self._reference else None)
 
     def take_step(self) -> float | None:
-        """Take one optimizer step with the gradient that was accumulated, and clear it.
+        """Take one optimizer step with the gradient that was accumulated, and clear it; the schedule stays.
 
         Returns:
             The gradient's norm before it was clipped, or None when it was not finite and the step was left out.
@@ -141,9 +141,7 @@ class PolicyModule(L.LightningModule):
             ArpoError: When too many gradients in a row were not finite.
         """
         optimizer = self.optimizers()
-        scheduler = self.lr_schedulers()
         assert isinstance(optimizer, LightningOptimizer), "configure_optimizers returns one optimizer"
-        assert isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler), "configure_optimizers returns one schedule"
         parameters = self.trainable_parameters()
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         total = full(torch.nn.utils.get_total_norm(gradients))  # over all ranks, where they are sharded
@@ -152,7 +150,6 @@ class PolicyModule(L.LightningModule):
         accepted = self._guard.accepts(norm)
         if accepted:
             optimizer.step()
-            scheduler.step()
         optimizer.zero_grad()
         return norm if accepted else None
 

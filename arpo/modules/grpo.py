@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from statistics import fmean
 from typing import Any, Literal
 
@@ -18,13 +17,14 @@ from arpo.algorithms.selection import step_entropies
 from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
-from arpo.models.tokenization import TokenizedTrajectory, tokenize
+from arpo.models.tokenization import tokenize
 from arpo.models.transfer import to_device
 from arpo.modules.base import PolicyModule
 from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import (
     Minibatch,
     Sample,
+    inputs,
     pick,
     scatter,
     split,
@@ -33,7 +33,7 @@ from arpo.modules.minibatch import (
     without_zero_advantage,
 )
 from arpo.modules.objective import Objective
-from arpo.modules.optimizer import MakeOptimizer, rate_factor
+from arpo.modules.optimizer import MakeOptimizer, PlannedRate
 from arpo.modules.pictures import (
     MOST_FEATURE_BYTES,
     VisualSizes,
@@ -56,7 +56,9 @@ class GRPOModule(PolicyModule):
         optimizer: Builds the optimizer from the trainable parameters and their names.
         objective: From rewards to advantages, and from log-probabilities to a loss.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
-        decay: Let the learning rate fall linearly to 0 over the iterations of the run, in place of keeping it.
+        decay: Let the learning rate fall linearly to 0 over the iterations of the run, in place of keeping it. Rise
+            and fall go by iterations, each `minibatches * epochs` steps long: the run's length is known in iterations
+            alone, and a minibatch that is skipped or refused takes its share of the schedule with it.
         reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
             With LoRA nothing is built: the reference is the policy without its adapters.
         minibatches: Optimizer steps in one pass over a batch.
@@ -132,11 +134,13 @@ class GRPOModule(PolicyModule):
         minibatches = scatter(minibatches)
         work.minibatches = len(minibatches)
         with self._pictures(minibatches):
-            for minibatch, old in self._before(minibatches, work):
+            for place, (minibatch, old) in enumerate(self._before(minibatches, work)):
+                self._schedule(place)
                 self.update(minibatch, old, work)
             if self.measures_after:
                 self._measure_after(minibatches, work)
         self.policy_version += 1
+        self._schedule(0)
         self._report(batch, work, time.monotonic() - started)
 
     def _announce(self, batch: RolloutBatch) -> None:
@@ -293,7 +297,7 @@ class GRPOModule(PolicyModule):
     ) -> Tensor | float:
         if self.objective.kl_coefficient == 0:
             return 0.0
-        reference = self.reference_logprobs(*_inputs(samples))
+        reference = self.reference_logprobs(*inputs(samples))
         penalty = self.objective.kl_penalty(output, reference, mask, average, selected)
         work.averages.total("train/kl_reference", penalty.detach() / work.minibatches)
         return self.objective.kl_coefficient * penalty
@@ -342,7 +346,7 @@ class GRPOModule(PolicyModule):
         return chunks + [[]] * (self._most(len(chunks)) - len(chunks))
 
     def _forward(self, samples: Sequence[Sample], *, with_entropy: bool = False) -> ActionLogprobs:
-        return self.action_logprobs(*_inputs(samples), with_entropy=with_entropy)
+        return self.action_logprobs(*inputs(samples), with_entropy=with_entropy)
 
     def _old(self, samples: Sequence[Sample], output: ActionLogprobs, work: UpdateMeter) -> list[Tensor]:
         """Return old log-probabilities from a forward that no update preceded, and compare them with the sampler's."""
@@ -352,8 +356,8 @@ class GRPOModule(PolicyModule):
             sampler = to_device(sample.tokens.sampler_logprobs, self.device)
             stored = sample.replayed and self.replayed_old_logprobs == "stored"
             rows.append(sampler if stored else logprobs)
-            if not sample.replayed and not sample.filler:
-                work.compare(logprobs, sampler)
+            if not sample.replayed:
+                work.compare(sample, logprobs, sampler)
         return rows
 
     def _report(self, batch: RolloutBatch, work: UpdateMeter, seconds: float) -> None:
@@ -373,23 +377,22 @@ class GRPOModule(PolicyModule):
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.make_optimizer(self.named_trainable_parameters())
-        factor = partial(rate_factor, warmup_steps=self.warmup_steps, decay_steps=self._decay_steps())
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        rate = PlannedRate(optimizer, warmup_steps=self.warmup_steps, decay_steps=self._decay_steps())
+        return {"optimizer": optimizer, "lr_scheduler": rate}
+
+    def _schedule(self, place: int) -> None:
+        """Set the learning rate to that of a step of the iteration, by its place."""
+        schedule = self.lr_schedulers()
+        assert isinstance(schedule, PlannedRate), "configure_optimizers returns one schedule"
+        schedule.move_to(self.policy_version * self.minibatches * self.epochs + place)
 
     def _decay_steps(self) -> int | None:
         """Return the optimizer steps of the run, None where the rate does not fall."""
         if not self.decay:
             return None
         iterations = self.trainer.max_epochs
-        if iterations in (None, -1):
+        if iterations is None or iterations < 1:
             raise ConfigError(
                 "module.decay lets the rate fall until the last iteration: set iterations, or decay=false"
             )
         return iterations * self.minibatches * self.epochs
-
-
-def _inputs(samples: Sequence[Sample]) -> tuple[list[TokenizedTrajectory], dict[str, bytes]]:
-    """Return the sequences of some samples, and all screenshots that they show."""
-    screenshots = {key: png for sample in samples for key, png in sample.screenshots.items()}
-    return [sample.tokens for sample in samples], screenshots

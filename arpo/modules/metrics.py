@@ -12,7 +12,7 @@ from torch import Tensor
 from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
 from arpo.algorithms.losses import LossMetrics
 from arpo.models.policy import ActionLogprobs
-from arpo.modules.token_record import TokenRecord
+from arpo.modules.token_record import Recorded, TokenRecord
 from arpo.rollout.hooks import alone
 from arpo.types import RolloutBatch
 
@@ -97,6 +97,7 @@ class UpdateMeter:
         """Minibatches of the update, all epochs together: fewer than configured where there are fewer groups."""
         self.advantages: list[float] = []
         self.tokens = TokenRecord()
+        self._compared = TokenRecord()
         self._loss_metrics: LossMetrics | None = None
         self._ratios: list[tuple[Tensor, Tensor]] = []
         """The ratios of each micro-batch, and where in them a token is trained."""
@@ -108,23 +109,28 @@ class UpdateMeter:
         if output.entropy is not None:
             self.averages.part("policy/entropy", torch.where(mask, output.entropy, 0.0).sum(), mask.sum())
 
-    def compare(self, trainer: Tensor, sampler: Tensor) -> None:
-        """Add how far the engine's log-probabilities of one sequence are from the trainer's."""
-        gaps = (trainer - sampler).abs()
-        self.averages.part("engine/logprob_gap_mean", gaps.sum(), len(gaps))
-        self.averages.maximum("engine/logprob_gap_max", gaps.max())
-        self._weigh("policy/importance", importance_ratio(trainer - sampler), torch.ones_like(trainer))
+    def compare(self, sample: Recorded, trainer: Tensor, sampler: Tensor) -> None:
+        """Take the log-probabilities of a sequence, the trainer's before the update and the engine's, [actions].
+
+        They are compared once, though several epochs and ranks may compute them.
+        """
+        self._compared.add([sample], trainer=trainer[None], sampler=sampler[None])
 
     def correct(self, correction: CorrectionWeights, mask: Tensor) -> None:
         """Add the weights of one micro-batch, of the tokens where `mask` is True."""
-        self._weigh("policy/weight", correction.weights, mask)
+        _weigh(self.averages, "policy/weight", correction.weights, mask)
         self.averages.part("policy/weight_cut", torch.where(mask, correction.cut, 0.0).sum(), mask.sum())
 
-    def _weigh(self, name: str, weights: Tensor, mask: Tensor) -> None:
-        weights = torch.where(mask.bool(), weights, 0.0)
-        self.averages.part(f"{name}_mean", weights.sum(), mask.sum())
-        self.averages.part(f"{name}_square", weights.square().sum(), mask.sum())
-        self.averages.maximum(f"{name}_max", weights.max())
+    def _gaps(self) -> Averages:
+        """Return how far the engine's log-probabilities are from the trainer's, over every token once."""
+        gaps = Averages()
+        sampled = self._compared.rows("sampler")
+        for key, trainer in self._compared.rows("trainer").items():
+            difference = trainer - sampled[key]
+            gaps.part("engine/logprob_gap_mean", difference.abs().sum(), len(difference))
+            gaps.maximum("engine/logprob_gap_max", difference.abs().max())
+            _weigh(gaps, "policy/importance", importance_ratio(difference), torch.ones_like(difference))
+        return gaps
 
     def read(self) -> None:
         """Bring what is on a device to the host."""
@@ -136,6 +142,7 @@ class UpdateMeter:
             )
         self._ratios = [(ratio.cpu(), mask.cpu()) for ratio, mask in self._ratios]
         self.tokens.read()
+        self._compared.read()
 
     def over_ranks(self) -> "UpdateMeter":
         """Return the measurements of all ranks, the same on each; a collective call where there are several."""
@@ -151,6 +158,7 @@ class UpdateMeter:
         for part in parts:
             whole._add_loss(part._loss_metrics)
             whole.tokens.merge(part.tokens)
+            whole._compared.merge(part._compared)
         return whole
 
     def _add_loss(self, metrics: LossMetrics | None) -> None:
@@ -159,7 +167,7 @@ class UpdateMeter:
 
     def compute(self) -> dict[str, float]:
         """Return everything by its metric name."""
-        metrics = self.averages.compute()
+        metrics = self.averages.compute() | self._gaps().compute()
         for name in ("policy/importance", "policy/weight"):
             square = metrics.pop(f"{name}_square", None)
             if square is not None:  # the effective sample size (Σw)² / Σw², as a share of the tokens
@@ -190,6 +198,13 @@ def step_lags(batch: RolloutBatch) -> list[int]:
         if position not in group.injected
         for step in trajectory.steps
     ]
+
+
+def _weigh(averages: Averages, name: str, weights: Tensor, mask: Tensor) -> None:
+    weights = torch.where(mask.bool(), weights, 0.0)
+    averages.part(f"{name}_mean", weights.sum(), mask.sum())
+    averages.part(f"{name}_square", weights.square().sum(), mask.sum())
+    averages.maximum(f"{name}_max", weights.max())
 
 
 def _kept(number: Number) -> Number:

@@ -146,3 +146,9 @@ def scatter(minibatches: Sequence[Minibatch] | None) -> list[Minibatch]:
 def pick(minibatch: Minibatch, chunk: Sequence[int]) -> list[Sample]:
     """Return the samples of one micro-batch; a filler for an empty one."""
     return [minibatch.samples[index] for index in chunk] or [replace(minibatch.samples[0], filler=True)]
+
+
+def inputs(samples: Sequence[Sample]) -> tuple[list[TokenizedTrajectory], dict[str, bytes]]:
+    """Return the sequences of some samples, and all screenshots that they show."""
+    screenshots = {key: png for sample in samples for key, png in sample.screenshots.items()}
+    return [sample.tokens for sample in samples], screenshots

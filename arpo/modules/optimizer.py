@@ -3,9 +3,11 @@
 import logging
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 from arpo.errors import ArpoError
 
@@ -35,6 +37,26 @@ def rate_factor(step: int, *, warmup_steps: int, decay_steps: int | None = None)
     """
     risen = min(1.0, (step + 1) / (warmup_steps + 1))
     return risen if decay_steps is None else risen * max(0.0, 1 - step / decay_steps)
+
+
+class PlannedRate(LambdaLR):
+    """The learning rate by the place of a step in the plan of the run, whether those before it were taken or not.
+
+    Args:
+        optimizer: What is given the rate.
+        warmup_steps: See `rate_factor`, as for `decay_steps`.
+        decay_steps: The steps of the plan; None keeps the full rate.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, warmup_steps: int, decay_steps: int | None) -> None:
+        super().__init__(optimizer, partial(rate_factor, warmup_steps=warmup_steps, decay_steps=decay_steps))
+
+    def move_to(self, step: int) -> None:
+        """Set the rate to that of a step of the plan, from 0."""
+        self.last_epoch = step
+        self._last_lr = [base * factor(step) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            group["lr"] = rate
 
 
 class GradientGuard:

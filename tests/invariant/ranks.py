@@ -45,10 +45,11 @@ CASES: dict[str, dict[str, Any]] = {
         "policy": {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False},
     },
     "dart": {"objective": {"estimator": "step_grpo", "correction": "tis_token", "high_entropy_steps": 0.8}},
+    "twice": {"objective": {"correction": "tis_token"}, "module": {"epochs": 2}},
     "windowed": {"objective": {"estimator": "step_grpo", "high_entropy_steps": 0.4}, "image_window": 1},
 }
 """What is trained, by name. `pass_at_k` leaves one sample for several ranks; `dart` compares steps of all ranks, of
-which `windowed` leaves so many out that a rank may have none."""
+which `windowed` leaves so many out that a rank may have none; `twice` deals a sample to another rank in each pass."""
 
 WAYS = (("one", 1), ("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4))
 
@@ -168,7 +169,7 @@ def train(
         partial(optimizer, lr=3e-5, eps=1e-4),  # a gradient of rounding alone must not become a whole step
         Objective(**options["objective"]),
         reference=make if options.get("reference") else None,
-        **SHARED,
+        **SHARED | options.get("module", {}),
     )
     trainer = quiet_trainer(
         ranks,

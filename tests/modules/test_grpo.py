@@ -386,9 +386,78 @@ def test_decay_spreads_the_rate_over_the_steps_of_the_run(make_module, make_grou
     assert metrics(trainer)["train/learning_rate"] == 2 * rates[1] - 1  # of the step that would come next
 
 
-def test_decay_in_a_run_without_an_end_is_refused(make_module):
+def rates_of(module, *batches, checkpoint=None, iterations=None):
+    """The rate of every step that was taken, and the one after the last; an iteration a batch."""
+    taken, take_step = [], module.take_step
+    module.take_step = lambda: (taken.append(module.learning_rate), take_step())[1]
+    data = [RolloutBatch(number, number, batch) for number, batch in enumerate(batches)]
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=iterations or len(data),
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        reload_dataloaders_every_n_epochs=1,
+    )
+
+    class OneAnIteration(L.LightningDataModule):
+        def train_dataloader(self):
+            return DataLoader(data[trainer.current_epoch : trainer.current_epoch + 1], batch_size=None)
+
+    trainer.fit(module, OneAnIteration(), ckpt_path=checkpoint)
+    return trainer, [*taken, module.learning_rate]
+
+
+DEAD = (0.0, 0.0)
+
+
+def test_decay_ends_at_zero_whatever_was_skipped(make_module, make_group):
+    """The rate falls by 1/8 a step of four iterations of two; one that is skipped takes its share along."""
+    live, dead, late = make_group(1.0, 0.0), make_group(*DEAD, first=2), make_group(0.0, 1.0, first=4)
+    make = partial(make_module, decay=True, minibatches=2, optimizer=partial(torch.optim.SGD, lr=1e-3))
+    _, whole = rates_of(make(), *[[live, late]] * 4)
+    assert whole == pytest.approx([1e-3 * rest / 8 for rest in range(8, -1, -1)])
+    _, flat = rates_of(make(), [live, late], [dead, dead], [dead, dead], [live, late])
+    assert flat == pytest.approx([1e-3 * rest / 8 for rest in (8, 7, 2, 1, 0)])
+    _, lone = rates_of(make(), [live], [live], [live], [live])  # one group makes one minibatch
+    assert lone == pytest.approx([1e-3 * rest / 8 for rest in (8, 6, 4, 2, 0)])
+    assert rates_of(make(), *[[dead]] * 4)[1] == [0.0]  # nothing was learned at all
+
+
+def test_decay_ends_at_zero_where_a_gradient_was_refused(make_module, make_group):
     module = make_module(decay=True)
-    module.trainer = L.Trainer(max_epochs=-1, accelerator="cpu", logger=False)
+    with torch.no_grad():
+        module.policy.model.model.language_model.norm.weight.fill_(torch.nan)
+    assert rates_of(module, *[[make_group(1.0, 0.0)]] * 2)[1] == [1.0, 0.5, 0.0]
+
+
+def test_the_warm_up_goes_by_the_same_steps(make_module, make_group):
+    live, dead = make_group(1.0, 0.0), make_group(*DEAD, first=2)
+    _, rates = rates_of(make_module(warmup_steps=3), [dead], [live], [dead], [live])
+    assert rates == [0.5, 1.0, 1.0]  # of the steps 1, 3 and 4
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_resumed_run_has_the_rate_of_its_iteration(make_module, make_group, tmp_path, behind):
+    """Also where the schedule was left behind by what was skipped, as once it was."""
+    live, dead = make_group(1.0, 0.0), make_group(*DEAD, first=2)
+    trainer, _ = rates_of(make_module(decay=True), [live], [dead], [dead], [live], iterations=3)
+    trainer.save_checkpoint(tmp_path / "three.ckpt")
+    saved = torch.load(tmp_path / "three.ckpt", weights_only=True)
+    (schedule,) = saved["lr_schedulers"]
+    schedule["last_epoch"] -= behind
+    torch.save(saved, tmp_path / "three.ckpt")
+    _, rates = rates_of(
+        make_module(decay=True), [live], [dead], [dead], [live], checkpoint=tmp_path / "three.ckpt", iterations=4
+    )
+    assert rates == [0.25, 0.0]
+
+
+@pytest.mark.parametrize("iterations", [-1, 0])
+def test_decay_in_a_run_without_an_end_is_refused(make_module, iterations):
+    module = make_module(decay=True)
+    module.trainer = L.Trainer(max_epochs=iterations, accelerator="cpu", logger=False)
     with pytest.raises(ConfigError, match="set iterations"):
         module.configure_optimizers()
 
@@ -581,6 +650,24 @@ def test_the_weights_of_a_correction_are_told(make_module, make_policy, make_gro
     assert told["policy/weight_max"] == pytest.approx(2.0, rel=1e-4)
     assert told["policy/weight_ess"] == pytest.approx((n / 4 + 2 * m) ** 2 / (n + m) / (n / 16 + 4 * m), rel=1e-4)
     assert told["policy/weight_cut"] == pytest.approx(m / (n + m), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("minibatches", "epochs", "micro_batch_tokens"), [(1, 2, 65536), (2, 2, 65536), (2, 3, 65536), (3, 2, 64)]
+)
+def test_a_token_is_compared_with_the_engine_once_whatever_the_passes_over_it(
+    make_module, make_group, minibatches, epochs, micro_batch_tokens
+):
+    groups = [make_group(1.0, 0.0), make_group(0.0, 1.0, 0.0, first=4), make_group(1.0, 0.0, first=9)]
+    told = []
+    for passes in (1, epochs):
+        options = {"minibatches": minibatches, "epochs": passes, "micro_batch_tokens": micro_batch_tokens}
+        module = make_module(optimizer=partial(torch.optim.SGD, lr=0.05), correction="tis_token", **options)
+        told.append(metrics(fit(module, groups)))
+    names = [name for name in told[0] if name.startswith(("policy/importance", "policy/weight", "engine/"))]
+    assert len(names) == 2 + 3 + 4
+    for name in names:
+        assert told[1][name] == pytest.approx(told[0][name], rel=1e-4), name
 
 
 # --- the steps in which the policy was undecided --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -65,10 +65,27 @@ def test_padding_gives_no_ratio():
     assert meter.record(RolloutBatch(0, 0, []))["ratio"].tolist() == pytest.approx([2.718281828])
 
 
+@dataclass(frozen=True)
+class Row:
+    """A sequence of the one group, by its member."""
+
+    member: int
+    action_tokens: int
+    filler: bool = False
+    advantage: float = 1.0
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return 0, self.member, 0
+
+
+ONE, TWO = Row(0, 2), Row(1, 1)
+
+
 def test_the_gap_between_engine_and_trainer_is_told_as_mean_and_maximum():
     meter = UpdateMeter()
-    meter.compare(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
-    meter.compare(torch.tensor([-3.0]), torch.tensor([-2.0]))
+    meter.compare(ONE, torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
+    meter.compare(TWO, torch.tensor([-3.0]), torch.tensor([-2.0]))
     computed = meter.compute()
     assert computed["engine/logprob_gap_mean"] == 0.5  # (0.5 + 0 + 1) / 3
     assert computed["engine/logprob_gap_max"] == 1.0
@@ -76,14 +93,26 @@ def test_the_gap_between_engine_and_trainer_is_told_as_mean_and_maximum():
 
 def test_the_ratios_between_trainer_and_engine_are_told_with_their_effective_sample_size():
     meter = UpdateMeter()
-    meter.compare(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
-    meter.compare(torch.tensor([-3.0]), torch.tensor([-2.0]))
+    meter.compare(ONE, torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
+    meter.compare(TWO, torch.tensor([-3.0]), torch.tensor([-2.0]))
     computed = meter.compute()
     # e^.5 + 1 + e^-1 = 1.6487213 + 1 + 0.3678794 = 3.0166007; squares 2.7182818 + 1 + 0.1353353 = 3.8536171
     assert computed["policy/importance_mean"] == pytest.approx(3.0166007 / 3, abs=1e-6)
     assert computed["policy/importance_max"] == pytest.approx(1.6487213, abs=1e-6)
     assert computed["policy/importance_ess"] == pytest.approx(3.0166007**2 / (3 * 3.8536171), abs=1e-6)
     assert not [name for name in computed if name.endswith("_square")]
+
+
+def test_a_token_is_compared_once_however_often_it_was_computed_and_a_filler_never():
+    meter = UpdateMeter()
+    for _ in range(2):  # of two epochs
+        meter.compare(ONE, torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
+    meter.compare(TWO, torch.tensor([-3.0]), torch.tensor([-2.0]))
+    meter.compare(Row(7, 1, filler=True), torch.tensor([-9.0]), torch.tensor([0.0]))
+    for _ in range(2):  # asked again, it says the same
+        computed = meter.compute()
+        assert computed["engine/logprob_gap_mean"] == 0.5  # (0.5 + 0 + 1) / 3
+        assert computed["policy/importance_mean"] == pytest.approx(3.0166007 / 3, abs=1e-6)
 
 
 def test_weights_that_are_all_zero_have_no_effective_sample():
@@ -120,7 +149,7 @@ def test_collecting_asks_the_device_for_no_number():
     logprobs = torch.zeros(2, 3, device="meta")
     for _ in range(2):
         meter.add(on_device, ActionLogprobs(logprobs, mask, logprobs), logprobs, mask)
-        meter.compare(logprobs[0], logprobs[1])
+        meter.compare(Row(0, 3), logprobs[0], logprobs[1])
         meter.correct(CorrectionWeights(logprobs, mask), mask)
         meter.averages.total("train/loss", logprobs.sum())
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.optim.lr_scheduler import OneCycleLR
 from typing_extensions import override
 
 from arpo.errors import ConfigError, check_at_least
@@ -146,6 +147,9 @@ class OfflineModule(PolicyModule):
         """
         measured = {**metrics, "train/learning_rate": self.learning_rate}
         norm = self.take_step()
+        schedule = self.lr_schedulers()
+        assert isinstance(schedule, OneCycleLR), "configure_optimizers returns one schedule"
+        schedule.step()  # a step that was refused takes its share of the cycle with it
         self.policy_version += 1
         measured |= {"train/refused_gradients": 1.0} if norm is None else {"train/grad_norm": norm}
         by_step = self.trainer.max_epochs == 1
@@ -160,7 +164,7 @@ class OfflineModule(PolicyModule):
         optimizer = self.make_optimizer(self.named_trainable_parameters())
         peak = [group["lr"] for group in optimizer.param_groups]
         rise = max(self.warmup_fraction, 2 / self.steps)  # with one step, torch would divide by zero
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
+        schedule = OneCycleLR(
             optimizer, peak, total_steps=self.steps, pct_start=rise, cycle_momentum=False
         )
         return {"optimizer": optimizer, "lr_scheduler": schedule}
