@@ -35,6 +35,7 @@ def read_examples(
     outcomes: Sequence[str] | None = None,
     seed: int = 0,
     tell: Callable[[Sequence[Trajectory]], Sequence[Trajectory]] = list,
+    least: int = 1,
 ) -> list[Example]:
     """Return the examples that stored episodes make, without screenshots.
 
@@ -46,6 +47,7 @@ def read_examples(
         outcomes: Leave out episodes that ended in another way; None keeps all.
         seed: Of the pairs.
         tell: Tells the episodes as a policy would have read and said them, and leaves out those that it could not.
+        least: Examples that must be there, counting once what says the same.
 
     Raises:
         ConfigError: If there are too few episodes, none is left, they make no example, or a screenshot of theirs is
@@ -71,6 +73,13 @@ def read_examples(
             f"source: nothing can be learned from {len(kept)} episodes of {store.root}, of which {good} succeed: "
             "rejection sampling needs successes, and a pair has a success and a failure of one task; name another "
             "run, or raise datamodule.first"
+        )
+    different = {tuple(step.response for each in example for step in each.steps) for example in examples}
+    if len(different) < least:
+        raise ConfigError(
+            f"source: {len(examples)} examples of {store.root} say {len(different)} different things, and {least} are "
+            "needed, because the module compares each with one that says something else: raise datamodule.first, "
+            "widen datamodule.outcomes, or name another run"
         )
     _check_screenshots(store, list(chain.from_iterable(examples)))
     return examples

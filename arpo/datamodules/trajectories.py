@@ -1,11 +1,12 @@
 """Offline data: the stored episodes of a run, as batches of examples."""
 
 import hashlib
+import itertools
 import logging
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ class TrajectoryDataModule(L.LightningDataModule):
             ConfigError: As `read_examples` does, or if the steps cannot be shared out.
         """
         self._steps_per_iteration()
-        self._examples = self._read()
+        assert self.trainer is not None
+        self._examples = self._read(PolicyModule.of(self.trainer.lightning_module).least_examples)
         self._digest = hashlib.sha256(repr(self._examples).encode()).hexdigest()
         start_on_rank_zero(self.trainer, self.runtime)
 
@@ -115,8 +117,9 @@ class TrajectoryDataModule(L.LightningDataModule):
             version = PolicyModule.of(self.trainer.lightning_module).policy_version
             self.runtime.store.truncate(iteration, version)
         self._begun = True
-        for number in range(iteration * steps, (iteration + 1) * steps):
-            yield [self.store.load_screenshots(each) for example in self._batch(number) for each in example]
+        for places in islice(self._places(), iteration * steps, (iteration + 1) * steps):
+            chosen = (trajectory for place in places for trajectory in self._examples[place])
+            yield [self.store.load_screenshots(trajectory) for trajectory in chosen]
 
     def _steps_per_iteration(self) -> int:
         assert self.trainer is not None
@@ -128,15 +131,13 @@ class TrajectoryDataModule(L.LightningDataModule):
             )
         return self.steps // iterations
 
-    def _batch(self, number: int) -> list[Example]:
-        """Return the examples of an optimizer step of the run: they are passed through again and again, shuffled."""
-        count = len(self._examples)
-        size = min(self.batch_size, count)
-        places = range(number * size, (number + 1) * size)
-        return [self._examples[_order(self.seed, place // count, count)[place % count]] for place in places]
+    def _places(self) -> Iterator[list[int]]:
+        """Yield the places of each step's examples: they are passed through again and again, shuffled."""
+        number = len(self._examples)
+        return passes(number, min(self.batch_size, number), self.seed)
 
-    def _read(self) -> list[Example]:
-        """Return the examples that the episodes make."""
+    def _read(self, least: int = 1) -> list[Example]:
+        """Return the examples that the episodes make, of which so many must differ."""
         return read_examples(
             self.store,
             self.make_examples,
@@ -145,6 +146,7 @@ class TrajectoryDataModule(L.LightningDataModule):
             outcomes=self.outcomes,
             seed=self.seed,
             tell=self._told,
+            least=least,
         )
 
     def _told(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
@@ -193,7 +195,18 @@ class TrajectoryDataModule(L.LightningDataModule):
             )
 
 
-@lru_cache(maxsize=2)
-def _order(seed: int, number: int, count: int) -> list[int]:
-    """Return the order of the examples in a pass over them."""
-    return random.Random(derive_seed(seed, "pass", number)).sample(range(count), count)
+def passes(examples: int, size: int, seed: int) -> Iterator[list[int]]:
+    """Yield batches of `size` different places below `examples`, in pass after pass over all of them, without an end.
+
+    Where a batch has the last places of one pass and the first of the next, the next pass begins with places that the
+    batch does not have yet; for the rest, the order of a pass is drawn from the seed and its number.
+    """
+    batch: list[int] = []
+    for number in itertools.count():
+        order = random.Random(derive_seed(seed, "pass", number)).sample(range(examples), examples)
+        first = [place for place in order if place not in batch][: size - len(batch)]
+        for place in (*first, *(place for place in order if place not in first)):
+            batch.append(place)
+            if len(batch) == size:
+                yield batch
+                batch = []

@@ -40,6 +40,8 @@ class PolicyModule(L.LightningModule):
     """The temperature at which the tokens were sampled: log-probabilities are of that distribution."""
     format_weight: float = 1.0
     """The weight of the format reward in what an update maximises."""
+    least_examples: int = 1
+    """The fewest examples that it can learn from offline, counting once what says the same."""
     measures_after: bool = False
     """Whether the next update ends with a forward over what it learned from, for its record and for nothing else."""
 

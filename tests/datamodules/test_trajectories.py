@@ -1,17 +1,22 @@
 """The stored episodes of a run as batches: which are taken, how they are told, and in what order they come."""
 
 import logging
+import random
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
 import lightning as L
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arpo.datamodules.examples import every_episode, pairs, successes
-from arpo.datamodules.trajectories import TrajectoryDataModule
+from arpo.datamodules.trajectories import TrajectoryDataModule, passes
 from arpo.errors import ConfigError
 from arpo.rollout.curation.told import as_told, longest_context
+from arpo.rollout.seeds import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
 from tests.callbacks.support import IdleModule
@@ -213,6 +218,29 @@ def test_steps_that_iterations_cannot_share_are_refused(make_data, source):
         make_data(source(episode(0)), iterations=2, steps=5).setup("fit")
 
 
+class Comparing(Recorder):
+    """Compares the examples of a batch with each other."""
+
+    least_examples = 2
+
+
+@pytest.mark.parametrize(
+    ("episodes", "words"),
+    [
+        ([episode(0)], "1 examples of .* say 1 different things, and 2 are needed"),
+        ([episode(0), episode(1)], "2 examples of .* say 1 different things"),
+        ([episode(0), episode(1), episode(5, 0.0)], "3 examples of .* say 1 different things"),
+    ],
+)
+def test_a_module_that_compares_examples_is_given_no_run_in_which_all_say_the_same(
+    make_collector, source, episodes, words
+):
+    runtime = make_collector(start=False).runtime
+    data = TrajectoryDataModule(runtime, source(*episodes), every_episode, steps=1, batch_size=32)
+    with pytest.raises(ConfigError, match=words):
+        L.Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False).fit(Comparing(), data)
+
+
 # --- batches --------------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +268,38 @@ def test_every_example_is_seen_once_before_one_is_seen_again(started, iterations
     order = [name for _, batch in seen for name in batch]  # 5 batches of 2: twice through 5 episodes
     assert len(set(order[:5])) == len(set(order[5:])) == 5
     assert order[:5] != order[5:]
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32))
+def test_no_batch_has_an_example_twice_and_every_pass_has_all(examples, size, seed):
+    size = min(size, examples)
+    batches = list(islice(passes(examples, size, seed), 3 * examples))
+    assert all(len(set(batch)) == len(batch) == size for batch in batches)
+    order = [place for batch in batches for place in batch]
+    for start in range(0, len(order) - examples + 1, examples):
+        assert sorted(order[start : start + examples]) == list(range(examples))
+
+
+def test_an_order_in_which_nothing_comes_twice_is_the_one_that_was_drawn():
+    """As it has always been: batches of 2 of 3 examples change only where the border of a pass is inside of one."""
+    drawn = [random.Random(derive_seed(7, "pass", number)).sample(range(3), 3) for number in range(2000)]
+    flat = [place for order in drawn for place in order]
+    as_drawn = [flat[start : start + 2] for start in range(0, len(flat), 2)]
+    batches = list(islice(passes(3, 2, 7), 3000))
+    assert all(one == other for one, other in zip(as_drawn, batches, strict=True) if set(one) == set(other))
+    twice = [batch for batch in as_drawn if len(set(batch)) == 1]
+    assert len(twice) == pytest.approx(
+        3000 / 9, rel=0.15
+    )  # one batch of three lies across, and one of three such clashes
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch_size"), [(every_episode, 2), (every_episode, 4), (every_episode, 5), (pairs, 2)]
+)
+def test_no_batch_of_a_run_has_a_trajectory_twice(started, examples, batch_size):
+    _, seen = fit(started(examples, steps=60, batch_size=batch_size), 3)
+    for _, batch in seen:
+        assert len(set(batch)) == len(batch)
 
 
 def test_a_batch_is_never_larger_than_what_there_is(started):
@@ -282,10 +342,12 @@ class Save(L.Callback):
             trainer.save_checkpoint(self.path)
 
 
-def test_a_run_that_goes_on_sees_the_batches_that_it_would_have_seen(started, tmp_path):
-    _, whole = fit(started(), 2, extra=[Save(tmp_path / "one.ckpt")])
-    _, rest = fit(started(), 2, checkpoint=tmp_path / "one.ckpt")
-    assert rest == whole[2:]
+@pytest.mark.parametrize(("options", "iterations"), [({}, 2), ({"steps": 12, "batch_size": 4}, 4), ({"steps": 9}, 3)])
+def test_a_run_that_goes_on_sees_the_batches_that_it_would_have_seen(started, tmp_path, options, iterations):
+    """In the middle of a pass too: two batches of 2 of 5 episodes, three of 4, three of 2."""
+    _, whole = fit(started(**options), iterations, extra=[Save(tmp_path / "one.ckpt")])
+    _, rest = fit(started(**options), iterations, checkpoint=tmp_path / "one.ckpt")
+    assert rest == whole[len(whole) // iterations :]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from typing_extensions import override
 
 from arpo.algorithms.preferences import kto_baseline, kto_losses
 from arpo.algorithms.rewards import is_worth_replaying
-from arpo.errors import ConfigError, check_positive
+from arpo.errors import ConfigError, check_positive, check_threshold
 from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.offline.base import Sequences
@@ -22,7 +23,7 @@ class KTOModule(PreferenceModule):
     """A policy that learns from successes and failures that need no partner: the mean of `kto_losses` over a batch.
 
     The reference point is estimated as TRL does it: on trajectories that see what one of the batch has seen, and say
-    what the one before it has said (`mismatched`).
+    what the one before it has said (`mismatched`); where both said the same, it is the one before that.
 
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
@@ -41,6 +42,8 @@ class KTOModule(PreferenceModule):
     Raises:
         ConfigError: When a number is out of its range.
     """
+
+    least_examples = 2
 
     def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
@@ -68,22 +71,22 @@ class KTOModule(PreferenceModule):
             max_grad_norm=max_grad_norm,
         )
         check_positive(desirable_weight=desirable_weight, undesirable_weight=undesirable_weight)
+        check_threshold(success_threshold=success_threshold)
         self.desirable_weight = desirable_weight
         self.undesirable_weight = undesirable_weight
         self.success_threshold = success_threshold
 
     @override
     def judge(self, log_ratios: Tensor, batch: Sequence[Trajectory]) -> tuple[Tensor, Mapping[str, float]]:
-        if len(batch) < 2:
+        if len(batch) < self.least_examples:
             raise ConfigError(
-                "module=kto needs batches of at least 2 trajectories, because each is compared with what another one "
-                "said: raise datamodule.batch_size"
+                "module=kto compares each trajectory with another one of its batch, and there is a batch of "
+                f"{len(batch)}: its data must give at least 2"
             )
         threshold = self.success_threshold
         worth = [is_worth_replaying(trajectory, threshold=threshold) for trajectory in batch]
         desirable = torch.tensor(worth, device=log_ratios.device)
-        crossed = [mismatched(here, batch[place - 1], self.policy.chat) for place, here in enumerate(batch)]
-        baseline = kto_baseline(self.log_ratios(Sequences.of(crossed, self.policy.chat)))
+        baseline = kto_baseline(self._of_mismatches(batch))
         losses = kto_losses(
             log_ratios,
             desirable,
@@ -94,6 +97,32 @@ class KTOModule(PreferenceModule):
         )
         metrics = {"train/kl_baseline": baseline.item(), "train/desirable": desirable.float().mean().item()}
         return losses.mean(), metrics | self.rewards(log_ratios, desirable)
+
+    def _of_mismatches(self, batch: Sequence[Trajectory]) -> Tensor:
+        """Return the log-ratio of each mismatched trajectory; 0, that of the start, where a batch has none."""
+        crossed = [mismatched(*pair, self.policy.chat) for pair in mismatches(batch)]
+        if not crossed:
+            return torch.zeros(1, device=self.device)
+        return self.log_ratios(Sequences.of(crossed, self.policy.chat))
+
+
+def mismatches(batch: Sequence[Trajectory]) -> list[tuple[Trajectory, Trajectory]]:
+    """Return each trajectory of a batch with the nearest one before it that said something else; the last one stands
+    before the first.
+
+    Two that said the same, as far as both go on, are no mismatch: what one has said is then what the other said where
+    it stood. A trajectory from which all others are no different is left out.
+    """
+    found: list[tuple[Trajectory, Trajectory]] = []
+    for place, here in enumerate(batch):
+        others = (batch[place - back] for back in range(1, len(batch)))
+        found += islice(((here, other) for other in others if _differs(here, other)), 1)
+    return found
+
+
+def _differs(one: Trajectory, other: Trajectory) -> bool:
+    pairs = zip(one.steps, other.steps, strict=False)
+    return any(here.response_ids != there.response_ids for here, there in pairs)
 
 
 def mismatched(shown: Trajectory, said: Trajectory, chat: ChatTokenizer) -> Trajectory:
