@@ -25,6 +25,10 @@ CorrectionName = Literal["none", "tis_token", "tis_sequence", "icepop", "sequenc
 CorrectionLevel = Literal["token", "sequence"]
 OutsideBand = Literal["truncate", "mask"]
 
+ROUNDING = 0.01
+"""The share of a ratio by which a band may change it before that counts as a cut. Programs that agree differ by as
+much: neighbours in bfloat16 lie up to 2^-7 = 0.8 % apart, and half of such ratios lie above a bound of 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class CorrectionWeights:
@@ -33,7 +37,7 @@ class CorrectionWeights:
     weights: Float[Tensor, "batch actions"]
     """0 on padding."""
     cut: Bool[Tensor, "batch actions"]
-    """True where the weight is not the ratio, because that lies outside of the band."""
+    """True where the band has changed the weight by more than rounding does (`ROUNDING`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Correction:
     """A rule that makes a weight of a ratio.
 
     Raises:
-        ConfigError: When the band does not hold 1, the ratio of two programs that agree.
+        ConfigError: When the band does not hold 1, the ratio of two programs that agree, or nothing beside it.
     """
 
     level: CorrectionLevel
@@ -56,6 +60,12 @@ class Correction:
             raise ConfigError(
                 f"correction_band must be [low, high] with 0 <= low <= 1 <= high, got [{self.low}, {self.high}]; "
                 "1 is the ratio of an engine and a trainer that agree"
+            )
+        if self.low == self.high or (self.outside == "mask" and 1 in (self.low, self.high)):
+            raise ConfigError(
+                f"correction_band=[{self.low}, {self.high}] leaves no room around 1: [1, 1] gives every token the "
+                "weight 1, and a mask that ends at 1 drops half of what was sampled on-policy; widen it, or take "
+                "correction=none"
             )
 
     @classmethod
@@ -93,9 +103,9 @@ class Correction:
             log_ratio = log_ratio.sum(dim=1, keepdim=True).expand_as(mask)
         ratio = importance_ratio(log_ratio)
         bounded = ratio.clamp(self.low, self.high)
-        cut = mask & (bounded != ratio)
         if self.outside == "mask":
-            bounded = torch.where(cut, 0.0, ratio)
+            bounded = torch.where(bounded == ratio, ratio, 0.0)
+        cut = mask & ((bounded - ratio).abs() > ROUNDING * ratio)
         return CorrectionWeights(torch.where(mask, bounded, 0.0), cut)
 
 

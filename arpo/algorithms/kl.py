@@ -25,6 +25,8 @@ def kl_divergence(
 
     With d = log π - log π_ref:
 
+    Their gradient goes on however far the policy is from the reference, as in verl 0.9.1; k3 alone is bounded.
+
     * `k1`: d. Unbiased, of high variance, negative on half of the tokens. As a loss its expected gradient is
       zero; it belongs into a reward or a metric.
     * `abs`: |d|.
@@ -35,7 +37,7 @@ def kl_divergence(
     Raises:
         ValueError: When the estimator is not one of those above.
     """
-    difference = (logprobs - reference_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    difference = logprobs - reference_logprobs
     match estimator:
         case "k1":
             return difference
@@ -45,5 +47,6 @@ def kl_divergence(
             return 0.5 * difference.square()
         case "k3":
             # `expm1` keeps the value from drowning in the rounding of 1 where the policies nearly agree.
-            return (torch.expm1(-difference) + difference).clamp(max=MAX_K3)
+            bounded = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)  # of e^90, float32 has no more than infinity
+            return (torch.expm1(-bounded) + bounded).clamp(max=MAX_K3)
     raise ValueError(f"estimator must be one of {', '.join(get_args(KLEstimator))}, got {estimator!r}")

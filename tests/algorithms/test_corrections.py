@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -47,6 +49,34 @@ def test_golden_weights(name: str, band: tuple[float, ...], expected: list[list[
 )
 def test_what_lies_outside_of_the_band_is_cut(name: str, band: tuple[float, ...], expected: list[list[bool]]) -> None:
     assert correction(name, *band).weights(OLD, SAMPLER, MASK).cut.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "band", "log_ratio", "cut"),
+    [
+        ("tis_token", (), 1e-6, False),  # as float32 rounds
+        ("tis_token", (), 0.002, False),  # the largest gap of bfloat16 on-policy
+        ("tis_token", (), 2**-7, False),  # neighbours in bfloat16
+        ("tis_token", (), 0.02, True),
+        ("tis_token", (0.0, 2.0), math.log(2) + 1e-6, False),
+        ("tis_token", (0.5, 2.0), math.log(0.5) - 0.02, True),  # from below
+        ("icepop", (0.5, 1.5), math.log(1.5) + 1e-3, True),  # masked: nothing of it is left
+        ("icepop", (0.5, 1.5), 1e-3, False),
+    ],
+)
+def test_what_rounding_alone_changes_is_not_cut(name, band, log_ratio, cut) -> None:
+    found = correction(name, *band).weights(torch.tensor([[log_ratio]]), torch.zeros(1, 1), torch.tensor([[True]]))
+    assert found.cut.item() is cut
+
+
+def test_on_policy_nothing_is_cut_whatever_the_format() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = -3 * torch.rand(1, 5000, generator=generator)
+    for noise in (1e-6, 5e-4):  # the mean gaps that were measured in float32 and in bfloat16
+        sampled = exact + noise * torch.randn(exact.shape, generator=generator)
+        found = correction("tis_token").weights(exact, sampled, torch.ones_like(exact, dtype=torch.bool))
+        assert not found.cut.any()
+        assert found.weights.max() <= 1.0
 
 
 def test_golden_loss_of_decoupled_ppo() -> None:
@@ -106,6 +136,11 @@ def test_none_is_no_correction() -> None:
         ("tis_token", [-0.5, 2.0], r"0 <= low <= 1 <= high, got \[-0.5, 2.0\]"),
         ("tis_token", [2.0], r"correction_band must be \[low, high\], got \[2.0\]"),
         ("none", [0.5, 2.0], "set correction too"),
+        ("tis_token", [1.0, 1.0], r"correction_band=\[1.0, 1.0\] leaves no room around 1"),
+        ("tis_sequence", [1.0, 1.0], "leaves no room around 1"),
+        ("icepop", [0.5, 1.0], r"a mask that ends at 1 drops half"),
+        ("sequence_mask", [1.0, 3.0], r"a mask that ends at 1 drops half"),
+        ("icepop", [math.nan, 3.0], r"0 <= low <= 1 <= high, got \[nan, 3.0\]"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, band: list[float] | None, words: str) -> None:

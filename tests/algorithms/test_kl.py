@@ -39,6 +39,25 @@ def test_one_token_far_from_the_reference_adds_at_most_ten(difference: float, va
     assert logprobs.grad.item() == pytest.approx(gradient, rel=1e-5)
 
 
+@pytest.mark.parametrize("difference", [-300.0, -90.0, -21.0, 21.0, 90.0, 300.0])
+@pytest.mark.parametrize(
+    ("estimator", "value", "gradient"),
+    [
+        ("k1", lambda d: d, lambda _: 1.0),
+        ("abs", abs, lambda d: math.copysign(1.0, d)),
+        ("k2", lambda d: d * d / 2, lambda d: d),
+        ("k3", lambda _: 10.0, lambda _: 0.0),  # finite: that of infinity times 0 would be none
+    ],
+)
+def test_the_farther_the_policy_is_the_less_it_may_lose_its_way_back(estimator, difference, value, gradient) -> None:
+    logprobs = torch.tensor([[difference - 301.0]], requires_grad=True)
+    divergence = kl_divergence(logprobs, torch.tensor([[-301.0]]), estimator=estimator)
+    divergence.sum().backward()
+    assert divergence.item() == pytest.approx(value(difference))
+    assert logprobs.grad is not None
+    assert logprobs.grad.item() == pytest.approx(gradient(difference))
+
+
 def test_the_gradient_of_k3_vanishes_where_the_policies_agree() -> None:
     logprobs = OLD.clone().requires_grad_()
     kl_divergence(logprobs, OLD, estimator="k3").sum().backward()
