@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import Literal
 
 from arpo.agent.actions import Action, Fail, Finished, Terminal
@@ -77,6 +78,23 @@ class Responder:
     engine: InferenceEngine
     chat: ChatTokenizer
     prompt: Prompt
+    newest_version: Callable[[], float] = lambda: inf
+    """Returns the newest policy version that the engine was given."""
+
+    async def respond(self, request: GenerateRequest) -> Response:
+        """Return the engine's response.
+
+        Raises:
+            EngineError: If the engine failed, or stamps a version on it that there is not: nobody knows whose it is.
+        """
+        response = await self.engine.generate(request)
+        newest = self.newest_version()
+        if response.policy_version > newest:
+            raise EngineError(
+                f"a response carries policy version {response.policy_version}, and the newest that the engine was "
+                f"given is {newest:.0f}"
+            )
+        return response
 
 
 NOT_SEEN = (Outcome.PARSE_ERROR, Outcome.DESTROYED)
@@ -126,7 +144,7 @@ async def run_episode(
     started += time.perf_counter() - held_from  # what it waits for another version is not time of the episode
     outcome = None
     while outcome is None:
-        response = await meter.of_engine(responder.engine.generate(conversation.request(least_version)))
+        response = await meter.of_engine(responder.respond(conversation.request(least_version)))
         outcome = await _follow(response, conversation, env, meter) or conversation.next_turn()
     parsed = outcome is not Outcome.PARSE_ERROR
     outcome, reward = await _judge(outcome, spec, env, meter)

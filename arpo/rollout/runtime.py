@@ -79,6 +79,8 @@ class RolloutRuntime:
         self._watch: Watch | None = None
         self._loop = BackgroundLoop("rollout")
         self._meter: Callable[[], Meter] = Meter
+        self._newest_version = 0
+        """Of what the engine was given, an update that has not ended included."""
 
     def start(self) -> None:
         """Start engine and environments side by side; blocks until both are ready. Idempotent."""
@@ -86,6 +88,7 @@ class RolloutRuntime:
             return
         self._loop.start()
         self.served, self.changed = Served(), Signal()  # those of an engine and a loop before are none of this one's
+        self._newest_version = 0
         pool = self._loop.submit(self.pool.start())
         try:
             with still("starting the engine and the environments"):
@@ -95,7 +98,7 @@ class RolloutRuntime:
             pool.cancel()
             self.close()
             raise
-        responder = Responder(self._engine, self.chat, self.prompt)
+        responder = Responder(self._engine, self.chat, self.prompt, lambda: self._newest_version)
         self._runner = EpisodeRunner(self.pool, responder, self.store, self.settings)
         self._watch = Watch(self._loop, self._runner, self.pool, self.settings.stall_s)
 
@@ -174,6 +177,7 @@ class RolloutRuntime:
     ) -> None:
         activity = self.runner.activity
         activity.updates += 1
+        self._newest_version = max(self._newest_version, version)
         try:
             await self.engine.update_weights(tensors, version, examine)
         finally:

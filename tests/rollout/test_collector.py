@@ -133,6 +133,34 @@ def test_a_lost_episode_is_made_again_and_gives_what_it_would_have_given(
     assert len(collector.runtime.store.read("train", 0)) == 16  # and nothing of a lost attempt is stored
 
 
+class Boaster(ScriptedEngine):
+    """Stamps a version that there is not yet on its first responses."""
+
+    def __init__(self, *arguments, ahead: int, times: int) -> None:
+        super().__init__(*arguments)
+        self._ahead, self._times = ahead, times
+
+    async def generate(self, request):
+        response = await super().generate(request)
+        self._times -= 1
+        return replace(response, policy_version=response.policy_version + (self._ahead if self._times >= 0 else 0))
+
+
+@pytest.mark.parametrize(("version", "ahead"), [(0, 1), (0, 3), (4, 3)])
+def test_a_response_of_a_version_that_there_is_not_is_a_failure_of_the_engine(chat, make_collector, version, ahead):
+    engine = Boaster(chat, red_clicker(chat), ahead=ahead, times=2)
+    collector = make_collector(engine=engine, group_size=4)
+    if version:
+        collector.runtime.update_weights([], version)
+    batch = collector.collect(TASKS[:1], version, 0)
+    assert batch.metrics["rollout/retried_episodes"] == 2
+    assert batch.metrics["rollout/lag_mean"] == batch.metrics["rollout/lag_max"] == 0
+    liar = make_collector(engine=Boaster(chat, red_clicker(chat), ahead=ahead, times=1000), directory="liar")
+    newest = rf"a response carries policy version {ahead}, and the newest that the engine was given is 0"
+    with pytest.raises(RolloutError, match=rf"4 of 4 episodes were lost.*EngineError: {newest}"):
+        liar.collect(TASKS[:1], 0, 0)
+
+
 def test_a_group_that_cannot_be_judged_is_dropped_and_counted_and_never_scored(chat, make_collector):
     collector = make_collector(engine=solver(chat), make_env=PickyDesktop)
     batch = collector.collect(TASKS[:3], 0, 0)
