@@ -12,6 +12,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, get_args
 
 from arpo.quoting import quoted
@@ -105,25 +106,36 @@ def env_boundary(kind: str, what: str) -> Iterator[None]:
 
 
 def check_at_least(bound: float, **values: float) -> None:
-    """Refuse a value below `bound`.
+    """Refuse a value below `bound`, or one that is not finite.
 
     Raises:
         ConfigError: Names the argument, its value and the bound.
     """
     for name, value in values.items():
-        if not value >= bound:
-            raise ConfigError(f"{name} must be at least {bound}, got {value}")
+        if not bound <= value < inf:
+            raise ConfigError(f"{name} must be {'finite' if value == inf else f'at least {bound}'}, got {value}")
 
 
 def check_positive(**values: float) -> None:
-    """Refuse a value that is not above 0.
+    """Refuse a value that is not above 0, or not finite.
 
     Raises:
         ConfigError: Names the argument and its value.
     """
     for name, value in values.items():
-        if not value > 0:
-            raise ConfigError(f"{name} must be above 0, got {value}")
+        if not 0 < value < inf:
+            raise ConfigError(f"{name} must be {'finite' if value == inf else 'above 0'}, got {value}")
+
+
+def check_threshold(**values: float) -> None:
+    """Refuse a bound of rewards in [0, 1] above which none lies, or all do.
+
+    Raises:
+        ConfigError: Names the argument and its value.
+    """
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise ConfigError(f"{name} must lie in [0, 1), got {value}; task rewards are in [0, 1]")
 
 
 def check_one_of(choices: Any, **values: str) -> None:

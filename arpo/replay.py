@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from arpo.algorithms.rewards import is_success, is_worth_replaying
-from arpo.errors import CheckpointError, check_one_of
+from arpo.errors import CheckpointError, ConfigError, check_at_least, check_one_of, check_threshold
 from arpo.types import Group, Task, Trajectory
 
 Trigger = Literal["all_failed", "official"]
@@ -65,12 +65,8 @@ class ReplayBuffer:
         """
         if capacity_per_task < 1:
             raise ValueError(f"capacity_per_task must be at least 1, got {capacity_per_task}; for GRPO use replay=off")
-        if not 0 <= success_threshold < 1:
-            raise ValueError(
-                f"success_threshold must lie in [0, 1), got {success_threshold}; task rewards are in [0, 1]"
-            )
-        if format_weight < 0:
-            raise ValueError(f"format_weight must be at least 0, got {format_weight}; use that of the objective")
+        check_threshold(success_threshold=success_threshold)
+        check_at_least(0, format_weight=format_weight)
         check_one_of(Trigger, trigger=trigger)
         check_one_of(Replaced, replaced=replaced)
         check_one_of(Choice, choice=choice)
@@ -151,6 +147,7 @@ class ReplayBuffer:
             load: Reads a trajectory by its id, from the trajectory store.
 
         Raises:
+            ConfigError: When the state was kept by another key.
             CheckpointError: When `load` gives another trajectory than the state names.
         """
         self._entries = {
@@ -187,7 +184,13 @@ class ReplayBuffer:
 
     def _read(self, trajectory_id: str, key: str, load: Callable[[str], Trajectory]) -> Trajectory:
         trajectory = load(trajectory_id)
-        found = trajectory.task_id if self.key == "task" else trajectory.domain
+        keys = {"task": trajectory.task_id, "domain": trajectory.domain}
+        found = keys.pop(self.key)
+        if trajectory.id == trajectory_id and key != found and key in keys.values():
+            raise ConfigError(
+                f"the checkpoint's replay buffer keeps successes by {next(iter(keys))}, and key={self.key} would keep "
+                f"them by {self.key}: resume with replay.buffer.key={next(iter(keys))}, or start a new run"
+            )
         if (trajectory.id, found) != (trajectory_id, key):
             raise CheckpointError(
                 f"the checkpoint's replay buffer names trajectory {trajectory_id!r} of {self.key} {key!r}, but the "

@@ -8,7 +8,7 @@ import torch
 
 from arpo.algorithms.advantages import group_advantages
 from arpo.algorithms.rewards import group_rewards
-from arpo.errors import CheckpointError
+from arpo.errors import CheckpointError, ConfigError
 from arpo.replay import ReplayBuffer
 from arpo.types import Group, Outcome, Step, Task, Trajectory
 
@@ -371,6 +371,17 @@ def test_a_buffer_by_domain_goes_on_after_a_resume_and_refuses_a_store_of_anothe
         )
 
 
+@pytest.mark.parametrize(("kept_by", "now"), [("task", "domain"), ("domain", "task")])
+def test_a_buffer_that_was_kept_by_another_key_says_which(kept_by, now) -> None:
+    buffer = ReplayBuffer(key=kept_by)
+    done = of_domain([1, 0], 0, "a")
+    buffer.admit(done)
+    with pytest.raises(
+        ConfigError, match=rf"by {kept_by}, and key={now} .* resume with replay\.buffer\.key={kept_by}"
+    ):
+        ReplayBuffer(key=now).load_state_dict(buffer.state_dict(), {t.id: t for t in done.trajectories}.__getitem__)
+
+
 def test_metrics_say_size_tasks_and_age_in_policy_versions() -> None:
     buffer = ReplayBuffer()
     buffer.admit(group([1, 1], iteration=1))
@@ -386,6 +397,8 @@ def test_metrics_say_size_tasks_and_age_in_policy_versions() -> None:
         ({"success_threshold": 1.0}, r"success_threshold must lie in \[0, 1\), got 1.0"),
         ({"success_threshold": -0.1}, r"success_threshold must lie in \[0, 1\), got -0.1"),
         ({"format_weight": -0.5}, "format_weight must be at least 0, got -0.5"),
+        ({"format_weight": float("nan")}, "format_weight must be at least 0, got nan"),
+        ({"format_weight": float("inf")}, "format_weight must be finite, got inf"),
         ({"trigger": "std"}, "trigger must be one of all_failed, official, got 'std'"),
         ({"replaced": "last"}, "replaced must be one of random, first, oldest, none, got 'last'"),
         ({"choice": "best"}, "choice must be one of random, newest, got 'best'"),
