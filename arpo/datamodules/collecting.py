@@ -14,7 +14,7 @@ from arpo.agent.render import render, render_response
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
-from arpo.errors import DesktopDestroyedError, EnvError
+from arpo.errors import DesktopDestroyedError, EnvError, check_at_least, check_threshold
 from arpo.host.heartbeat import Heartbeat
 from arpo.host.threads import BackgroundLoop
 from arpo.rollout.episode import outcome_of
@@ -58,6 +58,12 @@ class DemonstrationCollector:
     success_threshold: float
     seed: int = 0
     _done: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        least, most = self.image_limits
+        check_at_least(1, max_steps=self.max_steps, least_pixels=least)
+        check_at_least(least, most_pixels=most)
+        check_threshold(success_threshold=self.success_threshold)
 
     def collect(self, tasks: Sequence[Task], per_task: int, *, first: int = 0) -> Generator[list[Trajectory]]:
         """Yield `per_task` demonstrations of each task, task by task, as soon as those before them are there too.

@@ -89,6 +89,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         if not 0 <= arrival <= 1:
             raise ConfigError(f"arrival must lie in [0, 1], got {arrival}")
         check_at_least(0, tremor=tremor)
+        check_at_least(1, per_task=per_task, steps=steps, batch_size=batch_size)
         self.collector = collector
         self.tasks = list(tasks)
         if arrival > 0:  # else the first ones would be of one page

@@ -1,6 +1,7 @@
 """The settings of an evaluation: one record for training, `evaluate.py` and task selection."""
 
 from dataclasses import dataclass
+from math import inf
 
 from arpo.errors import ConfigError, check_at_least, check_one_of
 from arpo.rollout.episode import EpisodeProtocol
@@ -25,6 +26,6 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         check_at_least(1, rollouts_per_task=self.rollouts_per_task)
-        if self.temperature < 0:
+        if not 0 <= self.temperature < inf:
             raise ConfigError(f"temperature must not be negative, got {self.temperature}; 0 is greedy")
         check_one_of(EpisodeProtocol, protocol=self.protocol)

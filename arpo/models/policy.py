@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +67,7 @@ class LoraSettings:
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise ConfigError(f"LoRA rank must be at least 1, got {self.rank}")
-        if self.alpha <= 0:
+        if not 0 < self.alpha < inf:
             raise ConfigError(f"LoRA alpha must be positive, got {self.alpha}")
 
 

@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Muon, Optimizer
 from typing_extensions import override
 
+from arpo.errors import ConfigError
 from arpo.modules.optimizer import NamedParameter, loss_of
 
+NO_SHARDS = "needs whole matrices, and trainer=fsdp has a part of each on a rank: take trainer=ddp, or AdamW"
 EMBEDDINGS = ("embed_tokens", "lm_head")
 """In the names of matrices whose rows belong to words: a step touches few rows, and Muon would stretch those."""
 
@@ -20,7 +23,7 @@ class MuonWithAdamW(Optimizer):
     tells places apart is a small part of the gradient. Muon makes all directions of an update equally long, and
     the plateau goes (experiments/LOG.md).
 
-    Embeddings, convolutions, norms and biases are the rest. The weights of one device are meant, not shards.
+    Embeddings, convolutions, norms and biases are the rest. Shards are refused: the directions are those of a matrix.
 
     Args:
         parameters: Those to train, with their names.
@@ -28,6 +31,9 @@ class MuonWithAdamW(Optimizer):
         matrix_lr: Learning rate of Muon, whose updates have the same length whatever the gradient is.
         betas: Of AdamW.
         weight_decay: Of both.
+
+    Raises:
+        ConfigError: If a parameter is in shards.
     """
 
     def __init__(
@@ -40,6 +46,8 @@ class MuonWithAdamW(Optimizer):
         weight_decay: float = 0.01,
     ) -> None:
         named = list(parameters)
+        if any(isinstance(parameter, DTensor) for _, parameter in named):
+            raise ConfigError(f"{type(self).__name__} {NO_SHARDS}")
         matrices = [pair for pair in named if _is_matrix_inside(*pair)]
         rest = [pair for pair in named if not _is_matrix_inside(*pair)]
         self._parts: list[Optimizer] = []

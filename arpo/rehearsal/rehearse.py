@@ -25,7 +25,7 @@ from arpo.rehearsal.changes import ITERATIONS, Recast, kept, with_small_numbers,
 from arpo.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
 from arpo.rehearsal.stage import StageError, on_stage
 from arpo.run.arguments import check_arguments
-from arpo.run.build import CONF, compose, required_model, rolls_out
+from arpo.run.build import CONF, check_update, compose, required_model, rolls_out
 from arpo.run.check import check_callbacks, check_constructors, check_tasks, check_values
 from arpo.run.folder import folder_name, hold, run_name
 from arpo.run.model import check_context
@@ -106,6 +106,7 @@ def recast_of(cfg: DictConfig, run_dir: Path, policy: Path) -> Recast:
     if OmegaConf.is_missing(whole.model, "path"):
         whole.model.path = str(policy)
     check_values(whole)
+    check_update(whole)
     if cfg.warmstart is not None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
     check_arguments(whole)

@@ -1,8 +1,9 @@
 """The numbers of a rollout, checked before any machine starts."""
 
 from dataclasses import dataclass
+from math import inf
 
-from arpo.errors import ConfigError, check_at_least, check_one_of, check_positive
+from arpo.errors import ConfigError, check_at_least, check_one_of, check_positive, check_threshold
 from arpo.rollout.flow.order import Order
 
 MAX_ACTIONS = 15
@@ -49,6 +50,7 @@ class RolloutSettings:
             1, min_group_size=self.min_group_size, max_attempts=self.max_attempts, max_actions=self.max_actions
         )
         check_positive(stall_s=self.stall_s)
+        check_threshold(success_threshold=self.success_threshold)
         check_one_of(Order, order=self.order)
         if self.min_group_size > self.group_size:
             raise ConfigError(
@@ -62,9 +64,10 @@ class RolloutSettings:
             )
         if self.image_window is not None:
             check_at_least(1, image_window=self.image_window)
-        if self.temperature <= 0:
+        if not 0 < self.temperature < inf:
             raise ConfigError(
-                f"temperature must be above 0, got {self.temperature}: greedy members of a group are all equal"
+                f"temperature must be above 0 and finite, got {self.temperature}: greedy members of a group are all "
+                "equal"
             )
-        if self.max_policy_lag < 0:
+        if not 0 <= self.max_policy_lag < inf:
             raise ConfigError(f"max_policy_lag must not be negative, got {self.max_policy_lag}")

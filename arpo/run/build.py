@@ -93,6 +93,9 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     return total
 
 
+SHARDED = "arpo.modules.strategy.ShardedStrategy"
+WHOLE_MATRICES = ("arpo.modules.muon.MuonWithAdamW", "torch.optim.Muon")
+"""Optimizers whose update of a matrix is not made of those of its parts."""
 REFUSALS = (ArpoError, ValueError)
 """What a constructor raises that refuses its arguments."""
 
@@ -157,6 +160,50 @@ def check_numbers(cfg: DictConfig) -> None:
     _check_layout(cfg)
 
 
+def check_update(cfg: DictConfig) -> None:
+    """Check that an update can learn from what it is given.
+
+    Raises:
+        ConfigError: With the keys that do not fit.
+    """
+    optimizer, strategy = OmegaConf.select(cfg, "module.optimizer._target_"), OmegaConf.select(cfg, "trainer.strategy")
+    if optimizer in WHOLE_MATRICES and strategy is not None and strategy.get("_target_") == SHARDED:
+        raise ConfigError(
+            f"module.optimizer._target_={optimizer} needs whole matrices, and trainer=fsdp has a part of each on a "
+            "rank: take trainer=ddp, or AdamW"
+        )
+    if rolls_out(cfg) and "objective" in cfg.module:
+        _check_groups(cfg)
+
+
+def _check_groups(cfg: DictConfig) -> None:
+    """Check that there is something to learn from groups, and that their tokens are scored as they were sampled.
+
+    Raises:
+        ConfigError: With the keys that do not fit.
+    """
+    module, settings, groups = cfg.module, cfg.rollout.settings, cfg.datamodule.sampler.get("tasks_per_iteration")
+    if module.temperature != settings.temperature:
+        raise ConfigError(
+            f"module.temperature={module.temperature} must be rollout.settings.temperature={settings.temperature}: "
+            "log-probabilities are of the distribution that was sampled; leave module.temperature out"
+        )
+    grows = OmegaConf.select(cfg, "replay.buffer.replaced") == "none"
+    learns = module.optimizer.get("lr") != 0  # or it only collects
+    if settings.group_size == 1 and learns and not module.objective.imitation and not grows:
+        raise ConfigError(
+            "rollout.settings.group_size=1 leaves nothing to compare an episode with, so that every advantage is 0: "
+            "set it to 2 or more, imitate successes with module.objective.imitation, or only collect, with "
+            "module.optimizer.lr=0"
+        )
+    if isinstance(groups, int) and isinstance(module.minibatches, int) and module.minibatches > groups > 0:
+        raise ConfigError(
+            f"module.minibatches={module.minibatches} are more than the groups of an iteration, "
+            f"datamodule.sampler.tasks_per_iteration={groups}, and a group is never cut: lower the first or raise the "
+            "other"
+        )
+
+
 def _check_layout(cfg: DictConfig) -> None:
     """Check that the GPUs can be shared out, and that nobody needs the engine while it sleeps.
 
@@ -205,6 +252,10 @@ def _check_engines(cfg: DictConfig, on_node: int) -> None:
             f"serving_gpus={serving} must be at least 1 and leave some of the {on_node} GPU(s) of a node to train; "
             "with one GPU take layout=colocated"
         )
+    for name in ("replicas", "nodes"):
+        number = cfg.engine.get(name, 1)
+        if isinstance(number, int) and number < 1:
+            raise ConfigError(f"engine.{name} must be at least 1, got {number}")
     num_gpus = cfg.engine.get("num_gpus") or 1
     divided = OmegaConf.select(cfg.engine, "make_engine.engine_args.tensor_parallel_size") or 1
     if cfg.engine.get("num_gpus") and divided > max(num_gpus, 1):

@@ -3,6 +3,7 @@
 Cheap checks come first: whatever can be said without importing torch is said without it.
 """
 
+import math
 import os
 import pydoc
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from arpo.host.environment import check_cluster
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.before.resume import check_same_run
-from arpo.run.build import build, check_numbers, imitates, required_model, rolls_out
+from arpo.run.build import build, check_numbers, check_update, imitates, required_model, rolls_out
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
 from arpo.run.preflight import missing_login, preflight, smallest_gpu_gib
@@ -56,6 +57,7 @@ def check_training(cfg: DictConfig) -> None:
     preflight(_plain(cfg.requires), required_model(cfg))
     check_method(cfg)
     check_values(cfg)
+    check_update(cfg)
     check_same_run(cfg)
     check_pool(cfg)
     check_source(cfg)
@@ -139,10 +141,11 @@ def check_values(cfg: DictConfig) -> None:
         ConfigError: With the key, its value and what is allowed.
     """
     try:
-        OmegaConf.to_container(cfg, resolve=True)
+        plain = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
         problem = str(error.msg).partition("\n")[0]
         raise ConfigError(f"{problem} (configuration key: {error.full_key})") from error
+    _check_finite(plain)
     check_numbers(cfg)
     if not isinstance(cfg.seed, int) or not 0 <= cfg.seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to {2**32 - 1}, got {cfg.seed}")
@@ -151,6 +154,15 @@ def check_values(cfg: DictConfig) -> None:
         raise ConfigError(
             "a trainer of several processes cannot have vLLM in one of them: choose engine=fleet, or trainer=default"
         )
+
+
+def _check_finite(tree: object, place: str = "") -> None:
+    """Check that no number is infinite or none at all, whatever it is for: that of an optimizer, of a callback."""
+    if isinstance(tree, float) and not math.isfinite(tree):
+        raise ConfigError(f"{place}={tree} must be a finite number")
+    inside = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in inside:
+        _check_finite(value, f"{place}.{key}" if place else str(key))
 
 
 def check_loggers(cfg: DictConfig) -> None:
@@ -293,7 +305,9 @@ def check_examples(cfg: DictConfig) -> None:
         return
     from arpo.algorithms.rewards import is_worth_replaying
     from arpo.datamodules.examples import read_examples
+    from arpo.modules.base import PolicyModule
 
+    module = pydoc.locate(str(cfg.module.get("_target_")))
     data, threshold = cfg.datamodule, cfg.rollout.settings.success_threshold
     read_examples(
         TrajectoryStore(store_of(str(data.source))),
@@ -302,6 +316,7 @@ def check_examples(cfg: DictConfig) -> None:
         first=data.first,
         outcomes=data.outcomes,
         seed=data.seed,
+        least=module.least_examples if isinstance(module, type) and issubclass(module, PolicyModule) else 1,
     )
 
 

@@ -131,6 +131,7 @@ def quiet() -> None:
     logging.getLogger("vllm").setLevel(logging.ERROR)
     for message in (
         ".*sync_dist=True.*",  # vLLM initialises torch.distributed with one process; there is nothing to sync
+        ".*Detected call of `lr_scheduler.step.*",  # the first gradient was refused, which has a message of its own
         ".*isinstance\\(treespec, LeafSpec\\).*",
         ".*torch.distributed.reduce_op.*",
         ".*IterableDataset. has .__len__. defined.*",

@@ -13,6 +13,7 @@ def test_greedy_is_allowed():
     [
         ({"rollouts_per_task": 0}, "rollouts_per_task must be at least 1, got 0"),
         ({"temperature": -0.1}, "temperature must not be negative, got -0.1"),
+        ({"temperature": float("nan")}, "temperature must not be negative, got nan"),
         ({"protocol": "soft"}, "protocol must be one of hard, standard, got 'soft'"),
     ],
     ids=str,

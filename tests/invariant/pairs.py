@@ -16,9 +16,7 @@ CASES = ("arpo", "lora")
 SAVED = "iteration_000001.ckpt"
 
 
-def run(  # noqa: PLR0917 - one argument a difference
-    model: str, batches: list[RolloutBatch], folder: Path, way: str, ranks: int, resume: Path | None
-) -> None:
+def run(model: str, batches: list[RolloutBatch], folder: Path, way: str, ranks: int, resume: Path | None) -> None:
     """Train in every case, with a checkpoint after every iteration; `resume` holds the folders to go on from."""
     for case in CASES:
         saving = IterationCheckpoint(folder / case, every_n_iterations=1, keep=9)

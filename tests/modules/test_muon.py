@@ -3,7 +3,11 @@ from functools import partial
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
+from arpo.errors import ConfigError
 from arpo.modules.muon import MuonWithAdamW
 
 
@@ -80,3 +84,15 @@ def test_one_kind_alone_is_enough(chosen):
     before = model.get_parameter(chosen).clone()
     train(model, BOTH([(chosen, model.get_parameter(chosen))]), steps=1)
     assert not torch.equal(before, model.get_parameter(chosen))
+
+
+def test_shards_are_refused(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        matrix = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (1,)), [Shard(0)])
+        with pytest.raises(
+            ConfigError, match="MuonWithAdamW needs whole matrices, and trainer=fsdp has a part of each"
+        ):
+            BOTH([("inside.weight", torch.nn.Parameter(matrix))])
+    finally:
+        dist.destroy_process_group()

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from arpo.errors import ConfigError
@@ -11,6 +13,11 @@ from arpo.rollout.settings import RolloutSettings
         ({"min_group_size": 5}, "min_group_size=5 is above group_size=4"),
         ({"max_context": 40}, "max_context=40 must be above max_tokens=40"),
         ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"temperature": math.nan}, "temperature must be above 0 and finite, got nan"),
+        ({"temperature": math.inf}, "temperature must be above 0 and finite, got inf"),
+        ({"success_threshold": 1.0}, r"success_threshold must lie in \[0, 1\), got 1.0"),
+        ({"success_threshold": math.nan}, r"success_threshold must lie in \[0, 1\), got nan"),
+        ({"stall_s": math.inf}, "stall_s must be finite, got inf"),
         ({"max_policy_lag": -1}, "not be negative"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"max_actions": 0}, "max_actions must be at least 1, got 0"),

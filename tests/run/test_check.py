@@ -1,5 +1,6 @@
 """The check of a whole run: who makes it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,19 @@ def test_stored_episodes_that_teach_nothing_are_refused_before_a_warm_start(tmp_
     with pytest.raises(ConfigError, match=r"nothing can be learned from 1 episodes of .*, of which 0 succeed"):
         check_examples(cfg)
     store.write(make_trajectory("0/0/1", task_reward=1.0))
+    check_examples(cfg)
+
+
+def test_one_episode_is_too_few_to_compare_and_no_larger_batch_is_asked_for(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "trajectories")
+    for number in range(2):  # which say the same
+        store.write(make_trajectory(f"0/0/{number}", task_reward=float(number)))
+        cfg = compose("train", ["experiment=offline_kto", f"source={tmp_path}"])
+        with pytest.raises(ConfigError, match=r"say 1 different things, and 2 are needed") as refused:
+            check_examples(cfg)
+        assert "batch_size" not in str(refused.value)
+    third = make_trajectory("0/0/2")
+    store.write(replace(third, steps=(replace(third.steps[0], response="Action: finished()\n"),)))
     check_examples(cfg)
 
 

@@ -84,6 +84,39 @@ EARLY = [
         ]
     ),
     ("train.py experiment=offline_dpo source=nowhere", "source=nowhere holds no episodes to learn from: name the"),
+    # numbers that fit no other, or none at all
+    (
+        "train.py experiment=smoke engine=fleet engine.num_gpus=0 engine.replicas=0",
+        "engine.replicas must be at least 1",
+    ),
+    ("train.py experiment=smoke engine=fleet engine.num_gpus=0 engine.nodes=-1", "engine.nodes must be at least 1"),
+    (
+        "train.py experiment=smoke module.temperature=0.5",
+        "module.temperature=0.5 must be rollout.settings.temperature=1.0",
+    ),
+    (
+        "train.py experiment=smoke module.minibatches=9",
+        "more than the groups of an iteration, datamodule.sampler.tasks",
+    ),
+    (
+        "train.py experiment=smoke rollout.settings.group_size=1 rollout.settings.min_group_size=1",
+        "group_size=1 leaves nothing to compare an episode with",
+    ),
+    (
+        "train.py experiment=warmstart_miniwob trainer=fsdp engine=hf",
+        "MuonWithAdamW needs whole matrices, and trainer=fsdp has a part of each on a rank: take",
+    ),
+    ("train.py experiment=smoke module.optimizer.lr=inf", "module.optimizer.lr=inf must be a finite number"),
+    (
+        "train.py experiment=smoke module.optimizer.betas=[0.9,nan]",
+        "module.optimizer.betas.1=nan must be a finite number",
+    ),
+    ("train.py experiment=smoke module.objective.imitation=nan", "imitation=nan must be a finite number"),
+    ("train.py experiment=smoke evaluation.temperature=inf", "evaluation.temperature=inf must be a finite number"),
+    (
+        "train.py experiment=smoke replay=off rollout.settings.success_threshold=1",
+        "success_threshold must lie in [0, 1)",
+    ),
     # keys
     ("train.py experiment=smoke +env.make_env.speed=2", "env.make_env.speed: arpo.envs.fake.FakeDesktop has"),
     # words
@@ -114,6 +147,17 @@ LATE = [
         "module.optimizer.betas=[0.9] should be a list that fits tuple[float | torch.Tensor, ",
     ),
     ("train.py experiment=smoke module.objective.clip_high=-1", "clip_high must be at least 0, got -1"),
+    (
+        "train.py experiment=smoke module.objective.clip_low=0 module.objective.clip_high=0",
+        "clip_low=0 with clip_high=0 leaves no ratio that counts but 1",
+    ),
+    (
+        "train.py experiment=smoke module.objective.correction=tis_token module.objective.correction_band=[1,1]",
+        "correction_band=[1, 1] leaves no room around 1",
+    ),
+    ("train.py experiment=warmstart_fake datamodule.batch_size=0", "batch_size must be at least 1, got 0"),
+    ("train.py experiment=warmstart_fake datamodule.per_task=0", "per_task must be at least 1, got 0"),
+    ("train.py experiment=warmstart_fake model.make.min_pixels=99999999", "most_pixels must be at least 99999999"),
     ("train.py experiment=smoke module.objective.std=both", "should be 'sample' or 'population'"),
     ("train.py experiment=smoke engine.max_num_seqs=0", "must be at least 1"),
     (

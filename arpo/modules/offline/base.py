@@ -164,7 +164,5 @@ class OfflineModule(PolicyModule):
         optimizer = self.make_optimizer(self.named_trainable_parameters())
         peak = [group["lr"] for group in optimizer.param_groups]
         rise = max(self.warmup_fraction, 2 / self.steps)  # with one step, torch would divide by zero
-        schedule = OneCycleLR(
-            optimizer, peak, total_steps=self.steps, pct_start=rise, cycle_momentum=False
-        )
+        schedule = OneCycleLR(optimizer, peak, total_steps=self.steps, pct_start=rise, cycle_momentum=False)
         return {"optimizer": optimizer, "lr_scheduler": schedule}

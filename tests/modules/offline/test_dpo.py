@@ -104,7 +104,11 @@ def test_a_batch_that_is_not_made_of_pairs_is_refused(make_dpo, judged):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"beta": 0.0}, "beta must be above 0, got 0.0"), ({"steps": 2}, "steps must be at least 3, got 2")],
+    [
+        ({"beta": 0.0}, "beta must be above 0, got 0.0"),
+        ({"beta": float("inf")}, "beta must be finite, got inf"),
+        ({"steps": 2}, "steps must be at least 3, got 2"),
+    ],
     ids=str,
 )
 def test_an_impossible_option_is_refused_with_its_name(make_dpo, options, words):

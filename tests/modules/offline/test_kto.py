@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -6,7 +7,7 @@ from torch.testing import assert_close
 
 from arpo.errors import ConfigError
 from arpo.models.tokenization import tokenize
-from arpo.modules.offline.kto import KTOModule, mismatched
+from arpo.modules.offline.kto import KTOModule, mismatched, mismatches
 from tests.modules.conftest import fit, weights
 from tests.modules.offline.conftest import NUMBERS, PLAIN_DESCENT, gradient, likelihoods, logged, moved
 
@@ -75,9 +76,57 @@ def test_a_mismatched_trajectory_sees_what_one_saw_and_says_what_another_said(lo
     assert len(mismatched(other, one, chat).steps) == 2
 
 
+def told(trajectory, *responses):
+    """The trajectory, as if it had said this."""
+    pairs = zip(trajectory.steps, responses, strict=True)
+    return replace(trajectory, steps=tuple(replace(step, response_ids=(*ids,)) for step, ids in pairs))
+
+
+def test_a_mismatch_is_the_nearest_one_before_that_said_something_else(judged):
+    base = judged(1.0, 1.0)[1]  # of two steps
+    a, b = told(base, (1,), (2,)), told(base, (1,), (3,))
+    again = replace(a, id="stored again", task_reward=0.0)
+    short = replace(a, steps=a.steps[:1])  # says what all say, as far as it goes
+    for batch, expected in [
+        ([a, b], [(a, b), (b, a)]),
+        ([a, again, b], [(a, b), (again, b), (b, again)]),
+        ([a, again], []),
+        ([a, b, short], [(a, b), (b, a)]),
+        ([short, short], []),
+        ([a], []),
+    ]:
+        assert mismatches(batch) == expected
+
+
+def test_no_mismatched_trajectory_is_one_of_the_batch(loaded_policy, judged):
+    """Of one task, some stored twice: nobody is compared with what it said itself."""
+    first, second, third = judged(1.0, 0.0, 1.0)
+    batch = [first, replace(first, id="again"), second, replace(second, id="again"), third, replace(third, id="again")]
+    for here, there in mismatches(batch):
+        crossed = mismatched(here, there, loaded_policy.chat)
+        pairs = zip(crossed.steps, here.steps, strict=False)
+        assert any(step.response_ids != own.response_ids for step, own in pairs)
+    assert len(mismatches(batch)) == 6
+
+
+def test_a_batch_in_which_all_said_the_same_has_the_reference_point_of_the_start(make_kto, judged):
+    module = make_kto()
+    moved(module.policy)
+    (one,) = judged(1.0)
+    metrics = logged(fit(module, [one, replace(one, id="again", task_reward=0.0)]))
+    assert metrics["train/kl_baseline"] == 0.0
+    assert metrics["train/loss"] > 0
+
+
 def test_a_lonely_trajectory_is_refused(make_kto, judged):
-    with pytest.raises(ConfigError, match=r"at least 2 trajectories.*raise datamodule\.batch_size"):
+    with pytest.raises(ConfigError, match=r"there is a batch of 1: its data must give at least 2"):
         fit(make_kto(), judged(1.0))
+
+
+@pytest.mark.parametrize("threshold", [1.0, -0.1, float("nan")])
+def test_a_threshold_that_no_trajectory_or_every_one_passes_is_refused(make_kto, threshold):
+    with pytest.raises(ConfigError, match=r"success_threshold must lie in \[0, 1\)"):
+        make_kto(success_threshold=threshold)
 
 
 @pytest.mark.parametrize("name", ["desirable_weight", "undesirable_weight", "beta"])
