@@ -11,9 +11,10 @@ Coordinates are pixels of the image that the model saw; `CoordinateFrame` takes 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 from arpo.agent import actions
 from arpo.agent.actions import Action, Direction
@@ -115,12 +116,12 @@ def _read(text: str) -> ParsedResponse:
         return _unlabelled(text)
     # The Python parser takes the last label. But a label may also be typed (`type(content='Action: none')`), and then
     # nothing but calls follows the first one that starts a line. Where a text has no clear end, a later label may be a
-    # part of it, unless it starts a line behind a thought. A fixed number of tries keeps the parser linear.
+    # part of it, unless each label has calls of its own. A fixed number of tries keeps the parser linear.
     on_a_line = [label for label in labels if text[label.start() - 1 : label.start()] in ("", "\n")] or labels[-1:]
     errors = dict[re.Match[str], ActionParseError]()
     for label in dict.fromkeys((on_a_line[0], on_a_line[-1], labels[-1], labels[0])):
-        may_be_typed = label not in on_a_line or on_a_line[0].start() == 0
-        if may_be_typed and any(isinstance(error, TypedTextError) for error in errors.values()):
+        no_end = any(isinstance(error, TypedTextError) for error in errors.values())
+        if no_end and not (label in on_a_line and _are_calls(text, on_a_line)):
             break
         try:
             found = _actions(text[label.end() :])
@@ -129,6 +130,16 @@ def _read(text: str) -> ParsedResponse:
         else:
             return _with_thought(text[: label.start()], found)
     raise errors.get(on_a_line[-1]) or errors[on_a_line[0]]
+
+
+def _are_calls(text: str, labels: Sequence[re.Match[str]]) -> bool:
+    """Return whether calls, and nothing else, stand between each label and the next one."""
+    try:
+        for label, following in pairwise(labels):
+            _actions(text[label.end() : following.start()])
+    except ActionParseError:
+        return False
+    return True
 
 
 def _unlabelled(text: str) -> ParsedResponse:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from typing import NamedTuple, NoReturn
 
 from arpo.agent.error_kinds import ParseErrorKind
-from arpo.agent.typed_text import SPACE_AND_COMMENTS, TypedTextError, check_comments, find_end
+from arpo.agent.typed_text import SPACE_AND_COMMENTS, TypedTextError, check_comments, end_of, find_end
 from arpo.errors import ActionParseError
 
 
@@ -109,7 +109,11 @@ class _Reader:
         return Call(name, arguments)
 
     def _argument(self, call: str, arguments: dict[str, Value]) -> None:
-        if self._read(_NUMBER):  # `wait(5)`: the authors' parser takes no notice of what has no name
+        # `wait(5)`, `call_user('help')`: the authors' parser takes no notice of what has no name.
+        if self._read(_NUMBER):
+            return
+        if self._peek() in ("'", '"'):
+            self._value("")
             return
         argument = self._name()
         self._expect("=")
@@ -121,11 +125,11 @@ class _Reader:
 
     def _lacks_its_bracket(self) -> bool:
         """Return whether the line ends here, and behind it the response or another call begins."""
-        line_end = _end_of(_SPACE_ON_A_LINE, self._text, self._at)
+        line_end = end_of(_SPACE_ON_A_LINE, self._text, self._at)
         if self._text[line_end : line_end + 1] not in ("", "\n", "#"):
             return False
-        after = _end_of(SPACE_AND_COMMENTS, self._text, line_end)
-        name_end = _end_of(_NAME, self._text, after)
+        after = end_of(SPACE_AND_COMMENTS, self._text, line_end)
+        name_end = end_of(_NAME, self._text, after)
         return after == len(self._text) or (
             self._text[after:name_end] in self._grammar.actions and self._text.startswith("(", name_end)
         )
@@ -220,8 +224,3 @@ class _Reader:
         found = self._text[self._at : self._at + 20] or "the end of the response"
         error = TypedTextError if self._typed_in else ActionParseError  # the text may have gone on
         raise error(ParseErrorKind.BAD_SYNTAX, f"{message}, at {found!r}")
-
-
-def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return match.end() if match else at

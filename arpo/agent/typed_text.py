@@ -3,8 +3,9 @@
 The prompt asks for escapes, and where they are there the first bare quote ends the text. But models write
 `type(content='print('a')  # note')`, and half of a command is worse than none: **a text is read whole or refused.**
 
-A bare quote ends the text only where the call can end too: before `)` and the end of the line, or before a position
-(`type(content='a', start_box='(1,2)')`, as in training examples). Of several such quotes the first one counts that
+A bare quote ends the text only where the call can end too: before `)` and the end of the line, or before a position or
+a bare value (`type(content='a', start_box='(1,2)')`, as in training examples; `type(content='a', clear=True)`). Of
+several such quotes the first one counts that
 
 - is not the text's own: in `print('a')  # note` the bracket before the quote was opened by the text, and a quote after
   it, so that `')` closes these two and not the call;
@@ -32,14 +33,17 @@ _PART = re.compile(r"""\\.?|[()'"]|[^\\()'"]++""", re.DOTALL)
 _LINE_END = r"[^\S\n]*+(?:[\n#]|\Z)"
 _CALL_ENDS = re.compile(rf"\s*+,?+\s*+\)(?={_LINE_END})")
 _TAG = r"(?:<\W?\w++\W?>)?+"
-_POSITION = rf"{_TAG}[\s()（）\[\]]*+\d[-.,，\d\s()（）\[\]]*+{_TAG}"
+_POSITION = rf"(?:{_TAG}[\s()（）\[\]]*+\d[-.,，\d\s()（）\[\]]*+{_TAG})?+"
 _BARE_POSITION = r"[(\[<][^'\"\n]{0,80}?[)\]>]"
 _POSITION_FOLLOWS = re.compile(
     rf"(?:\s*+,\s*+(?:{'|'.join(POSITIONS)})\s*+=\s*+(?:'{_POSITION}'|\"{_POSITION}\"|{_BARE_POSITION})){{1,2}}"
     rf"(?:\s*+,?+\s*+\){_LINE_END}|\s*+\Z)"
 )
+_BARE_VALUE_FOLLOWS = re.compile(rf"(?:\s*+,\s*+\w++\s*+=\s*+[\w.-]++)++\s*+,?+\s*+\){_LINE_END}")
 _ARGUMENT_FOLLOWS = re.compile(r"\s*+,\s*+\w++\s*+=\s*+['\"(\[<]")
 _RESPONSE_ENDS = re.compile(r"\s*+\Z")
+_MAY_OPEN = re.compile(r"[\s([{<=,:;+\-&|*/^~@$#]")
+"""What stands before a quote that opens rather than closes."""
 _CALL = re.compile(r"(?:Action\s*+[:：]\s*+)?+\w++\s*+\(")
 _APOSTROPHE = re.compile(r"(?:(?<=\w\w)|(?<=\bI))['\"](?=\w)")
 _OPENED_ARGUMENT = re.compile(
@@ -78,7 +82,7 @@ def check_comments(comments: str, quotes: Set[str]) -> None:
         TypedTextError: `bad_syntax`.
     """
     for quote in re.finditer(f"[{''.join(quotes)}]", comments):
-        if _CALL_ENDS.match(comments, quote.end()):
+        if _CALL_ENDS.match(comments, quote.end()) or _POSITION_FOLLOWS.match(comments, quote.end()):
             message = f"{comments.strip()[:20]!r} may be a comment or the rest of the typed text; {_ADVICE}"
             raise TypedTextError(ParseErrorKind.BAD_SYNTAX, message)
 
@@ -119,9 +123,15 @@ class _TypedText:
             return False
         if _POSITION_FOLLOWS.match(self._text, at + 1):
             return True
+        if self._is_balanced() and _BARE_VALUE_FOLLOWS.match(self._text, at + 1):
+            return True
         if closing := _CALL_ENDS.match(self._text, at + 1):
             return escaped or self._only_calls_follow(closing.end())
         return escaped and self._lacks_its_bracket(at)
+
+    def _is_balanced(self) -> bool:
+        """Return whether the text so far has closed its own brackets and quotations."""
+        return not self._brackets and self._quotes % 2 == 0
 
     def _opens_an_argument(self, at: int) -> bool:
         """Return whether the quote opens an argument of a call, this one or another: a quote was forgotten."""
@@ -137,22 +147,23 @@ class _TypedText:
 
     def _only_calls_follow(self, at: int) -> bool:
         if at >= self._looked_to:  # comments may hold quotes: what was looked over is not looked over again
-            self._looked_to = _end_of(SPACE_AND_COMMENTS, self._text, at)
+            self._looked_to = end_of(SPACE_AND_COMMENTS, self._text, at)
             rest = self._looked_to
             self._calls_follow = rest == len(self._text) or _CALL.match(self._text, rest) is not None
         return self._calls_follow
 
     def _lacks_its_bracket(self, at: int) -> bool:
         """Return whether only the bracket is missing, and the quote cannot be one that opens: `git commit -m '`."""
-        before = self._text[at - 1]
-        written = at > self._start + 1 and not before.isspace() and before not in "([{=,:"
-        return written and not self._brackets and _RESPONSE_ENDS.match(self._text, at + 1) is not None
+        if at == self._start + 1 or _MAY_OPEN.match(self._text, at - 1) or not self._is_balanced():
+            return False
+        return _RESPONSE_ENDS.match(self._text, at + 1) is not None
 
     def _error(self, problem: str, kind: ParseErrorKind = ParseErrorKind.BAD_SYNTAX) -> TypedTextError:
         opening = self._text[self._start : self._start + 21]
         return TypedTextError(kind, f"the text that starts with {opening!r} {problem}")
 
 
-def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
+def end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Return where a pattern's match at a position ends: the position itself where nothing matches."""
     match = pattern.match(text, at)
     return match.end() if match else at

@@ -224,7 +224,7 @@ def test_a_response_may_hold_several_actions(separator):
         ("Action: click", "bad_syntax"),
         ("Action: I will click.", "bad_syntax"),
         ("Action: click(start_box='(1,2)", "bad_syntax"),
-        ("Action: click('(1,2)')", "bad_syntax"),
+        ("Action: click('(1,2)')", "missing_argument"),
         ("Action: click(start_box=1)", "bad_syntax"),
         ("Action: click(start_box='(1,2)') wait()", "bad_syntax"),
         ("Action: type(content='a') hotkey(key='enter')", "bad_syntax"),

@@ -34,8 +34,10 @@ POSITION_INSIDE = re.compile(r"""['"]\s*,\s*(start_|end_)?(box|point)\s*=\s*['"(
 @example("Action: type(content='", "'", "")
 @example("=#', start_box=').", "'", "")
 @example("", '"', "")
+@example("a\nAction: type(content='b", "'", "Thought: so\n")
+@example("a\nAction: type(content='')b", "'", "Thought: so\n")
 def test_a_text_without_escapes_is_whole_or_refused(text, quote, before):
-    if CALLS_INSIDE.search(text) or POSITION_INSIDE.search(text) or (before and "\nAction:" in text):
+    if CALLS_INSIDE.search(text) or POSITION_INSIDE.search(text):
         return
     try:
         parsed = parse_response(f"{before}Action: type(content={quote}{text}{quote})")
