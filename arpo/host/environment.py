@@ -6,7 +6,6 @@ import re
 import socket
 import sys
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from arpo.errors import ConfigError
 
@@ -19,8 +18,12 @@ NAMES = re.compile(
 )
 """Variables that libraries of ours read: threads, devices, kernels, caches, seeds of hashes, the locale, the zone,
 proxies and the cluster."""
-SECRET = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
+SECRET = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|PWD|AUTH|CREDENTIAL|COOKIE", re.IGNORECASE)
 """Parts of the names of variables whose values are shown nowhere."""
+ASSIGNED = re.compile(rf"(?:{SECRET.pattern})\w*[\"']?\s*[=:]", re.IGNORECASE)
+"""A secret by its name inside of a value: the query of an address, a mapping in JSON."""
+ISSUED = re.compile(r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|xox[a-z]-|AKIA|eyJ)[A-Za-z0-9_.-]{12,}")
+"""Tokens that are known by how they begin: of Hugging Face, OpenAI, GitHub, Slack, AWS, and any JSON web token."""
 HIDDEN = "(hidden)"
 CONNECT_S = 3.0
 """How long a cluster may take to accept a connection."""
@@ -37,16 +40,15 @@ def recorded(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _shown(name: str, value: str) -> str:
-    """Return a value without what nobody else may read: a token, or the password in an address."""
-    if SECRET.search(name):
+    """Return a value without what nobody else may read: a token, or all before the last `@`, but for the scheme.
+
+    A password may hold any letter, and an address of a proxy needs no scheme.
+    """
+    if SECRET.search(name) or ASSIGNED.search(value) or ISSUED.search(value):
         return HIDDEN
-    try:
-        address = urlsplit(value)
-    except ValueError:
-        return HIDDEN if "@" in value else value
-    if "@" not in address.netloc:
-        return value
-    return address._replace(netloc=f"{HIDDEN}@{address.netloc.rpartition('@')[2]}").geturl()
+    before, at, after = value.rpartition("@")
+    scheme = re.match(r"[a-z0-9+]*://|", before, re.IGNORECASE)
+    return f"{scheme[0] if scheme else ''}{HIDDEN}@{after}" if at else value
 
 
 def cluster_address() -> str:
@@ -87,8 +89,8 @@ def settle() -> None:
 
 def spare_loopback() -> None:
     """Let no proxy stand between this machine and itself: a Docker engine, a guest, a server that a test starts."""
-    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    hosts = [host for host in exempt.split(",") if host]
+    exempt = f"{os.environ.get('no_proxy', '')},{os.environ.get('NO_PROXY', '')}"  # some read one, some the other
+    hosts = list(dict.fromkeys(host.strip() for host in exempt.split(",") if host.strip()))
     missing = [] if "*" in hosts else [host for host in LOOPBACK if host not in hosts]
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join([*hosts, *missing])

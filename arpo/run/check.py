@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -17,7 +18,7 @@ from arpo.errors import ConfigError
 from arpo.host.environment import check_cluster
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
-from arpo.run.before.resume import check_same_run
+from arpo.run.before.resume import check_same_run, mention_former_folder
 from arpo.run.build import build, check_numbers, check_update, imitates, required_model, rolls_out
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, refuse_to_overwrite
@@ -59,6 +60,8 @@ def check_training(cfg: DictConfig) -> None:
     check_values(cfg)
     check_update(cfg)
     check_same_run(cfg)
+    if HydraConfig.initialized():
+        mention_former_folder(cfg, list(HydraConfig.get().overrides.task))
     check_pool(cfg)
     check_source(cfg)
     if cfg.warmstart is not None:

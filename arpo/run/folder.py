@@ -16,7 +16,7 @@ from arpo.errors import ConfigError
 from arpo.host.files import take_lock
 from arpo.quoting import LineFormatter
 
-NOT_IN_THE_NAME = ("experiment=", "resume=", "iterations=", "paths.", "hydra", "+hydra")
+NOT_IN_THE_NAME = ("experiment=", "resume=", "iterations=", "paths.", "hydra")
 """Overrides that say where or how long, not what: they do not make another run, and a longer one goes on."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 """The variables by which launchers say which process of a run this is, in Lightning's order."""
@@ -39,9 +39,24 @@ def run_name(overrides: Sequence[str]) -> str:
     >>> run_name(["model.path=/x/m"])
     'model.path=_x_m-b5528fa9357d6ea1'
     """
-    parts = [override for override in overrides if not override.startswith(NOT_IN_THE_NAME)]
+    parts = _naming(overrides)
     parts.sort(key=lambda part: part.partition("=")[0] + "=")  # of two values of one key the last one counts
     return folder_name(*parts) if parts else "default"
+
+
+def former_name(overrides: Sequence[str]) -> str:
+    """Return the name that earlier versions gave, under which a run may still lie.
+
+    >>> former_name(["model.path=/x/m"])
+    'model.path=_x_m'
+    """
+    name = re.sub(r"[^\w=,.+-]+", "_", ",".join(sorted(_naming(overrides)))) or "default"
+    return name if len(name) <= 100 else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _naming(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that make another run, however they are prefixed."""
+    return [override for override in overrides if not override.lstrip("+").startswith(NOT_IN_THE_NAME)]
 
 
 def folder_name(*words: str) -> str:

@@ -60,6 +60,15 @@ def test_a_variable_that_changes_no_run_is_not(name):
         ("TOKENIZERS_PARALLELISM", "false", "false"),
         ("HTTPS_PROXY", "http://me:word@proxy:3128/", "http://(hidden)@proxy:3128/"),
         ("HTTPS_PROXY", "http://proxy:3128", "http://proxy:3128"),
+        ("HTTP_PROXY", "me:word@proxy:3128", "(hidden)@proxy:3128"),
+        ("HTTP_PROXY", "http://me:wo/rd@proxy", "http://(hidden)@proxy"),
+        ("HTTP_PROXY", "http://me:w@r#d@proxy", "http://(hidden)@proxy"),
+        ("ARPO_HOSTS", "http://a http://me:word@b", "http://(hidden)@b"),
+        ("ARPO_NOTE", "hf_abcdefghijklmnopqrst", "(hidden)"),
+        ("WANDB_BASE_URL", "https://host/?api_key=abc", "(hidden)"),
+        ("RAY_JOB_CONFIG_JSON_ENV_VAR", '{"env_vars": {"HF_TOKEN": "x"}}', "(hidden)"),
+        ("PYTHONPATH", "/opt/monkey/keys/lib", "/opt/monkey/keys/lib"),
+        ("ARPO_PWD", "word", "(hidden)"),
     ],
 )
 def test_secrets_are_hidden(name, value, shown):
@@ -113,6 +122,13 @@ def test_loopback_is_added_to_what_is_reached_without_a_proxy(monkeypatch, befor
     spare_loopback()
     spare_loopback()
     assert (os.environ["no_proxy"], os.environ["NO_PROXY"]) == (after, after)
+
+
+def test_hosts_that_only_one_of_the_two_variables_names_stay_exempt(monkeypatch):
+    monkeypatch.setenv("no_proxy", "a.org, localhost")
+    monkeypatch.setenv("NO_PROXY", "b.org,a.org")
+    spare_loopback()
+    assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == "a.org,localhost,b.org,127.0.0.1,::1"
 
 
 def test_a_dead_proxy_keeps_nobody_from_this_machine(monkeypatch, tmp_path):

@@ -24,6 +24,7 @@ from arpo.run.folder import check_resume, folder_name, hold, rank, refuse_to_ove
             "module.objective.clip_low=-0.1,module.optimizer.lr=1e-5",
         ),
         (["seed=2", "iterations=100"], "seed=2"),
+        (["seed=2", "++resume=auto", "++iterations=9", "++paths.output=x", "++hydra.verbose=true"], "seed=2"),
         (["model.path=/data/UI-TARS 1.5"], "model.path=_data_UI-TARS_1.5-03eeaf6f3390d50d"),
         (["tasks.train.seeds=[1,2]"], "tasks.train.seeds=_1,2_-c8a28de6885cc89e"),
         (["model.path=模型"], "model.path=模型"),

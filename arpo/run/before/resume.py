@@ -1,9 +1,11 @@
 """The check that a run which goes on is the one that its folder holds."""
 
 import inspect
+import logging
 import pydoc
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,10 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.errors import ConfigError
+from arpo.run.before.words import override
+from arpo.run.folder import former_name, run_name
+
+log = logging.getLogger(__name__)
 
 MAY_DIFFER = re.compile(
     # how long a run is, what it is called, where it writes, and what it logs
@@ -18,9 +24,11 @@ MAY_DIFFER = re.compile(
     # where it began: policy, demonstrations and successes are copied into the folder at the first start
     r"|warmstart|experience|replay\.pool\.directories"
     # the machine that it runs on, as after a move or a lack of memory: no state of the run depends on it
-    r"|requires|threads|gpus|serving_gpus|engine|trainer\.(?!strategy|precision).*|trainer\.strategy\.(?!_target_).*"
-    r"|env\.(?!make_env).*|env\.make_env\.(machine|cache|grader_python|tabs|\w*timeout_s)|rollout\.settings\.stall_s"
-    r"|module\.micro_batch_tokens|(.*\.)?(gradient_checkpointing|offload_activations)"
+    r"|requires|threads|gpus|serving_gpus|engine"
+    r"|trainer\.(?!strategy|precision|gradient|accumulate|limit_train).*|trainer\.strategy\.(?!_target_).*"
+    r"|env\.(?!make_env).*|env\.make_env\.(machine|cache|grader_python|tabs|\w*timeout_s)"
+    r"|rollout\.settings\.(stall_s|max_attempts)"
+    r"|module\.micro_batch_tokens|(.*\.)?(attention|gradient_checkpointing|offload_activations)"
     # what looks on: callbacks keep nothing that an update reads, but for `replay`, which is compared by itself
     r"|callbacks|evaluation"
     # copies of other parts, by interpolation
@@ -45,10 +53,13 @@ def check_same_run(cfg: DictConfig) -> None:
     if cfg.resume is None or not stored.exists() or not any(Path(cfg.paths.checkpoints).glob("iteration_*")):
         return
     try:
-        before = _plain(OmegaConf.load(stored))
+        before = _plain(OmegaConf.load(stored), resolve=False)  # it was resolved, and `${` is a text in it
     except (OSError, yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{stored} cannot be read, so that nobody knows what the run was: {error}") from error
-    found = list(differences(before, _plain(cfg)))
+        raise ConfigError(f"{stored} cannot be read, and it says what the run was: {error}") from error
+    now = _plain(cfg)
+    found = list(differences(before, now))
+    if "source" in cfg.datamodule and before.get("iterations") != now["iterations"]:
+        found.append(("iterations", before.get("iterations"), now["iterations"]))  # they share out datamodule.steps
     if not found:
         return
     shown = [f"  - {key}: {_short(old)} there, {_short(new)} now" for key, old, new in found[:MOST_SHOWN]]
@@ -58,6 +69,16 @@ def check_same_run(cfg: DictConfig) -> None:
         + "\n".join(shown + more)
         + "\nGo on with the words of that run, or start a new one with paths.output=DIR"
     )
+
+
+def mention_former_folder(cfg: DictConfig, words: Sequence[str]) -> None:
+    """Warn where a run that begins anew has an older one of the same words, under the name that it was given then."""
+    run_dir = Path(cfg.paths.run_dir)
+    former = run_dir.with_name(former_name(words))
+    begins = cfg.resume == "auto" and run_dir.name == run_name(words) and not (run_dir / "config.yaml").exists()
+    if begins and (former / "config.yaml").exists():
+        again = shlex.quote(override("hydra.run.dir", str(former)))
+        log.warning("this run begins anew in %s; to go on with the run in %s, add %s", run_dir, former, again)
 
 
 def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -88,11 +109,16 @@ def _default(node: Mapping[str, Any], name: str) -> Any:
     return list(default) if isinstance(default, tuple) else default
 
 
-def _plain(cfg: Any) -> Any:
-    """Return a configuration as plain values, its own folders by their names: a run may be moved."""
-    plain = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(plain, dict)
-    folders = [plain["paths"][name] for name in ("run_dir", "output") if name in plain.get("paths", {})]
+def _plain(cfg: Any, *, resolve: bool = True) -> Any:
+    """Return a configuration as plain values, its own folders by their names: a run may be moved.
+
+    Raises:
+        ValueError: If it is no configuration of a run.
+    """
+    plain = OmegaConf.to_container(cfg, resolve=resolve)
+    if not isinstance(plain, dict) or not isinstance(plain.get("paths"), dict):
+        raise ValueError("it is not the configuration of a run")  # noqa: TRY004 - of a file
+    folders = [plain["paths"][name] for name in ("run_dir", "output") if name in plain["paths"]]
     return _without(plain, [str(folder) for folder in folders])
 
 

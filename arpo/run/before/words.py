@@ -1,5 +1,6 @@
 """The words of a command line: whether Hydra can read them, and how to quote one that it cannot."""
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -42,7 +43,7 @@ def check_words(words: Sequence[str], *, sweeps: bool = False) -> None:
     """
     for word in words:
         key, equals, value = word.partition("=")
-        if value == "null" and (CONF / key).is_dir():
+        if value == "null" and os.path.isdir(CONF / key):
             choices = ", ".join(sorted(path.stem for path in (CONF / key).glob("*.yaml")))
             raise ConfigError(f"{word}: this must be the name of a choice; choose one of {choices}")
         if _read(word) is not None:

@@ -5,8 +5,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.errors import ConfigError
-from arpo.run.before.resume import check_same_run, differences
+from arpo.run.before.resume import check_same_run, differences, mention_former_folder
 from arpo.run.build import compose
+from arpo.run.folder import run_name
 
 FULL = ("experiment=arpo_full", "model.path=/data/m")
 
@@ -59,6 +60,8 @@ def run(tmp_path):
         ([], ["seed=1"], "seed: 0 there, 1 now"),
         ([], ["rollout.settings.group_size=2"], "rollout.settings.group_size: 4 there, 2 now"),
         ([], ["tasks.train.count=3"], "tasks.train.count"),
+        ([], ["+trainer.gradient_clip_val=1.0"], "trainer.gradient_clip_val: None there, 1.0 now"),
+        ([], ["+trainer.accumulate_grad_batches=2"], "trainer.accumulate_grad_batches: 1 there, 2 now"),
         ([], ["+trainer.precision=bf16-true"], "trainer.precision: None there, bf16-true now"),
     ],
 )
@@ -75,6 +78,7 @@ def test_another_configuration_is_refused_with_what_differs(run, before, now, ke
         ["iterations=100"],
         ["logger=csv"],
         ["threads=2", "env.size=2", "env.step_timeout_s=99"],
+        ["+model.policy.attention=eager", "rollout.settings.max_attempts=9"],
         ["engine=hf"],
         ["callbacks.checkpoint.every_n_iterations=1", "evaluation.rollouts_per_task=2"],
         ["module.micro_batch_tokens=1024", "+model.policy.gradient_checkpointing=true"],
@@ -121,3 +125,36 @@ def test_a_stored_configuration_that_is_broken_is_named(run, tmp_path):
     (tmp_path / "run" / "config.yaml").write_text("a: [", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"config\.yaml cannot be read"):
         check_same_run(run("experiment=smoke"))
+
+
+def test_the_iterations_of_a_run_from_stored_episodes_share_out_its_steps(run):
+    run.write("experiment=offline_dpo", "source=/s")
+    with pytest.raises(ConfigError, match=r"iterations: \d+ there, 5 now"):
+        check_same_run(run("experiment=offline_dpo", "source=/s", "iterations=5"))
+    check_same_run(run("experiment=offline_dpo", "source=/s"))
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "words", "paths: 1", "a: [", "a: \udc80"])
+def test_a_stored_configuration_that_is_damaged_is_named(run, text):
+    run.write("experiment=smoke")
+    cfg = run("experiment=smoke")
+    Path(cfg.paths.run_dir, "config.yaml").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError, match=r"config\.yaml cannot be read, and it says what the run was"):
+        check_same_run(cfg)
+
+
+def test_a_text_that_looks_like_an_interpolation_is_a_text(run):
+    run.write("experiment=smoke", r"source='a \${b} c'")
+    check_same_run(run("experiment=smoke", r"source='a \${b} c'"))
+
+
+@pytest.mark.parametrize(("resume", "begun", "mentions"), [("auto", False, 1), (None, False, 0), ("auto", True, 0)])
+def test_a_run_under_its_former_name_is_mentioned_where_another_begins(run, caplog, resume, begun, mentions):
+    words = ["model.path=/x/m"]
+    run.write("experiment=smoke", folder="model.path=_x_m")
+    if begun:
+        run.write("experiment=smoke", folder=run_name(words))
+    cfg = run("experiment=smoke", resume=resume, folder=run_name(words))
+    mention_former_folder(cfg, words)
+    assert len(caplog.messages) == mentions
+    assert all("to go on with the run in" in said and "hydra.run.dir=" in said for said in caplog.messages)

@@ -58,7 +58,18 @@ def test_a_word_without_a_key_is_named(word):
 
 
 @pytest.mark.parametrize(
-    "word", ["seed=1", "+a.b=[1,2]", "~callbacks.replay", "++a=b", "a=", "model.path=/x/m", "a={b:1}", "a='中'"]
+    "word",
+    [
+        "seed=1",
+        "a" * 5000 + "=null",
+        "+a.b=[1,2]",
+        "~callbacks.replay",
+        "++a=b",
+        "a=",
+        "model.path=/x/m",
+        "a={b:1}",
+        "a='中'",
+    ],
 )
 def test_what_hydra_reads_passes(word):
     check_words([word])
