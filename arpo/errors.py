@@ -10,12 +10,18 @@
    gradient would be wrong.
 """
 
+import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
 from typing import Any, get_args
 
-from arpo.quoting import quoted
+LONGEST = 2000
+"""Characters of an error's message: enough for a sentence and the last words of a program."""
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Letters and marks that Unicode counts as visible, and that show nothing."""
+_CUT = " … "
 
 
 class ArpoError(Exception):
@@ -147,3 +153,32 @@ def check_one_of(choices: Any, **values: str) -> None:
     for name, value in values.items():
         if value not in get_args(choices):
             raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
+
+
+def quoted(text: object, *, most: int = LONGEST, keep: str = "") -> str:
+    r"""Return a text as one line that controls no terminal; quoting it again changes nothing.
+
+    A character that ends a line, moves a cursor, turns the direction of writing or shows nothing becomes its escape,
+    such as `\n`, `\x1b` or `\u202e`. Where the line is longer than `most` characters, its middle is left out.
+
+    Args:
+        text: Anything; `str` is called on it.
+        most: Characters that the line may have.
+        keep: Characters that stay as they are.
+    """
+    whole = str(text)
+    if len(whole) > 2 * most:
+        whole = whole[:most] + whole[-most:]  # either half is more than what will be shown of it
+    line = re.sub(r"[^ -~]", lambda found: found[0] if found[0] in keep else _shown(found[0]), whole)
+    if len(line) <= most:
+        return line
+    end = most // 3
+    return line[: most - end - len(_CUT)] + _CUT + line[-end:]
+
+
+def _shown(character: str) -> str:
+    category = unicodedata.category(character)
+    is_variation = "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
+    if category[0] == "C" or category in ("Zl", "Zp") or character in _INVISIBLE or is_variation:
+        return character.encode("unicode_escape").decode()
+    return character

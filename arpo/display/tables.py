@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from arpo.errors import quoted
 from arpo.evaluation.scores import EvaluationResult
-from arpo.quoting import quoted
 
 
 def print_result(result: EvaluationResult) -> None:

@@ -21,7 +21,7 @@ from arpo.envs.guest.client import Guest
 from arpo.errors import ArpoError, ConfigError
 from arpo.host.container_spec import LOOPBACK
 from arpo.host.containers import RunningContainer, running_containers
-from arpo.quoting import log_to_terminal
+from arpo.host.log_lines import log_to_terminal
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from arpo.callbacks.graceful_stop import end_on_sigterm
 from arpo.display.tables import print_table
 from arpo.errors import ArpoError, ConfigError
+from arpo.host.log_lines import log_to_terminal
 from arpo.models.tiny import CONTEXT
-from arpo.quoting import log_to_terminal
 from arpo.rehearsal.changes import ITERATIONS, Recast, kept, with_small_numbers, with_stand_ins
 from arpo.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
 from arpo.rehearsal.stage import StageError, on_stage

@@ -23,9 +23,9 @@ from rich.table import Table
 from arpo.envs.desktop.env import IMAGE, DockerDesktop
 from arpo.errors import ArpoError
 from arpo.host.containers import OWN_ENGINE, ask_engine
+from arpo.host.log_lines import log_to_terminal
 from arpo.host.machine import SLOW, Resources, kvm_trouble
 from arpo.host.session import Session
-from arpo.quoting import log_to_terminal
 from arpo.types import Task
 
 DESKTOP_MB = 160

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from arpo.errors import ConfigError
 from arpo.host.files import take_lock
-from arpo.quoting import LineFormatter
+from arpo.host.log_lines import LineFormatter
 
 NOT_IN_THE_NAME = ("experiment=", "resume=", "iterations=", "paths.", "hydra")
 """Overrides that say where or how long, not what: they do not make another run, and a longer one goes on."""

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arpo.display.tables import print_table
 from arpo.errors import ArpoError, ConfigError, check_positive
+from arpo.host.log_lines import log_to_terminal
 from arpo.host.machine import Budget
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
@@ -36,7 +37,6 @@ from arpo.plan.longest import Longest
 from arpo.plan.model import stand_in
 from arpo.plan.report import Plan
 from arpo.plan.update import Simulated, simulate
-from arpo.quoting import log_to_terminal
 from arpo.run.build import CONF, build, check_numbers, engines_sleep
 from arpo.run.build import compose as compose_file
 

@@ -21,7 +21,7 @@ from arpo.display.comparison.terminal import show
 from arpo.display.comparison.words import report
 from arpo.errors import ArpoError, ConfigError
 from arpo.host.files import atomically, write_atomically
-from arpo.quoting import log_to_terminal
+from arpo.host.log_lines import log_to_terminal
 
 log = logging.getLogger(__name__)
 

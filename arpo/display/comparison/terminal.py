@@ -10,7 +10,7 @@ from rich.text import Text
 from arpo.display.comparison.compare import Comparison
 from arpo.display.comparison.curves import Curve
 from arpo.display.comparison.words import differences, spread_words
-from arpo.quoting import quoted
+from arpo.errors import quoted
 
 COLORS = ("blue", "red", "green", "magenta", "default")
 MARKS = "●▲■◆○△"

@@ -10,7 +10,7 @@ from pathlib import Path
 from arpo.display.viewer.serve import make_server, serve
 from arpo.display.viewer.site import Site
 from arpo.errors import ArpoError, ConfigError
-from arpo.quoting import log_to_terminal
+from arpo.host.log_lines import log_to_terminal
 
 log = logging.getLogger(__name__)
 

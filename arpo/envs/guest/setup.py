@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from arpo.envs.guest.client import Command, Execution, Guest
 from arpo.envs.guest.tasks import Step
 from arpo.envs.guest.transport import NoAnswerError
-from arpo.errors import EnvError
-from arpo.quoting import quoted
+from arpo.errors import EnvError, quoted
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo.agent.actions import Action, CallUser, Fail
-from arpo.errors import TaskFormatError
-from arpo.quoting import quoted
+from arpo.errors import TaskFormatError, quoted
 from arpo.types import Task
 
 Step = Callable[..., None]

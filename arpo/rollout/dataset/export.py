@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arpo.errors import ArpoError
-from arpo.quoting import log_to_terminal
+from arpo.host.log_lines import log_to_terminal
 from arpo.rollout.dataset.parquet import export_parquet
 
 log = logging.getLogger(__name__)

@@ -1,19 +1,23 @@
 """What a guest, a page or a model said forges no line of the log and moves no cursor, wherever it is shown."""
 
 import ast
-import io
-import logging
 import pickle
 from pathlib import Path
 
 import pytest
-import yaml
 
 from arpo.agent.parser import parse_response
 from arpo.display.tables import print_table
 from arpo.envs.guest.tasks import load_task
-from arpo.errors import ActionParseError, CountedError, DesktopDestroyedError, EnvError, TaskFormatError
-from arpo.quoting import LONGEST, LineFormatter, quoted
+from arpo.errors import (
+    LONGEST,
+    ActionParseError,
+    CountedError,
+    DesktopDestroyedError,
+    EnvError,
+    TaskFormatError,
+    quoted,
+)
 
 ROOT = Path(__file__).parents[1]
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in (ROOT / "arpo").rglob("*.py")}
@@ -110,21 +114,6 @@ def test_no_response_of_a_model_reaches_an_error_as_it_is(name):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_record_of_the_log_looks_like_two(name):
-    out = io.StringIO()
-    handler = logging.StreamHandler(out)
-    handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
-    logger = logging.Logger("test")
-    logger.addHandler(handler)
-    text, _ = HOSTILE[name]
-    logger.warning("a command said %s", text)
-    logger.error("a library failed", exc_info=ValueError(text))
-    at_the_margin = [line for line in out.getvalue().splitlines() if not line.startswith("  ")]
-    assert [line.split()[0] for line in at_the_margin] == ["WARNING", "ERROR"]
-    assert quoted(out.getvalue(), most=10**6, keep="\n\t") == out.getvalue()
-
-
-@pytest.mark.parametrize("name", HOSTILE)
 def test_a_table_shows_a_domain_without_its_controls(name, capsys):
     text, escape = HOSTILE[name]
     print_table([("domain", "rate"), (f"[bold]{text}", "1")], title="a", caption="")
@@ -140,18 +129,3 @@ def test_a_task_whose_name_cannot_be_seen_is_refused(tmp_path, name, place):
     with pytest.raises(TaskFormatError, match="must have a name of visible characters") as error:
         load_task(tmp_path, **named)
     assert str(error.value).isprintable()
-
-
-def test_every_handler_of_the_log_writes_our_lines():
-    """Walks the sources: who sets up a log by himself would show what others said as it is."""
-    calls = {
-        (name, ast.unparse(node))
-        for name, tree in TREES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).endswith(("basicConfig", "setFormatter", ".Formatter"))
-    }
-    theirs = {(name, call) for name, call in calls if "setFormatter(LineFormatter(" not in call}
-    assert theirs == {("arpo/quoting.py", "logging.basicConfig(level=level, handlers=[handler])")}
-    formatters = yaml.safe_load((ROOT / "conf/hydra/default.yaml").read_text())["job_logging"]["formatters"]
-    assert {each["class"] for each in formatters.values()} == {"arpo.quoting.LineFormatter"}
