@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def first_moments(env):
 
 def test_a_fresh_desktop_types_what_it_is_told(fresh):
     assert fresh[1] == TEXT.encode()
+
+
+def test_no_time_that_an_owner_has_set_reaches_the_next_episode(desktop):
+    guest = desktop._machine.guest
+    guest.execute("touch -d 2040-01-02 ~ /run/arpo; touch -a -d 2041-03-04 ~ /run/arpo", shell=True)
+    desktop.reset(TASK)
+    seconds = guest.execute("stat --format '%X %Y' ~ /run/arpo", shell=True).output.split()
+    assert len(seconds) == 4
+    assert max(map(int, seconds)) < time.time() + 60
 
 
 @pytest.mark.parametrize("leak", LEAKS)
