@@ -14,8 +14,8 @@ unmount_below() {
     local escaped place
     tac /proc/self/mountinfo | while read -r _ _ _ _ escaped _; do # the newest first
         printf -v place %b "$escaped"
-        case $place in "$directory"/*) umount "$place" 2>/dev/null || umount --lazy "$place" ;; esac
-    done
+        case $place in "$directory"/*) umount "$place" 2>/dev/null || umount --lazy "$place" 2>/dev/null || true ;; esac
+    done # one that is shared goes with another; one that cannot go is named by `rm`
 }
 
 pid=$(cat "$directory/dockerd.pid" 2>/dev/null || true)

@@ -119,6 +119,7 @@ set -eu
 cd "$1"
 mkdir -p data run/netns 'a \\ space' "$1-of-others"
 mount --bind data data
+mkdir shared && mount --make-rshared data && mount --bind data shared
 for place in data 'a \\ space' "$1-of-others"; do mkdir -p "$place/merged"; mount -t tmpfs none "$place/merged"; done
 mount -t tmpfs none data/merged
 : > run/netns/first && mount --bind /proc/self/ns/net run/netns/first
@@ -127,7 +128,7 @@ bash "$2" "$1" >&2
 ! grep " $1/" /proc/self/mountinfo && grep --quiet " $1-of-others/merged " /proc/self/mountinfo
 rm -rf "$1"
 """
-"""In a mount namespace of its own: the mounts of an engine, one twice, one busy, and one of somebody else."""
+"""In a mount namespace of its own: the mounts of an engine, one twice, one shared, one busy, one of another."""
 
 
 @pytest.mark.parametrize("process", ["dockerd", "stranger"], indirect=True)
