@@ -74,6 +74,7 @@ class EnvPool:
         self._make_env = make_env
         self._envs_per_worker = envs_per_worker
         self._recycle_after = recycle_after
+        self._slow_step_s = slow_step_s
         self._pace = Pace(slow_step_s)
         self._backend = _backend(backend)
         self._counters = new_counters()
@@ -100,6 +101,7 @@ class EnvPool:
         if self._slots:
             raise ConfigError("the pool is started already; close it first")
         self._slots, self._roster = make_slots(self.size, self._envs_per_worker), Roster()
+        self._pace = Pace(self._slow_step_s)
         try:
             await self._backend.open()
             await self._build_all()
@@ -187,7 +189,6 @@ class EnvPool:
         if slot.worker is not slot.host.worker:
             return EnvError("crash", f"environment {slot.name} lost its worker while it was built")
         slot.episodes = 0
-        self._pace.forget(slot)
         self._roster.give(slot)
         return None
 
@@ -230,6 +231,7 @@ class EnvPool:
 
     def _repair(self, slot: Slot, state: SlotState) -> None:
         slot.state = state
+        self._pace.forget(slot)
         repair = asyncio.create_task(self._restore(slot))
         self._repairs.add(repair)
         repair.add_done_callback(self._repairs.discard)

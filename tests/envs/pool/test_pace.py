@@ -70,6 +70,41 @@ def test_what_was_built_anew_begins_anew():
     assert pace.complaint(slot) is not None
 
 
+def test_one_that_is_as_slow_after_it_was_built_anew_is_named_again_only_once_it_has_been_fast():
+    (slot,) = make_slots(1, 1)
+    pace = Pace(2.0)
+    named = []
+    for its_s in (4.8, 4.8, 4.8, 0.3, 4.8, 4.8):
+        pace.add(slot, [its_s] * 16)
+        named.append(pace.complaint(slot) is not None)
+        pace.forget(slot)
+    assert named == [True, False, False, False, True, False]
+
+
+def test_a_pool_of_one_that_is_always_slow_costs_one_environment_and_not_one_an_episode():
+    async def scenario(pool):
+        for task in fake_tasks(5):
+            await play(pool, task)
+        return pool.counters()
+
+    def slow():
+        return FakeDesktop(faults=Faults(latency_s=LATENCY_S))
+
+    counters = with_pool(make_pool(slow, size=1, slow_step_s=LATENCY_S / 2), scenario)
+    assert counters["env/episodes"] == 5
+    assert counters["env/slow"] == 1
+
+
+def test_a_pool_that_starts_again_measures_against_no_environment_of_before():
+    async def scenario(pool):
+        await asyncio.gather(*(play(pool, task) for task in fake_tasks(3)))
+        await pool.close()
+        await pool.start()
+        return len(pool._pace._steps_s)
+
+    assert with_pool(make_pool(one_slow(), size=3, slow_step_s=60.0), scenario) == 0
+
+
 def one_slow():
     """Returns what builds desktops, of which the first is slow."""
     number = itertools.count()
