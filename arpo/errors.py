@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 LONGEST = 2000
 """Characters of an error's message: enough for a sentence and the last words of a program."""
-_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0\U00016fe4\U0001d159")
 """Letters and marks that Unicode counts as visible, and that show nothing."""
 _CUT = " … "
 

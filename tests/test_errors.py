@@ -44,6 +44,8 @@ HOSTILE = {
     "half of a pair": ("\ud800", r"\ud800"),
     "a tag": ("\U000e0041", r"\U000e0041"),
     "a blank letter": ("\u3164\u2800", r"\u3164\u2800"),
+    "a variation of Mongolian": ("a\u180bb\u180f", r"a\u180bb\u180f"),
+    "an empty note": ("\U0001d159", r"\U0001d159"),
     "a private letter": ("\ue000", r"\ue000"),
 }
 

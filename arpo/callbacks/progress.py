@@ -10,6 +10,7 @@ import lightning as L
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
@@ -138,7 +139,7 @@ class Progress(LineCallback, RolloutCallback):
         if self.console.is_terminal:
             card = Table.grid(padding=(0, 2))
             for row in self._summary.rows():
-                card.add_row(*row)
+                card.add_row(*map(Text, row))
             self.console.print(Panel(card, title="ARPO", expand=False))
         else:
             for name, value in self._summary.rows():

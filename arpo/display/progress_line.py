@@ -9,6 +9,7 @@ from typing import Literal
 
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from arpo.rollout.meter import Meter
 
@@ -45,7 +46,7 @@ class Line:
         row.add_column(no_wrap=True, width=10)
         row.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # it gives way, not the bar
         total = None if self.share is None else 1.0
-        row.add_row(ProgressBar(total=total, completed=self.share or 0.0, width=10), self.text)
+        row.add_row(ProgressBar(total=total, completed=self.share or 0.0, width=10), Text(self.text))
         return row
 
 

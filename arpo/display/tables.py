@@ -18,8 +18,10 @@ def print_result(result: EvaluationResult) -> None:
 
 def print_table(rows: Sequence[Sequence[str]], *, title: str, caption: str) -> None:
     """Print rows of text, the header first."""
-    header, *body = rows
-    table = Table(*header, title=title, caption=caption)
+    header, *body = [[Text(quoted(word)) for word in row] for row in rows]
+    table = Table(title=Text(quoted(title)), caption=Text(quoted(caption)))
+    for name in header:
+        table.add_column(name)
     for row in body:
-        table.add_row(*(Text(quoted(word)) for word in row))
+        table.add_row(*row)
     Console().print(table)

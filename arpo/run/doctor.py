@@ -19,9 +19,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from arpo.envs.desktop.env import IMAGE, DockerDesktop
-from arpo.errors import ArpoError
+from arpo.errors import ArpoError, quoted
 from arpo.host.containers import OWN_ENGINE, ask_engine
 from arpo.host.log_lines import log_to_terminal
 from arpo.host.machine import SLOW, Resources, kvm_trouble
@@ -159,7 +160,8 @@ def main() -> int:
     with Session.start():
         for finding in examine():
             mark = "[green]ok[/]" if finding.good else "[red]missing[/]" if finding.needed else "[yellow]absent[/]"
-            table.add_row(mark, finding.name, finding.said, "" if finding.good else finding.remedy)
+            remedy = "" if finding.good else finding.remedy
+            table.add_row(mark, finding.name, Text(quoted(finding.said)), Text(quoted(remedy)))
             good &= finding.good or not finding.needed
     Console().print(table)
     return 0 if good else 1

@@ -173,3 +173,9 @@ def test_a_warm_start_counts_its_steps() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (7.4, "0:07"), (754, "12:34"), (11_100, "3:05:00")])
 def test_durations_are_written_as_people_read_them(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+def test_brackets_in_a_line_are_no_markup():
+    console = Console(file=io.StringIO(), width=60)
+    console.print(Line(["tasks=[a,b]", "[/c]"]).table())
+    assert "tasks=[a,b] · [/c]" in console.file.getvalue()

@@ -1,6 +1,6 @@
 """Tables on the terminal."""
 
-from arpo.display.tables import print_result
+from arpo.display.tables import print_result, print_table
 from arpo.envs.fake import fake_tasks
 from arpo.evaluation.scores import evaluate as score
 from tests.rollout.trajectories import make_trajectory
@@ -16,3 +16,9 @@ def test_the_table_has_a_row_a_domain_and_pass_at_k(capsys):
     print_result(score(trajectories, tasks, name="held_out", success_threshold=0.5, lost=0))
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("held_out", "fake-click", "fake-sequence", "50.0 %", "pass@2 100.0 %"))
+
+
+def test_brackets_in_a_table_are_no_markup(capsys):
+    print_table([("[a]", "b"), ("1", "[/c]")], title="[/d]", caption="[red]e")
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("[a]", "[/c]", "[/d]", "[red]e"))

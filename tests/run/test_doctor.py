@@ -20,6 +20,14 @@ def test_without_an_engine_nothing_is_booted(monkeypatch):
     assert [finding.name for finding in doctor.examine()] == ["engine", "memory", "disk", "ports", "kvm"]
 
 
+def test_what_a_container_said_is_no_markup_and_moves_no_cursor(monkeypatch, capsys):
+    said = "it said [/x] [link=http://x]a[/] \x1b[2J"
+    monkeypatch.setattr(doctor, "examine", lambda: iter([doctor.Finding("desktop", False, said, said)]))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert doctor.main() == 1
+    assert capsys.readouterr().out.count(r"it said [/x] [link=http://x]a[/] \x1b[2J") == 2
+
+
 def test_without_an_engine_there_is_nothing_to_look_at(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.chdir(tmp_path)
