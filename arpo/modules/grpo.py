@@ -61,7 +61,7 @@ class GRPOModule(PolicyModule):
             alone, and a minibatch that is skipped or refused takes its share of the schedule with it.
         reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
             With LoRA nothing is built: the reference is the policy without its adapters.
-        minibatches: Optimizer steps in one pass over a batch.
+        minibatches: Optimizer steps in one pass over a batch; as many as there are groups, where those are fewer.
         epochs: Passes over a batch.
         micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
         max_grad_norm: Gradient norm above which the gradient is scaled down.

@@ -182,7 +182,7 @@ def _check_groups(cfg: DictConfig) -> None:
     Raises:
         ConfigError: With the keys that do not fit.
     """
-    module, settings, groups = cfg.module, cfg.rollout.settings, cfg.datamodule.sampler.get("tasks_per_iteration")
+    module, settings = cfg.module, cfg.rollout.settings
     if module.temperature != settings.temperature:
         raise ConfigError(
             f"module.temperature={module.temperature} must be rollout.settings.temperature={settings.temperature}: "
@@ -195,12 +195,6 @@ def _check_groups(cfg: DictConfig) -> None:
             "rollout.settings.group_size=1 leaves nothing to compare an episode with, so that every advantage is 0: "
             "set it to 2 or more, imitate successes with module.objective.imitation, or only collect, with "
             "module.optimizer.lr=0"
-        )
-    if isinstance(groups, int) and isinstance(module.minibatches, int) and module.minibatches > groups > 0:
-        raise ConfigError(
-            f"module.minibatches={module.minibatches} are more than the groups of an iteration, "
-            f"datamodule.sampler.tasks_per_iteration={groups}, and a group is never cut: lower the first or raise the "
-            "other"
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
 from arpo.run import check
-from arpo.run.build import compose
+from arpo.run.build import check_update, compose
 from arpo.run.check import (
     check_callbacks,
     check_examples,
@@ -34,6 +34,25 @@ def test_a_run_that_asks_its_engine_anything_sends_it_the_policy(experiment: str
     check_callbacks(compose("train", [f"experiment={experiment}"]))
     with pytest.raises(ConfigError, match=r"no callback sends the policy to the engine, .* callbacks\.weight_sync"):
         check_callbacks(compose("train", [f"experiment={experiment}", "~callbacks.weight_sync"]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["arpo_desktop32", "datamodule.sampler.tasks_per_iteration=1"],  # one group makes one minibatch
+        ["smoke", "module.minibatches=9"],
+        ["dart_osworld"],
+        ["smoke", "rollout.settings.temperature=0.7"],
+        ["smoke", "rollout.settings.group_size=1", "module.objective.imitation=0.5"],
+        ["smoke", "rollout.settings.group_size=1", "module.optimizer.lr=0"],
+        ["smoke", "rollout.settings.group_size=1", "replay.buffer.replaced=none"],
+        ["warmstart_miniwob", "trainer=ddp"],
+        ["smoke", "trainer=fsdp"],
+        ["offline_kto", "trainer=fsdp"],
+    ],
+)
+def test_an_update_that_can_learn_is_not_refused(words: list[str]) -> None:
+    check_update(compose("train", [f"experiment={words[0]}", *words[1:]]))
 
 
 @pytest.mark.parametrize(

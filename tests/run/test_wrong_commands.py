@@ -95,10 +95,6 @@ EARLY = [
         "module.temperature=0.5 must be rollout.settings.temperature=1.0",
     ),
     (
-        "train.py experiment=smoke module.minibatches=9",
-        "more than the groups of an iteration, datamodule.sampler.tasks",
-    ),
-    (
         "train.py experiment=smoke rollout.settings.group_size=1 rollout.settings.min_group_size=1",
         "group_size=1 leaves nothing to compare an episode with",
     ),
