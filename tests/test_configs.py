@@ -555,7 +555,7 @@ def test_keys_that_were_added_but_that_nothing_reads_are_all_named_with_those_th
         ("module.objective.estimator=ppo", r"ppo"),
         ("module.objective.aggregation=mean", r"mean"),
         ("module.objective.aggregation=dr_grpo", r"dr_grpo"),
-        ("module.objective.dual_clip=1.2", r"dual_clip must lie above"),
+        ("module.objective.dual_clip=1.2", r"dual_clip must be finite and above"),
         ("module.objective.level=word", r"word"),
         ("module.objective.kl=k9", r"k9"),
         ("module.max_grad_norm=0", r"max_grad_norm"),

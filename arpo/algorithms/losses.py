@@ -91,12 +91,15 @@ class ClipRange:
         if not 0 <= self.low <= 1:
             raise ValueError(f"clip_low must lie in [0, 1], got {self.low}; ratios below 1 - clip_low are clipped")
         if not 0 <= self.high < torch.inf:
-            raise ValueError(f"clip_high must be at least 0, got {self.high}; ratios above 1 + clip_high are clipped")
+            raise ValueError(
+                f"clip_high must be at least 0 and finite, got {self.high}; ratios above 1 + clip_high are clipped"
+            )
         if self.low == self.high == 0:
             raise ValueError("clip_low=0 with clip_high=0 leaves no ratio that counts but 1: raise one of them")
         if self.dual is not None and not 1 + self.high < self.dual < torch.inf:
             raise ValueError(
-                f"dual_clip must lie above 1 + clip_high = {1 + self.high}, got {self.dual}; None switches it off"
+                f"dual_clip must be finite and above 1 + clip_high = {1 + self.high}, got {self.dual}; "
+                "None switches it off"
             )
 
 

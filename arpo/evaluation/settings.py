@@ -27,5 +27,5 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         check_at_least(1, rollouts_per_task=self.rollouts_per_task)
         if not 0 <= self.temperature < inf:
-            raise ConfigError(f"temperature must not be negative, got {self.temperature}; 0 is greedy")
+            raise ConfigError(f"temperature must be finite and not negative, got {self.temperature}; 0 is greedy")
         check_one_of(EpisodeProtocol, protocol=self.protocol)

@@ -68,7 +68,7 @@ class LoraSettings:
         if self.rank < 1:
             raise ConfigError(f"LoRA rank must be at least 1, got {self.rank}")
         if not 0 < self.alpha < inf:
-            raise ConfigError(f"LoRA alpha must be positive, got {self.alpha}")
+            raise ConfigError(f"LoRA alpha must be positive and finite, got {self.alpha}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -70,4 +70,4 @@ class RolloutSettings:
                 "equal"
             )
         if not 0 <= self.max_policy_lag < inf:
-            raise ConfigError(f"max_policy_lag must not be negative, got {self.max_policy_lag}")
+            raise ConfigError(f"max_policy_lag must be finite and not negative, got {self.max_policy_lag}")

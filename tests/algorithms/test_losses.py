@@ -362,10 +362,11 @@ def test_averages_that_cannot_be_are_refused(
     [
         ({"low": -0.1}, r"clip_low must lie in \[0, 1\], got -0.1"),
         ({"low": 1.2}, r"clip_low must lie in \[0, 1\], got 1.2"),
-        ({"high": -0.1}, "clip_high must be at least 0, got -0.1"),
-        ({"high": math.nan}, "clip_high must be at least 0, got nan"),
-        ({"dual": math.nan}, r"dual_clip must lie above 1 \+ clip_high = 1.3, got nan"),
-        ({"dual": 1.2}, r"dual_clip must lie above 1 \+ clip_high = 1.3, got 1.2"),
+        ({"high": -0.1}, "clip_high must be at least 0 and finite, got -0.1"),
+        ({"high": math.inf}, "clip_high must be at least 0 and finite, got inf"),
+        ({"high": math.nan}, "clip_high must be at least 0 and finite, got nan"),
+        ({"dual": math.nan}, r"dual_clip must be finite and above 1 \+ clip_high = 1.3, got nan"),
+        ({"dual": 1.2}, r"dual_clip must be finite and above 1 \+ clip_high = 1.3, got 1.2"),
     ],
 )
 def test_clips_that_cannot_be_are_refused(arguments: dict[str, float], message: str) -> None:

@@ -12,8 +12,9 @@ def test_greedy_is_allowed():
     ("change", "message"),
     [
         ({"rollouts_per_task": 0}, "rollouts_per_task must be at least 1, got 0"),
-        ({"temperature": -0.1}, "temperature must not be negative, got -0.1"),
-        ({"temperature": float("nan")}, "temperature must not be negative, got nan"),
+        ({"temperature": -0.1}, "temperature must be finite and not negative, got -0.1"),
+        ({"temperature": float("nan")}, "temperature must be finite and not negative, got nan"),
+        ({"temperature": float("inf")}, "temperature must be finite and not negative, got inf"),
         ({"protocol": "soft"}, "protocol must be one of hard, standard, got 'soft'"),
     ],
     ids=str,

@@ -358,7 +358,11 @@ def test_a_temperature_that_is_not_positive_is_refused(policy: Policy, temperatu
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"rank": 0}, "rank must be at least 1, got 0"), ({"alpha": 0.0}, "alpha must be positive, got 0.0")],
+    [
+        ({"rank": 0}, "rank must be at least 1, got 0"),
+        ({"alpha": 0.0}, "alpha must be positive and finite, got 0.0"),
+        ({"alpha": float("inf")}, "alpha must be positive and finite, got inf"),
+    ],
 )
 def test_impossible_lora_is_refused(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -142,7 +142,7 @@ LATE = [
         "train.py experiment=smoke module.optimizer.betas=[0.9]",
         "module.optimizer.betas=[0.9] should be a list that fits tuple[float | torch.Tensor, ",
     ),
-    ("train.py experiment=smoke module.objective.clip_high=-1", "clip_high must be at least 0, got -1"),
+    ("train.py experiment=smoke module.objective.clip_high=-1", "clip_high must be at least 0 and finite, got -1"),
     (
         "train.py experiment=smoke module.objective.clip_low=0 module.objective.clip_high=0",
         "clip_low=0 with clip_high=0 leaves no ratio that counts but 1",
