@@ -18,7 +18,7 @@ from arpo.rollout.settings import RolloutSettings
         ({"success_threshold": 1.0}, r"success_threshold must lie in \[0, 1\), got 1.0"),
         ({"success_threshold": math.nan}, r"success_threshold must lie in \[0, 1\), got nan"),
         ({"stall_s": math.inf}, "stall_s must be finite, got inf"),
-        ({"max_policy_lag": -1}, "not be negative"),
+        ({"max_policy_lag": -1}, "max_policy_lag must be finite and not negative, got -1"),
         ({"max_policy_lag": math.inf}, "max_policy_lag must be finite and not negative, got inf"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"max_actions": 0}, "max_actions must be at least 1, got 0"),
