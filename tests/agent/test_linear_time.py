@@ -69,7 +69,7 @@ def test_a_million_characters_and_brackets_without_end_are_read_or_refused():
             f"click(start_box={deep})",
             f"click(start_box='{deep}')",
             f"type(content='it's{deep}",
-            f"wait{deep}",
+            f"hover{deep}",
         ):
             with pytest.raises(ActionParseError):
                 parse_response(f"Action: {call}")
