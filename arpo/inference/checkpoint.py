@@ -41,7 +41,7 @@ def context_of(path: str | Path) -> int | None:
         config = json.loads(file.read_text(encoding="utf-8"))
         # Published files are flat; transformers 5 nests what is the language model's.
         positions = (config.get("text_config") or config).get("max_position_embeddings")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{file} is not the configuration of a model: {error}") from error
     if positions is not None and not isinstance(positions, int):
         raise ConfigError(f"{file}: max_position_embeddings must be a whole number, got {positions!r}")

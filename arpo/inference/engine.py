@@ -1,8 +1,10 @@
 """The inference protocol: prompts with images in, sampled ids and their log-probabilities out."""
 
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -11,6 +13,8 @@ from arpo.envs.screenshot import check_picture
 from arpo.errors import EngineError, EnvError
 from arpo.types import screenshot_key
 
+GREEDY = 1e-5
+"""The temperature below which a response is greedy, for vLLM too: scores divided by less may overflow."""
 MOST_KNOWN = 2**16
 """Keys of pictures that an engine remembers as sound: 8 MB."""
 
@@ -24,7 +28,8 @@ class Sampling:
     """
 
     temperature: float = 1.0
-    """0 is greedy. Log-probabilities are of the distribution at this temperature; greedy ones at temperature 1."""
+    """Below `GREEDY` the response is greedy. Log-probabilities are of the distribution at this temperature; greedy
+    ones at temperature 1."""
     max_tokens: int = 512
     seed: int = 0
 
@@ -44,15 +49,34 @@ class GenerateRequest:
     """The oldest policy version that may answer; in a fleet whose replicas hold several versions, the request waits
     for a replica that has come so far. A single engine holds one version, and is not asked before it serves it."""
 
-    def check_images(self, image_token_id: int) -> None:
-        """Check that there is one image for each placeholder.
+    def check(self, image_token_id: int, words: int) -> None:
+        """Check what would end the thread of an engine in the middle of a batch.
+
+        Args:
+            image_token_id: The placeholder of an image.
+            words: Rows of the model's embedding.
 
         Raises:
-            EngineError: If there is not.
+            EngineError: If an id is none of the model's, if images and their placeholders do not match, or if the
+                sampling is impossible.
         """
-        placeholders = self.prompt_ids.count(image_token_id)
-        if placeholders != len(self.images):
+        ids, sampling = self.prompt_ids, self.sampling
+        if not ids or set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) < words:
+            wrong = [word for word in ids if type(word) is not int or not 0 <= word < words][:3]
+            raise EngineError(f"the prompt must be ids from 0 to {words - 1}, at least one, got {wrong or ids}")
+        if (placeholders := ids.count(image_token_id)) != len(self.images):
             raise EngineError(f"the prompt has {placeholders} image placeholders for {len(self.images)} images")
+        if (image_token_id, image_token_id) in pairwise(ids):
+            raise EngineError("the prompt has two image placeholders side by side: they would be taken for one image")
+        if not 0 <= sampling.temperature < math.inf or sampling.max_tokens < 1 or not _is_seed(sampling.seed):
+            raise EngineError(
+                f"temperature must be at least 0 and finite, max_tokens at least 1 and seed of 64 bits, got {sampling}"
+            )
+
+
+def _is_seed(value: object) -> bool:
+    """Return whether a generator of random numbers takes a value."""
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 class PictureCheck:

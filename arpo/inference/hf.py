@@ -21,11 +21,12 @@ from transformers import (
 from arpo.errors import check_at_least
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
-from arpo.inference.engine import GenerateRequest, PictureCheck, Response, check_length
+from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.images import ImagePatches, ImageProcessor
 from arpo.models.logprobs import Float32Head
 from arpo.models.lora import add_lora, weights_by_name
+from arpo.models.names import EMBEDDING
 from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
@@ -73,14 +74,13 @@ class HfEngine(PumpedEngine):
         self._chat = chat
         self._forbidden = torch.tensor(chat.forbidden_ids, device=self._device)
         self._images = ImageProcessor(path)
-        self._check_pictures = PictureCheck()
         self._model: Qwen2_5_VLForConditionalGeneration = None
         self._parameters: dict[str, Tensor] = {}
         self._waiting: dict[str, _Row] = {}
         self._launch()
 
     def _check(self, request: GenerateRequest) -> None:
-        request.check_images(self._chat.image_token_id)
+        request.check(self._chat.image_token_id, self._shapes[EMBEDDING][0])
 
     def _start(self) -> None:
         model = Qwen2_5_VLForConditionalGeneration.from_pretrained(self._path, dtype=self._dtype)
@@ -98,7 +98,8 @@ class HfEngine(PumpedEngine):
         check_length(len(ids), self._max_model_len)
         room = min(request.sampling.max_tokens, self._max_model_len - len(ids))
         generator = torch.Generator(self._device).manual_seed(request.sampling.seed)
-        self._waiting[key] = _Row(ids, patches, request.sampling.temperature, room, generator)
+        temperature = request.sampling.temperature
+        self._waiting[key] = _Row(ids, patches, temperature if temperature >= GREEDY else 0.0, room, generator)
 
     def _abort(self, key: str) -> None:
         self._waiting.pop(key, None)

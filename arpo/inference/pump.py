@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from arpo.errors import ArpoError, EngineError, EngineGoneError, WeightSyncError
-from arpo.inference.engine import Examine, GenerateRequest, Response, Shaped
+from arpo.inference.engine import Examine, GenerateRequest, PictureCheck, Response, Shaped
 from arpo.models.names import HEAD, base_name
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class PumpedEngine(ABC):
     def __init__(self, *, max_in_flight: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._max_in_flight = max_in_flight
         self._shapes = shapes
+        self._check_pictures = PictureCheck()
         self._version = 0
         self._asleep = False
         self._wake = threading.Condition()

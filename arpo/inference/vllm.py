@@ -22,7 +22,7 @@ from arpo.errors import ConfigError, EngineError, WeightSyncError, check_at_leas
 from arpo.host.ray import RAY
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
-from arpo.inference.engine import GenerateRequest, PictureCheck, Response, check_length
+from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
 from arpo.inference.pump import PumpedEngine
 from arpo.models.names import EMBEDDING, HEAD, base_name
 from arpo.models.policy import dtype_of
@@ -31,8 +31,6 @@ from arpo.types import screenshot_key
 
 log = logging.getLogger(__name__)
 
-GREEDY = 1e-5
-"""vLLM's own border below which a temperature means greedy."""
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks for which vLLM reserves memory."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -100,10 +98,10 @@ class VllmEngine(PumpedEngine):
         _check_sampling(engine_args or {})
         check_context(path, max_model_len)
         before_start()
-        self._chat, self._check_pictures = ChatTokenizer(path), PictureCheck()
+        self._chat = ChatTokenizer(path)
         super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
-        self._path = Path(path)
-        self._max_images, self._max_model_len = max_images, max_model_len
+        self._max_images = max_images
+        self._max_model_len = max_model_len
         self._deterministic = deterministic
         self._lora_rank = lora_rank
         self._adapter: Any = None
@@ -136,7 +134,7 @@ class VllmEngine(PumpedEngine):
         torch.set_num_threads(threads)
 
     def _check(self, request: GenerateRequest) -> None:
-        request.check_images(self._chat.image_token_id)
+        request.check(self._chat.image_token_id, self._shapes[EMBEDDING][0])
         if len(request.images) > self._max_images:
             raise EngineError(f"the prompt has {len(request.images)} images, the engine takes {self._max_images}")
 

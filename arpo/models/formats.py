@@ -37,7 +37,7 @@ def complete_companions(directory: Path) -> None:
     nested = _read(directory / "processor_config.json")
     for part, name in (("image_processor", "preprocessor_config"), ("video_processor", "video_preprocessor_config")):
         file = directory / f"{name}.json"
-        if isinstance(content := nested.get(part), Mapping) and not file.exists():
+        if isinstance(content := nested.get(part), Mapping) and not _read(file):
             _write(file, dict(content) | {"processor_class": nested.get("processor_class")})
     file = directory / "preprocessor_config.json"
     if images := _read(file):
@@ -66,7 +66,8 @@ def _both_limits(images: Mapping[str, Any]) -> dict[str, Any]:
 def _with_both_rotations(text: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a language model with its rotations in both forms, whichever it has."""
     parameters = dict(text.get("rope_parameters") or {})
-    theta = text.get("rope_theta", parameters.pop("rope_theta", None))
+    theta = parameters.pop("rope_theta", None)
+    theta = text.get("rope_theta") or theta
     scaling = text.get("rope_scaling") or parameters
     if not scaling or theta is None:  # a model without sections of time, row and column, or one that says nothing
         return dict(text)
@@ -81,8 +82,12 @@ def _with_both_rotations(text: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return content
+    """Return what a file says; nothing where it is missing or damaged, and the base loads without it."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:

@@ -1,10 +1,10 @@
 """The settings of a checkpoint in the forms that transformers 4 and 5 write: read, or refused by file and key."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -16,6 +16,17 @@ from arpo.models.sharding import checkpoint_directory
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 """Of transformers 5, with the image processor nested, and of transformers 4; the first that has one counts."""
+UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ImportError,
+    RecursionError,
+    StrictDataclassError,
+)
+"""Errors of transformers about files that are not as it expects."""
 STEPS = ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb")
 EDGES = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 """The two names of each limit: in a size, the edges are numbers of pixels."""
@@ -73,7 +84,7 @@ def load_processor(path: str | Path, kind: Any = AutoProcessor) -> Any:
 def _loaded(kind: Any, path: str | Path, name: str) -> Any:
     try:
         return kind.from_pretrained(path)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError, StrictDataclassError) as error:
+    except UNREADABLE as error:
         directory = Path(path)
         if isinstance(error, OSError) and not any((directory / file).exists() for file in (name, *FILES)):
             raise ConfigError(
@@ -132,9 +143,9 @@ def _file(path: str | Path) -> Path:
     for name in FILES:
         try:
             content = json.loads((directory / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
-        if name == FILES[1] or "image_processor" in content:
+        if name == FILES[1] or (isinstance(content, dict) and "image_processor" in content):
             return directory / name
     return directory / FILES[1]
 
@@ -173,7 +184,7 @@ def _three(said: Mapping[str, object], key: str, file: Path) -> tuple[float, flo
 def _numbers(said: Mapping[str, object], key: str, count: int, file: Path) -> list[float]:
     value, above = said.get(key), -1.0 if key == "image_mean" else 0.0  # pixels are divided by the others
     found = list(value) if isinstance(value, list | tuple) else [value]
-    numbers = [float(each) for each in found if isinstance(each, int | float) and not isinstance(each, bool)]
-    if not len(numbers) == len(found) == count or not all(above < number < math.inf for number in numbers):
+    numbers = [each for each in found if isinstance(each, int | float) and not isinstance(each, bool)]
+    if not len(numbers) == len(found) == count or not all(above < number <= float_info.max for number in numbers):
         raise ConfigError(f"{file}: {key} must be {count} numbers above {above:g}, got {value!r}")
-    return numbers
+    return [float(number) for number in numbers]

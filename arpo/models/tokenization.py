@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
+from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -243,8 +244,11 @@ class ChatTokenizer:
     def _derive_glue(self, path: str | Path) -> tuple[int, ...]:
         """Return the ids between the end of a response and the start of the next, from two renderings of a probe."""
         user = {"role": "user", "content": [{"type": "image"}]}
-        head = self._render([user]) + "response"
-        whole = self._render([user, {"role": "assistant", "content": "response"}, user])
+        try:
+            head = self._render([user]) + "response"
+            whole = self._render([user, {"role": "assistant", "content": "response"}, user])
+        except (ValueError, TypeError, TemplateError) as error:
+            raise ConfigError(f"the chat template of {str(path)!r} cannot be rendered: {error}") from error
         glue = self._encode(whole.removeprefix(head))
         ends_turns = whole.startswith(head) and glue[:1] and glue[0] in self._tokenizer.all_special_ids
         if not ends_turns or glue.count(self.image_token_id) != 1:

@@ -130,7 +130,7 @@ async def run_episode(
         EnvError: If the desktop failed; the episode says nothing about the policy then.
         EngineError: If the engine failed; likewise.
         ConfigError: If not even the first prompt fits the context; an `EnvError` where it would with a shorter
-            instruction.
+            instruction and a smaller screenshot.
     """
     started = time.perf_counter()
     observation = await meter.of_env(env.reset(spec.task))
@@ -312,8 +312,8 @@ class _Conversation:
             bare: Ids of the first prompt without the instruction.
 
         Raises:
-            EnvError: If there would be without the instruction: this task has too long a one.
-            ConfigError: If there would not: no task fits.
+            EnvError: If there would be with no instruction and the smallest screenshot: this task has too large ones.
+            ConfigError: If there would not even be then: no task fits.
         """
         if self.has_room():
             return
@@ -323,8 +323,11 @@ class _Conversation:
             "max_context, lower max_tokens, or use a checkpoint whose processor has a lower max_pixels"
         )
         instruction = len(self._turns[0]) - bare
-        if self._length - instruction + self._spec.max_tokens <= self._spec.max_context:
-            raise EnvError("reset", f"{message}, or leave the task out: its instruction takes {instruction} of them")
+        picture = self.chat.image_tokens(self._observation.width, self._observation.height)
+        least = self._length - instruction - picture + self.chat.image_tokens(1, 1)
+        if least + self._spec.max_tokens <= self._spec.max_context:
+            its = f"its instruction takes {instruction} of them, its screenshot {picture}"
+            raise EnvError("reset", f"{message}, or leave the task out: {its}")
         raise ConfigError(message)
 
     def _leave_out(self, number: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from arpo.errors import EngineError
+from arpo.errors import EngineError, EngineGoneError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.inference.hf import HfEngine
 from arpo.inference.scripted import ScriptedEngine
@@ -317,6 +318,44 @@ def test_a_picture_that_no_model_sees_is_refused_and_the_engine_lives(
         with pytest.raises(EngineError, match="a screenshot must be the bytes of a PNG"):
             asyncio.run(engine.generate(replace(request, images=(good, none))))
     assert asyncio.run(engine.generate(request)).token_ids
+
+
+def impossible(request: GenerateRequest, image: int) -> Iterator[GenerateRequest]:
+    """Requests that no forward pass survives."""
+    for word in (-1, 10**6, 2**70, None, "a", 1.5, math.nan):
+        yield replace(request, prompt_ids=(*request.prompt_ids, word))
+    yield replace(request, prompt_ids=(), images=())
+    yield replace(request, images=())
+    yield replace(request, prompt_ids=(*request.prompt_ids, image))
+    yield replace(request, prompt_ids=(*request.prompt_ids, image, image), images=4 * request.images[:1])
+    for temperature in (-1.0, math.nan, math.inf):
+        yield replace(request, sampling=replace(request.sampling, temperature=temperature))
+    for tokens in (0, -1):
+        yield replace(request, sampling=replace(request.sampling, max_tokens=tokens))
+    for seed in (2**63, -(2**63) - 1, 2.5):
+        yield replace(request, sampling=replace(request.sampling, seed=seed))
+
+
+@real_engines
+def test_a_request_that_no_model_takes_is_refused_and_the_engine_lives(
+    engine: InferenceEngine, questions: Questions
+) -> None:
+    request = questions.ask(6, images=2)
+    for wrong in impossible(request, questions.chat.image_token_id):
+        with pytest.raises(
+            EngineError, match=r"the prompt must be ids|image placeholders|temperature must be"
+        ) as caught:
+            asyncio.run(engine.generate(wrong))
+        assert not isinstance(caught.value, EngineGoneError)
+    assert asyncio.run(engine.generate(request)).token_ids
+
+
+@real_engines
+def test_a_temperature_that_scores_cannot_be_divided_by_is_greedy(
+    engine: InferenceEngine, questions: Questions
+) -> None:
+    greedy, cold = (together(engine.generate(questions.ask(6, temperature=t)))[0] for t in (0.0, 1e-45))
+    assert cold == greedy
 
 
 @real_engines

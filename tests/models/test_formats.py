@@ -132,3 +132,22 @@ def test_what_version_4_names_by_keys_is_left_alone(tmp_path: Path) -> None:
     complete_companions(tmp_path)
     assert read(tmp_path, "tokenizer_config") == said
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer_config.json"]
+
+
+def test_a_base_of_rotations_that_is_null_for_version_4_is_taken_from_version_5(tmp_path: Path) -> None:
+    rotations = {"rope_type": "default", "rope_theta": 5e5, "mrope_section": SECTIONS}
+    text = {"rope_theta": None, "rope_scaling": None, "rope_parameters": rotations}
+    write_config({"text_config": text}, "float32", tmp_path)
+    made = read(tmp_path, "config")["text_config"]
+    assert (made["rope_theta"], made["rope_parameters"]) == (5e5, rotations)
+    assert made["rope_scaling"]["mrope_section"] == SECTIONS
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"5", b"null", b"\xff", b"[" * 100_000], ids=len)
+def test_a_damaged_file_that_version_5_does_not_read_is_written_anew(
+    tiny_model: Path, tmp_path: Path, content: bytes
+) -> None:
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    (base / "preprocessor_config.json").write_bytes(content)
+    images = read(exported(base, tmp_path / "made"), "preprocessor_config")
+    assert images["size"] == read(tiny_model, "processor_config")["image_processor"]["size"]

@@ -275,8 +275,21 @@ def test_the_context_limit_truncates_where_no_whole_response_fits(chat: ChatToke
 def test_the_context_is_counted_with_expanded_images(chat: ChatTokenizer):
     ids = chat.first_prompt(Prompt.compact().messages(task().instruction))
     assert chat.image_tokens(112, 84) > 1
-    with pytest.raises(ConfigError, match="raise max_context"):
+    with pytest.raises(EnvError, match="raise max_context"):
         Played(chat, ["Action: wait()"], spec_of(max_context=len(ids) + 60))
+
+
+def test_a_screen_that_leaves_no_room_costs_its_episode_and_not_the_run(chat: ChatTokenizer):
+    prompt = Prompt.compact().messages
+    room = len(chat.first_prompt(prompt(task().instruction))) - 1 + chat.image_tokens(112, 84) + 60  # of a response
+    with pytest.raises(EnvError, match=r"leave the task out: its instruction takes \d+ of them, its screenshot 12"):
+        Played(chat, ["Action: wait()"], spec_of(max_context=room - 1))
+    assert Played(chat, ["Action: wait()"], spec_of(max_context=room)).steps
+    least = len(chat.first_prompt(prompt(""))) - 1 + chat.image_tokens(1, 1) + 60
+    with pytest.raises(EnvError, match="leave the task out"):
+        Played(chat, ["Action: wait()"], spec_of(max_context=least))
+    with pytest.raises(ConfigError, match="raise max_context"):
+        Played(chat, ["Action: wait()"], spec_of(max_context=least - 1))
 
 
 def test_an_instruction_that_leaves_no_room_costs_its_episode_and_not_the_run(chat: ChatTokenizer):

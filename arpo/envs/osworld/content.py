@@ -1,11 +1,12 @@
 """Files and the pages that come in their place: a drive whose quota is used up answers 200 and says so."""
 
 import re
+import zipfile
 from pathlib import Path
 
 from arpo.errors import EnvError
 
-HEAD_BYTES = 1024
+HEAD_BYTES = 8192
 """What is looked at of a file: the signature of each kind stands there, of a PDF after other bytes too."""
 ZIP = ".docm .docx .epub .jar .odg .odp .ods .odt .pptm .pptx .xlsm .xlsx .zip"
 SIGNATURES: dict[str, tuple[bytes, ...]] = {
@@ -21,7 +22,8 @@ BINARY = frozenset(f"{PICTURES} {SOUNDS_AND_FILMS} {ARCHIVES}".split())
 PAGES = frozenset((".htm", ".html", ".mht", ".mhtml", ".php", ".xhtml"))
 PAGE_TYPES = ("text/html", "application/xhtml+xml")
 _PAGE = re.compile(
-    rb"(\xef\xbb\xbf)?(?>\s+|<!--.*?-->|<\?xml.*?>)*+<(!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
+    rb"(\xef\xbb\xbf)?(?>\s+|<!--.*?-->|<\?xml.*?>)*+<(!doctype\s+html|html|head|title|meta|body)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -39,7 +41,8 @@ def check_content(path: Path, name: str, url: str, content_type: str = "") -> No
     """
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    if not _is_kind(head, Path(name).suffix.lower(), content_type.partition(";")[0].strip().lower()):
+    cut = head.startswith(b"PK") and Path(name).suffix.lower() in SIGNATURES and not zipfile.is_zipfile(path)
+    if cut or not _is_kind(head, Path(name).suffix.lower(), content_type.partition(";")[0].strip().lower()):
         kind = f"{content_type} of " if content_type else ""
         raise EnvError(
             "reset",

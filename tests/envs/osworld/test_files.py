@@ -16,7 +16,7 @@ PAGES = {
     "old": b"<!-- saved -->\n<HTML lang=en>",
     "strict": b'\xef\xbb\xbf<?xml version="1.0"?><!DOCTYPE html PUBLIC>',
 }
-ZIP, PDF = b"PK\3\4\x14\0", b"%PDF-1.4\n"
+ZIP, PDF = b"PK\5\6" + bytes(18), b"%PDF-1.4\n"  # an empty archive is its end alone
 PNG, JPEG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"\xff\xd8\xff\xe0\0\x10JFIF\0"
 
 
@@ -55,6 +55,9 @@ def test_a_page_in_the_place_of_a_file_is_an_environment_error_and_never_kept(we
     [
         ("Export.xlsx", b"Quota exceeded", "text/plain"),
         ("Export.xlsx", b"", "application/octet-stream"),
+        ("cut.docx", b"PK\3\4\x14\0" + bytes(200), "application/octet-stream"),
+        ("notes.txt", b"<head><title>Sign in</title></head>", "application/octet-stream"),
+        ("data.csv", b"<!-- " + bytes(2000).replace(b"\0", b"x") + b" -->" + QUOTA, "application/octet-stream"),
         ("a.pptx", b'{"error": {"code": 403}}', "application/json"),
         ("a.png", b"<Error><Code>AccessDenied</Code></Error>", "application/xml"),
         ("a.mp4", b"Too many requests\n", "application/octet-stream"),

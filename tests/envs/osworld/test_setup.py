@@ -16,6 +16,8 @@ from arpo.envs.osworld.setup import OSWorldSetup, add_visits
 from arpo.errors import EnvError
 from tests.envs.osworld.guest import HOME, failure, running_guest
 
+EMPTY_ZIP = b"PK\5\6" + bytes(18)
+
 
 @pytest.fixture
 def guest():
@@ -41,12 +43,12 @@ def step(kind, **parameters):
 
 
 def test_a_download_lands_in_the_guest_and_is_made_once(guest, setup):
-    guest.web["/web/table.xlsx"] = b"PK\3\4 cells"
+    guest.web["/web/table.xlsx"] = EMPTY_ZIP
     download = step("download", files=[{"url": f"{guest.address}/web/table.xlsx", "path": f"{HOME}/table.xlsx"}])
     setup.prepare([download])
     guest.files.clear()
     setup.prepare([download])
-    assert guest.files == {f"{HOME}/table.xlsx": b"PK\3\4 cells"}
+    assert guest.files == {f"{HOME}/table.xlsx": EMPTY_ZIP}
     assert guest.fetched == ["/web/table.xlsx"]
 
 

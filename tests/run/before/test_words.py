@@ -88,7 +88,8 @@ def test_options_of_hydra_are_no_overrides():
 
 @pytest.mark.parametrize("program", ["train.py", "evaluate.py"])
 def test_the_programs_say_so_before_anything_else(program):
-    command = [sys.executable, program, "experiment=smoke", "tasks.train.pages=[点"]
+    words = ["experiment=smoke", "tasks.train.pages=[点"]
+    command = [sys.executable, program, *(word.encode() for word in words)]  # the locale here may lack the letter
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "quote it twice" in done.stderr
