@@ -47,7 +47,7 @@ class Forks:
             env={**environment, "PYTHONUTF8": "1"},  # or a program would start itself again, which forks cannot
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             start_new_session=True,
         )
 
@@ -65,7 +65,7 @@ class Forks:
         self._server.stdin.write(json.dumps([str(self._output), *words]) + "\n")
         self._server.stdin.flush()
         code, seconds, heavy = json.loads(self._server.stdout.readline())
-        return Ended(code, self._output.read_text(), seconds, set(heavy))
+        return Ended(code, self._output.read_text(encoding="utf-8"), seconds, set(heavy))
 
 
 def serve() -> None:
