@@ -68,15 +68,12 @@ class GenerateRequest:
             raise EngineError(f"the prompt has {placeholders} image placeholders for {len(self.images)} images")
         if (image_token_id, image_token_id) in pairwise(ids):
             raise EngineError("the prompt has two image placeholders side by side: they would be taken for one image")
-        if not 0 <= sampling.temperature < math.inf or sampling.max_tokens < 1 or not _is_seed(sampling.seed):
+        numbers = (sampling.max_tokens, sampling.seed)
+        whole = {int} == set(map(type, numbers)) and numbers[0] >= 1 and -(2**63) <= numbers[1] < 2**63
+        if not whole or not 0 <= sampling.temperature < math.inf:
             raise EngineError(
                 f"temperature must be at least 0 and finite, max_tokens at least 1 and seed of 64 bits, got {sampling}"
             )
-
-
-def _is_seed(value: object) -> bool:
-    """Return whether a generator of random numbers takes a value."""
-    return type(value) is int and -(2**63) <= value < 2**63
 
 
 class PictureCheck:

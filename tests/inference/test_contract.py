@@ -330,7 +330,7 @@ def impossible(request: GenerateRequest, image: int) -> Iterator[GenerateRequest
     yield replace(request, prompt_ids=(*request.prompt_ids, image, image), images=4 * request.images[:1])
     for temperature in (-1.0, math.nan, math.inf):
         yield replace(request, sampling=replace(request.sampling, temperature=temperature))
-    for tokens in (0, -1):
+    for tokens in (0, -1, 1.5):
         yield replace(request, sampling=replace(request.sampling, max_tokens=tokens))
     for seed in (2**63, -(2**63) - 1, 2.5):
         yield replace(request, sampling=replace(request.sampling, seed=seed))
