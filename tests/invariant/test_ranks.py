@@ -13,6 +13,7 @@ from arpo.types import RolloutBatch
 from tests.invariant.ranks import CASES, WAYS
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def trained(batches, tiny_model, tmp_path_factory):
     (directory / "batches").write_bytes(pickle.dumps(batches))
     arguments = [tiny_model, directory / "batches", directory / "out"]
     command = [sys.executable, "-m", "tests.invariant.ranks", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=840, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return {
         (case, way, ranks): [
