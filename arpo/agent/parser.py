@@ -50,8 +50,6 @@ class ParsedResponse:
     """What follows `Thought:`, or else `Action_Summary:`, as in the Python parser, or else `Reflection:`."""
     actions: tuple[Action, ...]
     """At least one; coordinates in model pixels."""
-    reflection: str = ""
-    """What stands between `Reflection:` and `Action_Summary:`."""
 
 
 def parse_response(text: str, *, max_actions: int | None = None) -> ParsedResponse:
@@ -154,9 +152,7 @@ def _with_thought(before: str, found: tuple[Action, ...]) -> ParsedResponse:
     """Return the response with its thought, which may hold any label, so that its own is looked for first."""
     for label in (_THOUGHT, _SUMMARY, _REFLECTION):
         if match := label.search(before):
-            reflection = _REFLECTION.search(before, 0, match.start()) if label is _SUMMARY else None
-            said = before[reflection.end() : match.start()].strip() if reflection else ""
-            return ParsedResponse(before[match.end() :].strip(), found, said)
+            return ParsedResponse(before[match.end() :].strip(), found)
     return ParsedResponse("", found)
 
 

@@ -85,9 +85,8 @@ def run_guest() -> tuple[int, int]:
 
 def verdict() -> str:
     """Return `ok`, or why a virtual machine does not run here."""
-    if (
-        hardware_flag(Path("/proc/cpuinfo").read_text(encoding="utf-8")) is None
-    ):  # small guests run there, and whole systems hang
+    processor = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    if hardware_flag(processor) is None:  # small guests run there, and whole systems hang
         return "the processor shows neither vmx nor svm, so this KVM does not boot the systems that OSWorld's disk has"
     try:
         reason, answer = run_guest()

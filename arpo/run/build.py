@@ -12,11 +12,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arpo.errors import ArpoError, ConfigError
-from arpo.run.before.words import check_words
+from arpo.run.before.words import CONF, check_words
 from arpo.run.folder import folder_name, moment, run_name
 from arpo.run.warmstart import demonstrations_of, policy_of
-
-CONF = Path(__file__).parent.parent.parent / "conf"
 
 
 def compose(name: str, overrides: Sequence[str]) -> DictConfig:

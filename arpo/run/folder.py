@@ -21,7 +21,6 @@ NOT_IN_THE_NAME = ("experiment=", "resume=", "iterations=", "paths.", "hydra")
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 """The variables by which launchers say which process of a run this is, in Lightning's order."""
 
-
 MOST_CHARACTERS, MOST_BYTES = 100, 200
 """The longest name that stands as it is: file systems take 255 bytes, and an ending such as `.partial` follows it."""
 CUT_CHARACTERS, CUT_BYTES = 80, 160

@@ -14,7 +14,6 @@ WRITABLE = ("/home/user", "/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/a
 KEPT = "/tmp/.X11-unix"
 """Belongs to the machine; the X server of the next session puts its socket there."""
 
-
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
 """Of a file or a directory, by ioctl: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS, by `chattr` for people."""
 

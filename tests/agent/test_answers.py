@@ -324,23 +324,23 @@ def test_a_response_is_read_as_its_source_says(response, expected, source):
 
 
 @pytest.mark.parametrize(
-    ("before", "thought", "reflection", "source"),
+    ("before", "thought", "source"),
     [
-        ("Thought: test\n", "test", "", PARSER_TEST),
-        ("Thought： 我点击\n", "我点击", "", DESKTOP),
-        ("Reflection: It failed.\nAction_Summary: Try again.\n", "Try again.", "It failed.", PARSER),
-        ("Reflection：a Action_Summary：b\n", "b", "a", PARSER),
-        ("Action_Summary: Wait a bit. ", "Wait a bit.", "", PARSER),
-        ("Reflection: It failed.\n", "It failed.", "", "reasoning: the authors' parsers lose it"),
-        ("Thought: a\nReflection: b\nAction_Summary: c\n", "a\nReflection: b\nAction_Summary: c", "", SENSE),
-        ("Reflection: a\nThought: b\n", "b", "", DESKTOP),
-        ("Sure! Thought: so ", "so", "", PARSER),
-        ("No label here.\n", "", "", PARSER),
+        ("Thought: test\n", "test", PARSER_TEST),
+        ("Thought： 我点击\n", "我点击", DESKTOP),
+        ("Reflection: It failed.\nAction_Summary: Try again.\n", "Try again.", PARSER),
+        ("Reflection：a Action_Summary：b\n", "b", PARSER),
+        ("Action_Summary: Wait a bit. ", "Wait a bit.", PARSER),
+        ("Reflection: It failed.\n", "It failed.", "reasoning: the authors' parsers lose it"),
+        ("Thought: a\nReflection: b\nAction_Summary: c\n", "a\nReflection: b\nAction_Summary: c", SENSE),
+        ("Reflection: a\nThought: b\n", "b", DESKTOP),
+        ("Sure! Thought: so ", "so", PARSER),
+        ("No label here.\n", "", PARSER),
     ],
 )
-def test_what_is_said_before_the_action_is_kept(before, thought, reflection, source):
+def test_what_is_said_before_the_action_is_kept(before, thought, source):
     parsed = parse_response(f"{before}Action: wait()")
-    assert (parsed.thought, parsed.reflection, parsed.actions) == (thought, reflection, (Wait(),))
+    assert (parsed.thought, parsed.actions) == (thought, (Wait(),))
 
 
 def test_there_are_many_cases_and_no_case_twice():

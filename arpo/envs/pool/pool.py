@@ -63,13 +63,10 @@ class EnvPool:
     ) -> None:
         check_positive(size=size, envs_per_worker=envs_per_worker, reset_timeout_s=reset_timeout_s)
         check_positive(step_timeout_s=step_timeout_s, evaluate_timeout_s=evaluate_timeout_s)
-        check_positive(
-            **{
-                name: value
-                for name, value in (("recycle_after", recycle_after), ("slow_step_s", slow_step_s))
-                if value is not None
-            }
-        )
+        if recycle_after is not None:
+            check_positive(recycle_after=recycle_after)
+        if slow_step_s is not None:
+            check_positive(slow_step_s=slow_step_s)
         self.size = size
         self._make_env = make_env
         self._envs_per_worker = envs_per_worker
