@@ -25,7 +25,8 @@ from arpo.rehearsal.changes import ITERATIONS, Recast, kept, with_small_numbers,
 from arpo.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
 from arpo.rehearsal.stage import StageError, on_stage
 from arpo.run.arguments import check_arguments
-from arpo.run.build import CONF, check_update, compose, required_model, rolls_out
+from arpo.run.before.words import CONF
+from arpo.run.build import check_update, compose, required_model, rolls_out
 from arpo.run.check import check_callbacks, check_constructors, check_tasks, check_values
 from arpo.run.folder import folder_name, hold, run_name
 from arpo.run.model import check_context

@@ -37,7 +37,8 @@ from arpo.plan.longest import Longest
 from arpo.plan.model import stand_in
 from arpo.plan.report import Plan
 from arpo.plan.update import Simulated, simulate
-from arpo.run.build import CONF, build, check_numbers, engines_sleep
+from arpo.run.before.words import CONF
+from arpo.run.build import build, check_numbers, engines_sleep
 from arpo.run.build import compose as compose_file
 
 log = logging.getLogger(__name__)

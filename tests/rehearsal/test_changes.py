@@ -11,7 +11,8 @@ from arpo.models.tiny import make_tiny
 from arpo.rehearsal import changes
 from arpo.rehearsal.changes import Recast, kept, with_small_numbers, with_stand_ins
 from arpo.rehearsal.rehearse import recast_of
-from arpo.run.build import CONF, build, compose
+from arpo.run.before.words import CONF
+from arpo.run.build import build, compose
 
 OTHER_DATA = ("warmstart", "offline")
 """Beginnings of experiments that learn from data which is there before they begin."""
