@@ -9,7 +9,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup desktop desktop-stop osworld train smoke view test test-fast check format lock clean
+.PHONY: help setup desktop desktop-stop osworld train smoke view test test-all test-fast check format lock clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -39,8 +39,13 @@ smoke: setup  ## Run the whole loop on the fake desktop, in about a minute.
 view: setup  ## Show the last run in a browser. Another one, or two: make view ARGS="outputs/arpo_miniwob/default".
 	$(RUN) -m arpo view --open $(ARGS)
 
-test: setup  ## Run all tests that this machine can run, three files at a time; the others say why they are skipped.
-	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST := $(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+test: setup  ## Run the tests that this machine can run, three files at a time; the others say why they are skipped.
+	$(PYTEST) -m "not long" $(ARGS)
+
+test-all: setup  ## Run the long tests too: a kill in every phase, desktops under attack, real lengths, the paper's runs.
+	$(PYTEST) $(ARGS)
 
 test-fast: setup  ## Run the tests without browser, engine, Ray and other slow parts.
 	$(RUN) -m pytest -m "not slow and not browser and not engine and not ray and not gpu and not docker" $(ARGS)

@@ -26,7 +26,7 @@ sys.meta_path.insert(0, Missing())
 """
 
 
-pytestmark = pytest.mark.timeout(900)  # five processes that each import everything
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # five processes that each import everything
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.inference.gated import Gated, events, seen, weights, whole
 from tests.inference.gated import ask as named
 from tests.inference.test_fleet import ASK
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """A run that is taken from stage to stage: started, killed or stopped in some way, and looked at."""
 
 import signal
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ class Left:
     """Lines of metrics.jsonl beside that of iteration 0."""
     episodes: dict[str, Trajectory]
     """Episodes on disk, by id."""
-    seconds: float
-    """From the last signal to the end."""
 
     @property
     def rolled_out(self) -> int:
@@ -37,7 +34,7 @@ class Left:
 class Journey(ABC):
     """The run, taken from stage to stage; a stage that was reached stays reached.
 
-    Subclasses name the stages: each begins one and tells since when it is to be timed.
+    Subclasses name the stages: each begins one.
     """
 
     def __init__(self, run: Run) -> None:
@@ -46,14 +43,14 @@ class Journey(ABC):
 
     @property
     @abstractmethod
-    def stages(self) -> Mapping[str, Callable[[], float]]:
+    def stages(self) -> Mapping[str, Callable[[], None]]:
         """The stages, in their order."""
 
     def reach(self, stage: str) -> Left:
         """Go on until this stage has ended, and tell what it left."""
         for name, go in self.stages.items():
             if name not in self._left:
-                since = go()
+                go()
                 code = self.run.wait()
                 self._left[name] = Left(
                     code=code,
@@ -62,34 +59,31 @@ class Journey(ABC):
                     partial=[path.stat().st_size for path in self.run.unfinished],
                     iterations=len(self.run.metrics) - 1,
                     episodes={trajectory.id: trajectory for trajectory in self.run.trajectories(range(30))},
-                    seconds=time.monotonic() - since,
                 )
             if name == stage:
                 return self._left[name]
         raise KeyError(stage)
 
-    def start(self, *overrides: str) -> float:
+    def start(self, *overrides: str) -> None:
         """Go on from the last checkpoint."""
         self.run.start("resume=auto", *overrides)
-        return time.monotonic()
 
-    def die(self, engine: str, version: int) -> float:
+    def die(self, engine: str, version: int) -> None:
         """Be killed while the engine rolls out a version, or loads the one behind it."""
         target = f"engine._target_={DYING}.EngineThatDies"
-        return self.start(target, f"+engine.during={engine}", f"+engine.version={version}")
+        self.start(target, f"+engine.during={engine}", f"+engine.version={version}")
 
-    def die_in_update(self) -> float:
+    def die_in_update(self) -> None:
         """Be killed in the second iteration of the process."""
         # two steps an iteration: the third is the first of the second iteration of this process
-        return self.start(f"+callbacks.killer._target_={DYING}.DieInUpdate", "+callbacks.killer.steps=3")
+        self.start(f"+callbacks.killer._target_={DYING}.DieInUpdate", "+callbacks.killer.steps=3")
 
-    def die_by(self, callback: str, iteration: int) -> float:
+    def die_by(self, callback: str, iteration: int) -> None:
         """Be killed by a callback at the end of an iteration."""
-        return self.start(f"+callbacks.killer._target_={DYING}.{callback}", f"+callbacks.killer.iteration={iteration}")
+        self.start(f"+callbacks.killer._target_={DYING}.{callback}", f"+callbacks.killer.iteration={iteration}")
 
-    def stop(self, iteration: int, sign: signal.Signals) -> float:
+    def stop(self, iteration: int, sign: signal.Signals) -> None:
         """Be told to end while an iteration is rolled out."""
         self.start()
         self.run.wait_for_rollout(iteration)
         self.run.tell(sign)
-        return time.monotonic()

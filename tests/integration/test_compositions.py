@@ -5,7 +5,7 @@ Fleets of vLLM are in `test_sharded.py` and in the rehearsals of the paper's run
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 def test_the_smoke_run_comes_to_its_end_with_transformers_in_place_of_vllm(smoke, ending, tmp_path):

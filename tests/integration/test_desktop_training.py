@@ -15,7 +15,14 @@ from tests.envs.desktops import docker, needs_desktop
 from tests.envs.faults import FAULTS
 from tests.integration.runs import ROOT, Run, containers_of, deadline_in
 
-pytestmark = [*needs_desktop, pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [
+    *needs_desktop,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.engine,
+    pytest.mark.ray,
+    pytest.mark.timeout(900),
+]
 
 MANY = 200
 """Iterations, of which no more are made than it takes to break everything."""

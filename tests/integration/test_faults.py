@@ -8,7 +8,7 @@ from PIL import Image
 
 from arpo.rollout.storage import TrajectoryStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 ITERATIONS = 2
 FAULTS = [

@@ -8,7 +8,7 @@ import pytest
 
 from arpo.callbacks.checkpoint import is_valid
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 ROOM = "13m"
 """Of one checkpoint of 9 MB and a rollout, but not of two."""

@@ -4,7 +4,7 @@ import pytest
 
 from tests.integration.runs import processes_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 def test_a_run_whose_ray_head_was_killed_ends_by_itself_and_goes_on_with_resume(smoke, ending, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from tests.integration.conftest import short_directory
 from tests.integration.journey import DYING
 from tests.integration.runs import Run, containers_of, processes_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 LIMIT_S = 10.0
 IN_UPDATE = (f"+callbacks.killer._target_={DYING}.DieInUpdate", "+callbacks.killer.steps=1")

@@ -15,7 +15,7 @@ from tests.integration.journey import Journey, Left
 from tests.integration.killers import BYTES
 from tests.integration.runs import Run
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 ITERATIONS = 8
 

@@ -17,6 +17,7 @@ SCREENSHOTS = 3
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.engine,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore:.*sync_dist"),

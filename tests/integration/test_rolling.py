@@ -24,6 +24,7 @@ from tests.integration.parts import train
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.engine,
     pytest.mark.ray,
     pytest.mark.browser,

@@ -9,7 +9,7 @@ from arpo.models.policy import Policy
 from arpo.run.evaluate import policy_directory
 from tests.integration.runs import Run
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 TWO_RANKS = ("trainer=fsdp", "trainer.devices=2", "trainer.accelerator=cpu", "engine=fleet", "engine.num_gpus=0")
 KILLED_AFTER = 5

@@ -9,6 +9,7 @@ from tests.integration.parts import Recorder, train
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.engine,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore:.*sync_dist"),

@@ -4,7 +4,7 @@ import pytest
 
 from tests.rehearsal.play import check_played, rehearse
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.desktop.tasks import ROOT, desktop_tasks
 from tests.envs.desktops import needs_desktop
 
-pytestmark = [*needs_desktop, pytest.mark.slow]
+pytestmark = [*needs_desktop, pytest.mark.slow, pytest.mark.long]
 
 FILES = sorted(ROOT.glob("examples/*/*.json"))
 

@@ -23,7 +23,7 @@ from arpo.types import Outcome
 from tests.envs.desktop.sabotage import DESTROYS, LEAVES_NO_PROCESS, OUTLIVED
 from tests.envs.desktops import QUICK, editor_task, needs_desktop
 
-pytestmark = needs_desktop
+pytestmark = [*needs_desktop, pytest.mark.long]
 
 STRIKES_S = 30.0
 """For so long a way to destroy a desktop may take until the first call that notices."""

@@ -63,6 +63,7 @@ def test_an_agent_that_floods_its_own_desktop_is_judged_as_ever(network):
         env.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "origin"),
     [(kind, "host") for kind in FLOODS] + [(kind, "neighbour") for kind in (silence, a_wrong_secret, nothing)],

@@ -65,6 +65,7 @@ def test_no_time_that_an_owner_has_set_reaches_the_next_episode(desktop):
     assert max(map(int, seconds)) < time.time() + 60
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leak", LEAKS)
 def test_nothing_of_an_episode_reaches_the_next_one(desktop, fresh, leak):
     container = desktop._machine.container.id
