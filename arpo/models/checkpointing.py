@@ -41,7 +41,7 @@ def check_checkpointing(checkpointing: Checkpointing, *, attention: str, offload
 
 
 def checkpoint_blocks(model: Any, checkpointing: Checkpointing) -> None:
-    """Checkpoint the blocks of a Qwen2.5-VL while it trains.
+    """Let the blocks of a Qwen2.5-VL be checkpointed while it trains.
 
     The backward pass then finds what attention computed in the place of computing it again, as with the selective
     checkpointing of TorchTitan (arXiv 2410.06511), which keeps products too. The vision tower always keeps its inputs
