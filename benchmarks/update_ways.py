@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
+from arpo.models.checkpointing import checkpoint_blocks
 from arpo.models.collate import TokenBatch
 from arpo.models.images import normalized_films
 from arpo.models.logprobs import pack_left
@@ -112,7 +113,7 @@ class PlainPolicy(RandomPolicy):
             add_lora(self.model, lora.rank, lora.alpha)
         self.vision.requires_grad_(settings["train_vision"])
         self._set_formats()
-        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_blocks(self.model, settings["gradient_checkpointing"])
 
     def action_logprobs(
         self, batch: TokenBatch, temperature: float = 1.0, *, with_entropy: bool = False

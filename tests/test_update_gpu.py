@@ -60,6 +60,7 @@ def test_every_setting_is_measured_where_vllm_and_ray_are_not_installed(rows) ->
     ]
     # One of two sequences of 256 tokens: 4 screenshots of 20 tokens, 16 sampled after each.
     assert {(row["sampled_tokens"], row["pictures"]) for row in rows} == {(2 * 4 * 16, 2 * 4)}
+    assert all(row["allocated_gib"] > 0 for row in rows)
 
 
 @pytest.mark.slow
