@@ -116,9 +116,24 @@ def update_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, wo
     steps = work.minibatches * work.epochs
     # Old log-probabilities, of which the first step needs none itself.
     before = (steps - 1) / steps if work.kept_steps is None else 1.0
-    trained = 1.0 if work.kept_steps is None or longest.image_window is None else work.kept_steps
     step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, weights)
-    return work.epochs * (before * flops.forward + trained * step)
+    return work.epochs * (before * flops.forward + _trained_share(longest, work) * step)
+
+
+def selective_mfu(mfu: float, shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, work: Work) -> float:
+    """Return the MFU of updates with selective checkpointing, from that of the same updates with full checkpointing.
+
+    The time gets shorter by the share of attention that is not repeated, as if all operations took equally long.
+    """
+    flops, needed = forward_flops(shape, weights, longest), update_flops(shape, weights, longest, work)
+    blocks = flops.language + flops.attention + (flops.vision if weights.train_vision else 0.0)
+    again = work.epochs * _trained_share(longest, work)
+    return mfu * (needed + again * blocks) / (needed + again * (blocks - flops.attention))
+
+
+def _trained_share(longest: Longest, work: Work) -> float:
+    """Return the share of the sequences of a trajectory that are trained."""
+    return 1.0 if work.kept_steps is None or longest.image_window is None else work.kept_steps
 
 
 def update_seconds(flops: float, longest: Longest, work: Work, layout: Layout, gpu: Gpu, mfu: float) -> float:

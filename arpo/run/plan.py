@@ -25,6 +25,7 @@ from arpo.plan.costs import (
     disk_gib,
     host_gib,
     offload_seconds,
+    selective_mfu,
     serving,
     sync_bytes,
     sync_seconds,
@@ -115,6 +116,8 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
     check_positive(mfu=given.mfu)
     work = work_of(cfg)
     flops = update_flops(shape, weights, longest, work)
+    selective = cfg.model.policy.get("gradient_checkpointing") == "selective"
+    mfu = selective_mfu(given.mfu, shape, weights, longest, work) if selective else given.mfu
     size = sync_bytes(weights)
     share = engine_share(cfg)
     resident = simulated.resident / GIB if layout.name == "colocated" else 0.0
@@ -134,10 +137,10 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         sync_bytes=size,
         sync_s=sync_seconds(size, layout, gpu),
         update_flops=flops,
-        update_s=update_seconds(flops, longest, work, layout, gpu, given.mfu),
+        update_s=update_seconds(flops, longest, work, layout, gpu, mfu),
         offload_s=offload_seconds(simulated.offloaded, longest, work, layout, gpu),
         iterations=cfg.iterations,
-        mfu=given.mfu,
+        mfu=mfu,
         host=host_gib(shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb),
         disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
         desktops="" if budget is None else Budget(**budget).needs(),
@@ -256,7 +259,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
         "trainer=fsdp": several and plan.layout.strategy != "fsdp",
         "layout=colocated": not colocated and not settings.get("max_policy_lag"),
         "model=qwen2_5_vl_7b": policy.get("lora") is None and "make" not in cfg.model,
-        "model.policy.gradient_checkpointing=true": not policy.get("gradient_checkpointing", False),
+        "model.policy.gradient_checkpointing=true": policy.get("gradient_checkpointing") is not True,
         "model.policy.offload_activations=true": policy.get("gradient_checkpointing", False)
         and not policy.get("offload_activations", False),
         f"module.optimizer._target_={OFFLOADED}": cfg.module.optimizer._target_ == "torch.optim.AdamW",

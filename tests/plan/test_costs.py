@@ -14,6 +14,7 @@ from arpo.plan.costs import (
     host_gib,
     kv_bytes,
     offload_seconds,
+    selective_mfu,
     serving,
     sync_bytes,
     sync_seconds,
@@ -64,6 +65,14 @@ def test_an_update_is_a_forward_half_of_another_one_and_a_backward():
     # A frozen weight gets no gradient, but attention has no weights: its two inputs always get theirs.
     adapters = 1.5 * flops.forward + flops.language + 2 * flops.attention
     assert update_flops(SHAPE, ADAPTERS, LONGEST, WORK) == pytest.approx(adapters)
+
+
+def test_attention_that_is_not_repeated_takes_no_time():
+    flops = forward_flops(SHAPE, ADAPTERS, LONGEST)
+    # One forward and a half, the backward, and the forward again, of which a frozen vision tower has no part.
+    full = 1.5 * flops.forward + flops.language + 2 * flops.attention + flops.language + flops.attention
+    mfu = selective_mfu(0.3, SHAPE, ADAPTERS, LONGEST, WORK)
+    assert 0.3 / mfu == pytest.approx(1 - flops.attention / full)
 
 
 def test_a_windowed_trajectory_is_a_sequence_a_step_each_with_the_pictures_that_it_sees():

@@ -163,6 +163,8 @@ def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
         setting.startswith(("model=", "model.policy.train_vision", "model.policy.grad")) for setting in offered
     )
     assert "layout=colocated" in offered
+    selective = ["experiment=arpo_subset32", "model.policy.gradient_checkpointing=selective"]
+    assert "model.policy.gradient_checkpointing=true" in candidates(compose(selective), PLAN)
     ahead = ["experiment=arpo_subset32", "layout=split", "rollout.settings.max_policy_lag=1"]
     assert "layout=colocated" not in candidates(compose(ahead), PLAN)  # its engines sleep during updates
 
@@ -185,10 +187,12 @@ def test_both_ways_of_offloading_are_offered_until_they_are_taken() -> None:
 
 def test_a_plan_of_a_checkpoint_on_disk_reads_its_shape(tmp_path: Path) -> None:
     model = make_tiny(tmp_path / "model", corpus=(), hidden=64)
-    plan = estimate(compose(["experiment=smoke", f"model.path={model}", "module.micro_batch_tokens=1024"]))
+    words = ["module.micro_batch_tokens=1024", "+model.policy.gradient_checkpointing=selective"]
+    plan = estimate(compose(["experiment=smoke", f"model.path={model}", *words]))
     assert plan.weights.total == plan.weights.trained < 10**6
     assert plan.troubles() == []
     assert {name: figure for name, figure, _ in plan.rows()}["longest trajectory"] == "1024 tokens"
+    assert plan.mfu > 0.35  # of an update that computes attention twice
 
 
 def test_a_run_for_gpus_that_are_too_small_is_refused_with_the_figures_of_its_plan(
