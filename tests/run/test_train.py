@@ -19,10 +19,12 @@ from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.callbacks.graceful_stop import GracefulStop
 from arpo.errors import ConfigError
 from arpo.run.train import (
+    ALLOCATOR,
     FOUND,
     agreed_checkpoint,
     build_trainer,
     exit_code,
+    expand_segments,
     find_checkpoint,
     forget_later,
 )
@@ -57,6 +59,23 @@ def test_callbacks_that_are_switched_off_are_left_out_and_the_others_keep_their_
     assert names[:2] == ["GracefulStop", "Timer"]
     assert "ReplayInjection" not in names
     assert isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO)
+
+
+@pytest.mark.parametrize("said", [None, *ALLOCATOR])
+def test_segments_of_gpu_memory_grow_unless_the_user_says_how_the_allocator_works(monkeypatch, said):
+    before = torch._C._accelerator_getAllocatorSettings()
+    for name in ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    if said:
+        monkeypatch.setenv(said, "max_split_size_mb:512")
+    try:
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:512")
+        expand_segments()
+        settings = torch._C._accelerator_getAllocatorSettings()
+    finally:
+        torch._C._accelerator_setAllocatorSettings(before)
+    assert settings == ("max_split_size_mb:512" if said else "expandable_segments:True")
+    assert not any(os.environ.get(name) == "expandable_segments:True" for name in ALLOCATOR)  # engines inherit those
 
 
 # --- where a run continues ---
