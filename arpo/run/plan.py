@@ -22,17 +22,19 @@ from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.plan.costs import (
     Work,
+    cache_bytes,
     disk_gib,
     host_gib,
     offload_seconds,
     selective_mfu,
     serving,
+    sleep_seconds,
     sync_bytes,
     sync_seconds,
     update_flops,
     update_seconds,
 )
-from arpo.plan.hardware import GIB, Gpu
+from arpo.plan.hardware import GIB, Gpu, HostSpeeds
 from arpo.plan.layout import Layout, Strategy
 from arpo.plan.longest import Longest
 from arpo.plan.model import stand_in
@@ -114,6 +116,7 @@ def estimate(cfg: DictConfig) -> Plan:
 def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated: Simulated) -> Plan:
     given, weights, shape = cfg.assumptions, simulated.weights, simulated.shape
     check_positive(mfu=given.mfu)
+    speeds = HostSpeeds(**given.gb_s)
     work = work_of(cfg)
     flops = update_flops(shape, weights, longest, work)
     selective = cfg.model.policy.get("gradient_checkpointing") == "selective"
@@ -131,17 +134,21 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         peak=simulated.peak,
         offloaded=simulated.offloaded,
         reserve_gib=given.reserve_gib,
+        cache_gib=cache_bytes(simulated.peak, given.cache_share) / GIB,
         engine_gib=kept_by_engine(cfg, layout, share * gpu.memory_gib),
         serving=serving(shape, weights, longest, gpu, share=share, beside=resident, gpus=layout.gpus_of_engine),
         environments=cfg.env.size,
         sync_bytes=size,
-        sync_s=sync_seconds(size, layout, gpu),
+        sync_s=sync_seconds(size, layout, work, gpu, speeds),
+        sleep_s=sleep_seconds(weights, layout, work, speeds),
         update_flops=flops,
         update_s=update_seconds(flops, longest, work, layout, gpu, mfu),
         offload_s=offload_seconds(simulated.offloaded, longest, work, layout, gpu),
         iterations=cfg.iterations,
         mfu=mfu,
-        host=host_gib(shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb),
+        host=host_gib(
+            shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb, given.asleep_host
+        ),
         disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
         desktops="" if budget is None else Budget(**budget).needs(),
     )
@@ -158,6 +165,7 @@ def work_of(cfg: DictConfig) -> Work:
         environments=cfg.env.size,
         kept_steps=cfg.module.objective.high_entropy_steps,
         fleet="make_engine" in cfg.engine,
+        sleeps=engines_sleep(cfg),
         recorded=OmegaConf.select(cfg, "callbacks.update_log") is not None,
     )
 
