@@ -86,7 +86,10 @@ def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
     numbers = {key: value for key, value in own.items() if key not in ("defaults", "paths")}
     numbers["architecture"] = OmegaConf.load(CONF / "architecture" / "qwen2_5_vl_7b.yaml")
     numbers["gpu"] = OmegaConf.load(CONF / "gpu" / "h100-80.yaml")
-    here = {"gpu": {"name": "GPU here", "memory_gib": memory_gib}}
+    here = {
+        "gpu": {"name": "GPU here", "memory_gib": memory_gib},
+        "assumptions": {"cache_share": 0.0},  # PyTorch gives its cache back before it runs out
+    }
     merged = OmegaConf.merge(numbers, cfg, here)
     assert isinstance(merged, DictConfig)
     return estimate(merged)
