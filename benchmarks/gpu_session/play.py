@@ -155,7 +155,7 @@ def unpack(part: Path) -> int:
         if file.suffix == ".xz":
             target = SITE / file.name.removesuffix(".xz").replace("+", "/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            with lzma.open(file) as source, target.open("wb") as whole:
+            with lzma.open(file, "rb") as source, target.open("wb") as whole:
                 shutil.copyfileobj(source, whole, 2**20)
         elif file.suffix == ".txz":
             directory = MODEL if file.name == "companions.txz" else SITE
