@@ -114,11 +114,7 @@ class VllmEngine(PumpedEngine):
             "dtype": dtype,
             "max_model_len": max_model_len,
             "max_num_seqs": 1 if deterministic else max_num_seqs,
-            # The size is that of the picture by which vLLM measures its memory: without one, of the largest there is.
-            "limit_mm_per_prompt": {
-                "image": {"count": max_images, "width": SCREEN[0], "height": SCREEN[1]},
-                "video": 0,
-            },
+            "limit_mm_per_prompt": _picture_limits(max_images),
             "enable_prefix_caching": not deterministic,
             "logprobs_mode": "processed_logprobs",
             "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
@@ -317,6 +313,14 @@ def _check_sampling(engine_args: Mapping[str, object]) -> None:
             "temperature, and their log-probabilities are of that distribution. Where top-p, top-k or a penalty "
             "cut it, tokens of the policy are never sampled, and no correction weighs in what is missing"
         )
+
+
+def _picture_limits(max_images: int) -> dict[str, object]:
+    """Return what one request may hold, and the size of the picture by which vLLM measures its memory.
+
+    Without a size, vLLM takes the largest picture of the processor: up to 16,384 tokens.
+    """
+    return {"image": {"count": max_images, "width": SCREEN[0], "height": SCREEN[1]}, "video": 0}
 
 
 def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_len: int) -> dict[str, Any]:
