@@ -19,11 +19,7 @@ TORCH_FREE_S = 4.0
 """Seconds of computing for what is said without torch; 1 on an idle machine."""
 HANGS_S = 120.0
 WITH_IMPORTS_S = 40.0
-<<<<<<< HEAD
-"""Seconds of computing for what only the last constructor knows; 5 on an idle machine, nearly all of it imports, and 19
-=======
 """Seconds of computing for what only the last constructor knows; 5 on an idle machine, nearly all of it imports, 19
->>>>>>> main
 where two programs share a core."""
 
 EARLY = [
