@@ -20,6 +20,8 @@ from arpo.types import Outcome, Step, Trajectory
 from benchmarks.published import UnavailableError, write_companions
 from tests.models.samples import screenshot
 
+pytestmark = pytest.mark.slow  # of the download
+
 ARCHITECTURE: dict[str, Any] = {
     "text_config": {
         "vocab_size": 152064,
