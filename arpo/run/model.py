@@ -39,7 +39,7 @@ def check_sync(cfg: DictConfig) -> None:
     path = str(cfg.model.path)
     if "make_engine" not in cfg.engine or imitates(cfg) or not (Path(path) / "config.json").exists():
         return
-    numbers = update_numbers(path, OmegaConf.select(cfg, "model.policy.lora.rank"))
+    numbers = update_numbers(path, OmegaConf.select(cfg.model.policy, "lora.rank"))
     check_store(numbers * dtype_of(cfg.model.policy.dtype).itemsize)
 
 

@@ -216,7 +216,7 @@ def test_weights_of_half_the_free_shared_memory_have_room_in_the_store(monkeypat
 def test_the_shared_memory_that_weights_need_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("arpo.host.ray.SHARED_MEMORY", Path("/proc"))  # which has room for nothing
-    with pytest.raises(ConfigError, match=r"0\.00 GiB free, and engines that read 15\.00 .* twice that: .*=31g"):
+    with pytest.raises(ConfigError, match=r"0\.00 GiB free, and engines that read 15\.00 .* twice that, .*=31g"):
         check_store(15 * 2**30)
 
 
