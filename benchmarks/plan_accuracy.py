@@ -2,6 +2,7 @@
 
     python benchmarks/plan_accuracy.py                                  # three widths x three lengths
     python benchmarks/plan_accuracy.py --hidden 128 --tokens 4096       # one of them, as JSON
+    python benchmarks/plan_accuracy.py --selective                      # all, with what attention computed kept
 
 Measured is the largest sum of what PyTorch's own allocator gave out (the profiler's memory events) while the same
 module takes a step and adds the gradient of one micro-batch with real numbers, in a process of its own. What kernels
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
+from itertools import accumulate as running_sums
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,6 +26,7 @@ import torch
 from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.profiler import ProfilerActivity, profile
 
+from arpo.models.checkpointing import Checkpointing
 from arpo.models.policy import Policy
 from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
@@ -43,15 +46,17 @@ def main() -> None:
     parser.add_argument("--hidden", type=int)
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--selective", action="store_true", help="checkpointing keeps what attention computed")
     options = parser.parse_args()
+    checkpointing: Checkpointing = "selective" if options.selective else True
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     if options.hidden:
-        print(json.dumps(compare(options.hidden, options.tokens, options.dtype)))
+        print(json.dumps(compare(options.hidden, options.tokens, options.dtype, checkpointing)))
         return
     print("width  tokens  simulated MiB  measured MiB  simulated / measured")
     for hidden in WIDTHS:
         for tokens in LENGTHS:
-            command = [sys.executable, __file__, "--dtype", options.dtype]
+            command = [sys.executable, __file__, "--dtype", options.dtype, *["--selective"] * options.selective]
             done = subprocess.run(
                 [*command, "--hidden", str(hidden), "--tokens", str(tokens)],
                 capture_output=True,
@@ -63,20 +68,18 @@ def main() -> None:
             print(f"{hidden:5} {tokens:7} {simulated:14.1f} {measured:13.1f} {simulated / measured:21.3f}", flush=True)
 
 
-def compare(hidden: int, tokens: int, dtype: str) -> dict[str, int]:
+def compare(hidden: int, tokens: int, dtype: str, checkpointing: Checkpointing) -> dict[str, int]:
     """Return the bytes of an update of the tiny model, simulated and measured."""
     with tempfile.TemporaryDirectory() as directory:
         path = make_tiny(directory, corpus=(), hidden=hidden, words=1000, max_pixels=SCREEN[0] * SCREEN[1])
         longest = Longest(tokens, 8, 32, SCREEN, image_tokens=256)
-        simulated = simulate(module(WeightlessPolicy, path, dtype), longest, strategy="single", ranks=1)
-        return {
-            "simulated": sum(simulated.peak.values()),
-            "measured": measure(module(Policy, path, dtype), longest),
-        }
+        weightless, real = (module(kind, path, dtype, checkpointing) for kind in (WeightlessPolicy, Policy))
+        simulated = simulate(weightless, longest, strategy="single", ranks=1)
+        return {"simulated": sum(simulated.peak.values()), "measured": measure(real, longest)}
 
 
-def module(policy: type[Policy], path: Path, dtype: str) -> GRPOModule:
-    make = partial(policy, path, dtype=dtype, gradient_checkpointing=True)
+def module(policy: type[Policy], path: Path, dtype: str, checkpointing: Checkpointing) -> GRPOModule:
+    make = partial(policy, path, dtype=dtype, gradient_checkpointing=checkpointing)
     return GRPOModule(make, partial(torch.optim.AdamW, lr=1e-6), Objective(), micro_batch_tokens=1)
 
 
@@ -91,12 +94,14 @@ def measure(real: GRPOModule, longest: Longest) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step(real, names, foreach=True)
         accumulate(real, names, longest)
+    return sum(storages.values()) + largest(profiler)
+
+
+def largest(profiler: profile) -> int:
+    """Return the largest number of bytes that the allocator of a profiled CPU held above what it held before."""
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = largest = sum(storages.values())
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        largest = max(largest, held)
-    return largest
+    in_order = sorted(events, key=lambda event: event.start_ns())
+    return max(running_sums(event.nbytes() for event in in_order), default=0)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Host memory of a weight sync: how much more driver and object store hold while a fleet takes new weights.
+"""Host memory and time of a weight sync: what driver and object store hold while a fleet takes new weights.
 
-    python benchmarks/sync_memory.py [--replicas 2] [--hidden 896] [--layers 26]
+    python benchmarks/sync_memory.py [--replicas 2] [--hidden 896] [--layers 26] [--syncs 2] [--bucket-mb 32]
 
 Random parameters with the shapes of a Qwen2.5 (0.52 B by default) in bfloat16 go to replicas that keep a copy each, as
-engines do. The target is the weights once in the store, however many replicas read them, and one bucket in the driver:
-the largest tensor, which is the embedding, or 32 MB.
+engines do. The target is the weights once in the store, however many replicas read them, and one bucket in the driver.
+Several sizes of buckets take turns, `--syncs` times each. The first sync of all writes to new pages of the store, and
+is slower than those that follow.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import torch
 from ray._private.internal_api import node_stats
 from torch import Tensor
 
+from arpo.inference import remote
 from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.fleet import FleetEngine
 
@@ -95,6 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name, default in {"replicas": 2, "hidden": 896, "layers": 26, "syncs": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--bucket-mb", type=int, nargs="+", default=[remote.BUCKET_BYTES // MB])
     options = parser.parse_args()
     numbers = shapes(options.hidden, options.layers)
     model = {name: torch.full(shape, 0.5, dtype=torch.bfloat16) for name, shape in numbers.items()}
@@ -109,7 +112,8 @@ def main() -> None:
     def tensors() -> Iterator[tuple[str, Tensor]]:
         yield from model.items()
 
-    for version in range(1, options.syncs + 1):
+    for version, bucket in enumerate(options.syncs * options.bucket_mb, start=1):
+        remote.BUCKET_BYTES = bucket * MB
         started = time.monotonic()
         with Peak() as peak:
             asyncio.run(fleet.update_weights(tensors(), version))
@@ -117,8 +121,9 @@ def main() -> None:
         replies = [asyncio.run(replica.generate(GenerateRequest((1,), (), None))) for replica in fleet.replicas]
         assert {reply.logprobs for reply in replies} == {(0.5 * len(model),)}
         print(
-            f"sync {version} to {options.replicas} replicas: {seconds:.1f} s, driver {peak.driver / MB:.0f} MB "
-            f"(+{(peak.driver - before.driver) / MB:.0f}), object store {peak.store / MB:.0f} MB"
+            f"sync {version} to {options.replicas} replicas by {bucket} MB: {seconds:.2f} s, "
+            f"driver {peak.driver / MB:.0f} MB (+{(peak.driver - before.driver) / MB:.0f}), "
+            f"object store {peak.store / MB:.0f} MB"
         )
     asyncio.run(fleet.close())
 

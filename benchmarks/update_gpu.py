@@ -4,6 +4,7 @@
     python benchmarks/update_gpu.py                   # every setting, on the GPU
     python benchmarks/update_gpu.py --trained lora --tokens 65536 --ways ours --kernels default cudnn
     python benchmarks/update_gpu.py --smoke --out /tmp/smoke      # a tiny model on the CPU, in seconds
+    python benchmarks/update_gpu.py --smoke --ways ours --tokens 16384 --micro-batches 1 --checkpointing full selective
 
 An update is what `GRPOModule` does with a minibatch: for each sequence a forward, the loss and a backward, then the
 clipping and AdamW. `plain` is the same update of the same batch with transformers' own forward: the logits of all
@@ -23,6 +24,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +34,14 @@ sys.path.insert(0, str(ROOT))
 LENGTHS = (8192, 16384, 32768, 65536)
 TFLOPS = {"H100": 989, "H200": 989, "A100": 312}
 """Dense bfloat16 of the SXM parts, in 10^12 a second, as their makers state it."""
-SMALL: dict[str, Any] = {"max_pixels": 112 * 140, "max_steps": 4, "response": 16, "dtype": "float32", "updates": 1}
+SMALL: dict[str, Any] = {"max_pixels": 112 * 140, "max_steps": 4, "response": 16, "dtype": "float32"}
 """What differs with --smoke: in float32, so that both ways give the same numbers."""
 SMALL_LENGTHS = (256,)
 ARCHITECTURE = ROOT / "conf" / "architecture" / "qwen2_5_vl_7b.yaml"
 SMALL_ARCHITECTURE = ROOT / "benchmarks" / "small_architecture.yaml"
 COLUMNS = (
-    "way | trained | tokens | offloaded | kernel | s an update | tokens/s | MFU | MFU, attention unmasked | "
-    "GiB allocated | GiB reserved | GiB planned | remark"
+    "way | trained | tokens | offloaded | checkpointing | kernel | s an update | tokens/s | MFU | "
+    "MFU, attention unmasked | GiB allocated | GiB reserved | GiB planned | remark"
 )
 
 
@@ -69,9 +71,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--trained", nargs="+", choices=("lora", "all"), default=["lora", "all"])
     parser.add_argument("--tokens", nargs="+", type=int, help=f"of a sequence; default {LENGTHS}")
     parser.add_argument("--offload", choices=("none", "moments", "both"), help="default: none with lora, else moments")
+    parser.add_argument("--checkpointing", nargs="+", choices=("full", "selective"), default=["full"])
     parser.add_argument("--kernels", nargs="+", choices=("default", "cudnn"), default=["default"])
     parser.add_argument("--micro-batches", type=int, default=2, help="sequences of an optimizer step")
-    parser.add_argument("--updates", type=int, default=2, help="that are timed, after one that is not")
+    parser.add_argument("--updates", type=int, help="that are timed, after one that is not; default 2, a small one 1")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=300, help="seconds of a setting")
     parser.add_argument("--out", type=Path, default=ROOT / "experiments" / "gpu")
@@ -89,15 +92,16 @@ def settings(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             continue  # the plan is of what we do
         for trained in options.trained:
             for tokens in sorted(lengths, reverse=way == "ours"):
-                for kernel in options.kernels:
+                for checkpointing, kernel in product(options.checkpointing, options.kernels):
                     yield {
                         "way": way,
                         "trained": trained,
                         "tokens": tokens,
                         "offload": options.offload or ("none" if trained == "lora" else "moments"),
+                        "checkpointing": checkpointing,
                         "kernel": kernel,
                         "micro_batches": options.micro_batches,
-                        "updates": options.updates,
+                        "updates": options.updates or (1 if options.smoke else 2),
                         "seed": options.seed,
                         **(SMALL if options.smoke else {}),
                     }
@@ -145,14 +149,16 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["trained"], row["tokens"], row["offload"], row["micro_batches"], row.get("max_pixels")
+    checkpointing = row.get("checkpointing", "full")  # the only one that there was
+    return row["trained"], row["tokens"], row["offload"], checkpointing, row["micro_batches"], row.get("max_pixels")
 
 
 def table(rows: Sequence[dict[str, Any]], plans: dict[tuple[Any, ...], float], peak: float | None) -> str:
     """Return the rows as a Markdown table."""
     lines = [f"| {COLUMNS} |", "|" + "---|" * len(COLUMNS.split("|"))]
     for row in rows:
-        found = [row["way"], row["trained"], f"{row['tokens']:,}", row["offload"], row["kernel"]]
+        found = [row["way"], row["trained"], f"{row['tokens']:,}", row["offload"], row.get("checkpointing", "full")]
+        found.append(row["kernel"])
         lines.append("| " + " | ".join([*found, *_cells(row, plans, peak)]) + " |")
     return "\n".join(lines) + "\n"
 

@@ -12,10 +12,13 @@ from zlib import crc32
 
 import torch
 import yaml
+from plan_accuracy import largest
 from screens import desktop
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 
+from arpo.models.checkpointing import checkpoint_blocks
 from arpo.models.collate import TokenBatch
 from arpo.models.images import normalized_films
 from arpo.models.logprobs import pack_left
@@ -54,6 +57,8 @@ class Setting:
     tokens: int
     offload: str = "none"
     """`none`, `moments`, or `both`: activations too."""
+    checkpointing: str = "full"
+    """Of the blocks: `full`, or `selective`, which does not compute attention again."""
     kernel: str = "default"
     """Of attention: torch's own choice, or `cudnn` where it can."""
     micro_batches: int = 2
@@ -73,7 +78,7 @@ class Setting:
         lora = ADAPTERS if self.trained == "lora" else None
         return {
             "dtype": self.dtype,
-            "gradient_checkpointing": True,
+            "gradient_checkpointing": self.checkpointing if self.checkpointing == "selective" else True,
             "offload_activations": self.offload == "both",
             "train_vision": lora is None,
             "lora": lora,
@@ -108,7 +113,7 @@ class PlainPolicy(RandomPolicy):
             add_lora(self.model, lora.rank, lora.alpha)
         self.vision.requires_grad_(settings["train_vision"])
         self._set_formats()
-        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_blocks(self.model, settings["gradient_checkpointing"])
 
     def action_logprobs(
         self, batch: TokenBatch, temperature: float = 1.0, *, with_entropy: bool = False
@@ -191,6 +196,7 @@ def measure(setting: Setting, architecture: str, device: torch.device) -> dict[s
         attach(module)
         minibatch = sequences(setting, policy)
         first, seconds = updates(module, minibatch, setting, device)
+        weights = sum(parameter.nbytes for parameter in module.parameters())
         longest = setting.longest(policy.chat.image_tokens(*SCREEN))
         flops = forward_flops(policy.model.config, count(policy), longest)
         backward = backward_flops(flops, count(policy))
@@ -204,14 +210,20 @@ def measure(setting: Setting, architecture: str, device: torch.device) -> dict[s
         "pictures": longest.steps * setting.micro_batches,
         "flops": setting.micro_batches * (flops.forward + backward),
         "flops_unmasked": setting.micro_batches * (flops.forward + backward + again),
-        **memory(device),
+        **(memory(device) if first["bytes"] is None else {"allocated_gib": (weights + first["bytes"]) / GIB}),
     }
 
 
 def updates(
     module: GRPOModule, minibatch: Minibatch, setting: Setting, device: torch.device
-) -> tuple[dict[str, float], list[float]]:
-    """Take one update that nobody times, then those that count; return the first one's figures, and the seconds."""
+) -> tuple[dict[str, Any], list[float]]:
+    """Take one update that nobody times, then those that count; return the first one's figures, and the seconds.
+
+    On a CPU they are seconds of its cores, whatever else these do, and the first update is watched for memory.
+    """
+    cpu = device.type == "cpu"
+    clock = time.process_time if cpu else time.perf_counter
+    watched = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     logprobs: list[Tensor] = []
     inner = module.policy.action_logprobs
 
@@ -226,15 +238,17 @@ def updates(
         if device.type == "cuda" and number == 1:
             torch.cuda.reset_peak_memory_stats(device)
         finish(device)
-        start = time.perf_counter()
+        start = clock()
         # What transformers' forward gets is the pictures themselves.
-        with attention(setting.kernel), module._pictures([minibatch]) if setting.way == "ours" else nullcontext():
+        pictures = module._pictures([minibatch]) if setting.way == "ours" else nullcontext()
+        with attention(setting.kernel), pictures, watched if cpu and number == 0 else nullcontext():
             work = UpdateMeter()
             work.minibatches = 1
             module.update(minibatch, None, work)
         finish(device)
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": seconds[0], "logprob": logprobs[0].item()}, seconds[1:]
+        seconds.append(clock() - start)
+    held = largest(watched) if cpu else None
+    return {"seconds": seconds[0], "logprob": logprobs[0].item(), "bytes": held}, seconds[1:]
 
 
 def attention(kernel: str) -> AbstractContextManager[Any]:

@@ -60,6 +60,7 @@ def test_every_setting_is_measured_where_vllm_and_ray_are_not_installed(rows) ->
     ]
     # One of two sequences of 256 tokens: 4 screenshots of 20 tokens, 16 sampled after each.
     assert {(row["sampled_tokens"], row["pictures"]) for row in rows} == {(2 * 4 * 16, 2 * 4)}
+    assert all(row["allocated_gib"] > 0 for row in rows)
 
 
 @pytest.mark.slow
@@ -118,11 +119,11 @@ def test_figures_of_a_row_are_the_fastest_updates() -> None:
     row = {"way": "ours", "trained": "lora", "tokens": 65536, "offload": "none", "kernel": "default"}
     row |= {"micro_batches": 2, "seconds": [25.0, 20.0], "flops": 8e15, "flops_unmasked": 12e15, "first_logprob": -9.0}
     row |= {"allocated_gib": 50.0, "reserved_gib": 55.0}
-    plans = {("lora", 65536, "none", 2, None): 47.26}
+    plans = {("lora", 65536, "none", "full", 2, None): 47.26}
     (line,) = update_gpu.table([row], plans, 1000).splitlines()[2:]
     # 131,072 tokens in 20 s; 8e15 and 12e15 operations in 20 s of 1e15 a second
     assert line == (
-        "| ours | lora | 65,536 | none | default | 20.00 | 6,554 | 40.0% | 60.0% | 50.0 | 55.0 | 47.3 | "
+        "| ours | lora | 65,536 | none | full | default | 20.00 | 6,554 | 40.0% | 60.0% | 50.0 | 55.0 | 47.3 | "
         "mean log-prob -9.0000 |"
     )
 

@@ -1,6 +1,7 @@
 """The Ray of this process: started for its first user, stopped after its last."""
 
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -27,9 +28,11 @@ MAX_CALLS_IN_FLIGHT = 1000
 """Calls that an actor works on at the same time; Ray holds back the others."""
 OBJECT_STORE_BYTES = 200 * 2**20
 """Room for some hundred 1080p screenshots on their way; small ones never enter the store."""
-WEIGHTS_BYTES = 32 * 2**30
+WEIGHTS_BYTES = 160 * 2**30
 """Room for the policy's weights, which stay there for engines that follow or are started again: 15.2 GiB for a 7B in
-bfloat16. Ray writes to disk what exceeds the room."""
+bfloat16, 137 for a 72B. Ray writes to disk what exceeds the room."""
+SHARED_MEMORY = Path("/dev/shm")
+"""The place of the object store, where a machine has it."""
 START_ATTEMPTS = 2
 """Ray gives its agents 15 s to say at which port they listen, which no setting changes (ray-project/ray issue 65983).
 On a busy machine that may be too little, but then their files have been read once."""
@@ -210,9 +213,31 @@ def worker_environment() -> dict[str, str]:
 
 def _object_store_bytes() -> int:
     """Return how far the object store may grow: memory is taken when objects come, and never more than is free."""
-    memory = Path("/dev/shm")
-    free = shutil.disk_usage(memory).free if memory.is_dir() else 0
-    return max(OBJECT_STORE_BYTES, min(WEIGHTS_BYTES, free // 2, psutil.virtual_memory().available // 4))
+    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
+    return max(OBJECT_STORE_BYTES, min(WEIGHTS_BYTES, free // 2, psutil.virtual_memory().available // 2))
+
+
+def check_store(weights: int) -> None:
+    """Check that the object store of a Ray that this process will start holds what a weight sync sends, in memory.
+
+    Where it does not, Ray takes a directory on the disk, or writes objects there, and every sync waits for the disk.
+
+    Args:
+        weights: Bytes of a sync.
+
+    Raises:
+        ConfigError: With what there is and what is needed.
+    """
+    if cluster_address() or not SHARED_MEMORY.is_dir():  # a cluster has its stores; without the directory all is slow
+        return
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if 2 * weights > free:
+        needed = math.ceil(2 * weights / 2**30) + 1
+        raise ConfigError(
+            f"{SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and engines that read {weights / 2**30:.2f} GiB of "
+            f"weights through it need twice that, or every weight sync goes over the disk: start the container with "
+            f"`docker run --shm-size={needed}g`, or `mount -o remount,size={needed}g {SHARED_MEMORY}`"
+        )
 
 
 def _ray_directory() -> str | None:

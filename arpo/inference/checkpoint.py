@@ -1,6 +1,7 @@
 """The facts that an engine reads of a checkpoint before it loads it: the longest context, the shapes of tensors."""
 
 import json
+from math import prod
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -46,6 +47,23 @@ def context_of(path: str | Path) -> int | None:
     if positions is not None and not isinstance(positions, int):
         raise ConfigError(f"{file}: max_position_embeddings must be a whole number, got {positions!r}")
     return positions
+
+
+def update_numbers(path: str | Path, lora_rank: int | None = None) -> int:
+    """Return how many numbers a weight update of a checkpoint's model has: of all weights, or of adapters.
+
+    Args:
+        path: A `from_pretrained` directory.
+        lora_rank: Rank of the adapters, which every linear layer of the language model's blocks has; None without.
+
+    Raises:
+        ConfigError: If the directory has no safetensors file.
+    """
+    shapes = checkpoint_shapes(path)
+    if lora_rank is None:
+        return sum(prod(shape) for shape in shapes.values())
+    adapted = (shape for name, shape in shapes.items() if ".layers." in name and name.endswith("_proj.weight"))
+    return sum(lora_rank * sum(shape) for shape in adapted)
 
 
 def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:

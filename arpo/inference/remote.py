@@ -18,6 +18,7 @@ from torch import Tensor
 from arpo.errors import ArpoError, ConfigError, EngineError, EngineGoneError, WeightSyncError
 from arpo.host.ray import MAX_CALLS_IN_FLIGHT, worker_environment
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
+from arpo.models.transfer import to_host
 
 BUCKET_BYTES = 32 * 2**20
 """A bucket is closed as soon as it holds this much; a larger tensor is a bucket of its own."""
@@ -67,7 +68,7 @@ class Snapshot:
         size = 0
         try:
             for name, tensor in tensors:
-                data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+                data = to_host(tensor.detach().contiguous()).reshape(-1).view(torch.uint8).numpy()
                 bucket.append(_Packed(name, tensor.dtype, tuple(tensor.shape), data))
                 shapes[name] = tuple(tensor.shape)
                 size += data.nbytes

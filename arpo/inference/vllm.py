@@ -38,6 +38,8 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 SAMPLING_ARGS = ("logprobs_mode", "generation_config", "override_generation_config", "logits_processors")
 """The arguments of vLLM by which top-p, top-k or penalties come in, or other log-probabilities come out."""
 CPU_KV_CACHE_GB = 0.25
+BATCHED_TOKENS = 8192
+"""Tokens of one step on a GPU. vLLM's own 2048 are fewer than one screenshot of 1080p has."""
 SCREEN = (1920, 1080)
 """Width and height of the largest screenshots: those of OSWorld."""
 
@@ -112,7 +114,7 @@ class VllmEngine(PumpedEngine):
             "dtype": dtype,
             "max_model_len": max_model_len,
             "max_num_seqs": 1 if deterministic else max_num_seqs,
-            "limit_mm_per_prompt": {"image": max_images, "video": 0},
+            "limit_mm_per_prompt": _picture_limits(max_images),
             "enable_prefix_caching": not deterministic,
             "logprobs_mode": "processed_logprobs",
             "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
@@ -260,7 +262,8 @@ class VllmEngine(PumpedEngine):
             self._adapter = adapter
 
     def _reset_caches(self) -> None:
-        self._engine.reset_prefix_cache()
+        if not self._engine.reset_prefix_cache():
+            raise WeightSyncError("vLLM keeps keys and values of the old weights, because something still uses them")
         self._engine.reset_mm_cache()
         self._engine.reset_encoder_cache()
 
@@ -312,9 +315,18 @@ def _check_sampling(engine_args: Mapping[str, object]) -> None:
         )
 
 
+def _picture_limits(max_images: int) -> dict[str, object]:
+    """Return what one request may hold, and the size of the picture by which vLLM measures its memory.
+
+    Without a size, vLLM takes the largest picture of the processor: up to 16,384 tokens.
+    """
+    return {"image": {"count": max_images, "width": SCREEN[0], "height": SCREEN[1]}, "video": 0}
+
+
 def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_len: int) -> dict[str, Any]:
     if torch.cuda.is_available():
-        return {} if kv_cache_gb is None else {"kv_cache_memory_bytes": int(kv_cache_gb * 2**30)}
+        memory = {} if kv_cache_gb is None else {"kv_cache_memory_bytes": int(kv_cache_gb * 2**30)}
+        return memory | {"max_num_batched_tokens": max(BATCHED_TOKENS, max_num_seqs)}
     return {
         "kv_cache_memory_bytes": int((kv_cache_gb or CPU_KV_CACHE_GB) * 2**30),
         "block_size": 32,  # of 128, the default on CPU, a tiny prompt never fills one, and nothing would be cached
@@ -374,7 +386,8 @@ def _set_environment() -> None:
     settings = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings on CPU are about what is meant here
+        # Its warnings on CPU are about what is meant here. On a GPU one of them is that weights were not loaded.
+        "VLLM_LOGGING_LEVEL": "WARNING" if torch.cuda.is_available() else "ERROR",
         "HF_HUB_OFFLINE": "1",
         # vLLM's attention for float32 is Triton's, which by default computes in TF32: ten bits of a number, and gaps
         # above what the probe accepts in float32. Products of bfloat16 are left alone by this.

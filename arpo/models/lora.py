@@ -7,6 +7,7 @@ from zlib import crc32
 import torch
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.layer import LoraVariant
 from torch import Tensor, nn
 
 from arpo.models.names import checkpoint_name
@@ -22,6 +23,17 @@ MEASURED_LAYERS = 3
 """Layers in which `update_error` compares; each takes two products as large as its weight."""
 
 
+class ScaledWhereNarrow(LoraVariant):  # type: ignore[misc]  # peft has no types
+    """Plain LoRA whose scale is applied to the rank's few columns and not to an output as wide as the layer's."""
+
+    @staticmethod
+    def forward(module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: object) -> Tensor:
+        """Return the layer's result with the update added."""
+        narrow = module.lora_A[active_adapter](x) * module.scaling[active_adapter]
+        updated: Tensor = result + module.lora_B[active_adapter](narrow)
+        return updated
+
+
 def add_lora(model: nn.Module, rank: int, alpha: float) -> None:
     """Put low-rank updates into the model in place, without a wrapper that would rename everything.
 
@@ -34,6 +46,7 @@ def add_lora(model: nn.Module, rank: int, alpha: float) -> None:
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)
     for _, layer in _layers(model):
         layer.cast_input_dtype_enabled = False  # autocast does it, without a float32 copy of every input
+        layer.lora_variant[ADAPTER] = ScaledWhereNarrow()
 
 
 def initial_adapter(name: str, shape: torch.Size) -> Tensor:

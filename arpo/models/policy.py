@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
 
 from arpo.errors import ConfigError, check_at_least
 from arpo.host.trial import before_start
+from arpo.models.checkpointing import Checkpointing, check_checkpointing, checkpoint_blocks
 from arpo.models.collate import TokenBatch
 from arpo.models.formats import complete_companions, write_config
 from arpo.models.images import ImageProcessor
@@ -91,8 +92,9 @@ class Policy(nn.Module):
         dtype: Of the computation and of frozen weights. Weights that are trained are float32, whatever it is: in
             bfloat16 half a unit in the last place is far above an update at a rate of 1e-6, and sums of gradients lose
             what they add up.
-        gradient_checkpointing: Keep only the input of each block for the backward pass.
-        offload_activations: Keep those inputs in the host's memory.
+        gradient_checkpointing: Keep only the input of each block for the backward pass; `selective`: in the language
+            model also what attention computed, which takes as much memory again and saves computing it twice.
+        offload_activations: Keep those inputs in the host's memory; what attention computed stays on the device.
         train_vision: Train the vision tower; otherwise it is frozen and computed without gradients.
         lora: Train low-rank updates of the language model and freeze the rest of it; None trains all of it.
         attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
@@ -108,7 +110,7 @@ class Policy(nn.Module):
         path: str | Path,
         *,
         dtype: Literal["float32", "bfloat16"] = "float32",
-        gradient_checkpointing: bool = False,
+        gradient_checkpointing: Checkpointing = False,
         offload_activations: bool = False,
         train_vision: bool = True,
         lora: LoraSettings | None = None,
@@ -121,8 +123,7 @@ class Policy(nn.Module):
         if lora is not None and train_vision:
             raise ConfigError("lora trains the language model's blocks and nothing else: set train_vision=false")
         check_at_least(1, logits_chunk=logits_chunk)
-        if offload_activations and not gradient_checkpointing:
-            raise ConfigError("offload_activations=true needs gradient_checkpointing=true, or there are too many")
+        check_checkpointing(gradient_checkpointing, attention=attention, offload=offload_activations)
         before_start()
         self.path = path
         self.chat = ChatTokenizer(path)
@@ -143,8 +144,7 @@ class Policy(nn.Module):
         self._train_vision = train_vision
         self._offload_activations = offload_activations
         self._lora = lora
-        if gradient_checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_blocks(self.model, gradient_checkpointing)
         self._logits_chunk = logits_chunk
         self.features: Mapping[str, Tensor] | None = None
         """What a frozen vision tower makes of the screenshots of an update by SHA-256, while the update lasts."""

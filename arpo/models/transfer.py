@@ -1,4 +1,4 @@
-"""Tensors on their way to a device."""
+"""Tensors on their way to a device, and back."""
 
 import torch
 from torch import Tensor
@@ -12,3 +12,14 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """Return the tensor on the host, in pinned memory if it comes from a GPU.
+
+    Torch keeps that memory for the tensors after it. Ordinary memory costs a second copy, and its pages are new each
+    time.
+    """
+    if tensor.is_cpu:
+        return tensor
+    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)

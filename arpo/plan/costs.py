@@ -1,14 +1,16 @@
 """The sums of a plan that need no simulation: time, links, the engine's memory, host and disk."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
 from transformers import Qwen2_5_VLConfig
 
 from arpo.modules.pictures import MOST_FEATURE_BYTES
-from arpo.plan.hardware import GIB, Gpu
+from arpo.plan.hardware import GIB, Gpu, HostSpeeds
 from arpo.plan.layout import Layout
 from arpo.plan.longest import Longest
+from arpo.plan.tracker import Category
 from arpo.rollout.updates import NUMBERS
 
 BFLOAT16 = 2
@@ -64,6 +66,8 @@ class Work:
     """Share of the steps that are trained, where they are chosen by entropy; no minibatch is updated before."""
     fleet: bool = False
     """Whether engines read weights from Ray's object store."""
+    sleeps: bool = False
+    """Whether engines sleep during an update."""
     recorded: bool = True
     """Whether `UpdateLog` writes down what each update did."""
 
@@ -116,9 +120,24 @@ def update_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, wo
     steps = work.minibatches * work.epochs
     # Old log-probabilities, of which the first step needs none itself.
     before = (steps - 1) / steps if work.kept_steps is None else 1.0
-    trained = 1.0 if work.kept_steps is None or longest.image_window is None else work.kept_steps
     step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, weights)
-    return work.epochs * (before * flops.forward + trained * step)
+    return work.epochs * (before * flops.forward + _trained_share(longest, work) * step)
+
+
+def selective_mfu(mfu: float, shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, work: Work) -> float:
+    """Return the MFU of updates with selective checkpointing, from that of the same updates with full checkpointing.
+
+    The time gets shorter by the share of attention that is not repeated, as if all operations took equally long.
+    """
+    flops, needed = forward_flops(shape, weights, longest), update_flops(shape, weights, longest, work)
+    blocks = flops.language + flops.attention + (flops.vision if weights.train_vision else 0.0)
+    again = work.epochs * _trained_share(longest, work)
+    return mfu * (needed + again * blocks) / (needed + again * (blocks - flops.attention))
+
+
+def _trained_share(longest: Longest, work: Work) -> float:
+    """Return the share of the sequences of a trajectory that are trained."""
+    return 1.0 if work.kept_steps is None or longest.image_window is None else work.kept_steps
 
 
 def update_seconds(flops: float, longest: Longest, work: Work, layout: Layout, gpu: Gpu, mfu: float) -> float:
@@ -152,12 +171,31 @@ def sync_bytes(weights: Weights) -> int:
     return (weights.trained if weights.lora else weights.total) * BFLOAT16
 
 
-def sync_seconds(size: int, layout: Layout, gpu: Gpu) -> float:
-    """Return how long a sync takes by its links: gathered from shards, then through the host where GPUs are split."""
+def sync_seconds(size: int, layout: Layout, work: Work, gpu: Gpu, speeds: HostSpeeds) -> dict[str, float]:
+    """Return how long each leg of a sync takes, one after the other; all engines of a node read at once."""
     link = gpu.network_gb_s if layout.nodes > 1 else gpu.peer_gb_s
-    gathered = size / (link * 1e9) if layout.strategy == "fsdp" and layout.trainers > 1 else 0.0
-    travelled = 2 * size / (gpu.host_gb_s * 1e9) if layout.name == "split" else size / (gpu.peer_gb_s * 1e9)
-    return gathered + travelled
+    legs = {"gathered from shards": link if layout.strategy == "fsdp" and layout.trainers > 1 else 0.0}
+    if work.fleet:
+        legs |= {
+            "to the host": gpu.host_gb_s,
+            "into Ray's object store": speeds.store,
+            "to the other nodes": speeds.nodes if layout.nodes > 1 else 0.0,
+            "to the engines": speeds.pageable,
+        }
+    else:  # trainer and engine share a process, and its GPU
+        legs["to the engine"] = gpu.peer_gb_s
+    return {leg: size / (speed * 1e9) for leg, speed in legs.items() if speed}
+
+
+def sleep_seconds(weights: Weights, layout: Layout, work: Work, speeds: HostSpeeds) -> float:
+    """Return how long engines take to sleep and to wake in an iteration, with what they keep on the host meanwhile."""
+    kept = weights.total * BFLOAT16 / layout.gpus_of_engine if work.sleeps and weights.lora else 0.0
+    return kept / (speeds.sleep * 1e9) + kept / (speeds.wake * 1e9)
+
+
+def cache_bytes(peak: Mapping[Category, float], share: float) -> float:
+    """Return what PyTorch's allocator keeps of tensors that are gone, as a share of those that come and go."""
+    return share * (peak["activations"] + peak["temporaries"] + peak["logits"])
 
 
 def kv_bytes(shape: Qwen2_5_VLConfig) -> int:
@@ -223,14 +261,15 @@ def host_gib(
     layout: Layout,
     offloaded: Offloaded,
     screenshot_mb: float,
+    asleep: float = 1.0,
 ) -> dict[str, float]:
-    """Return the host memory of the first node by what it is for, in GiB."""
+    """Return the host memory of the first node by what it is for, in GiB; `asleep` for each GiB that sleeps there."""
     trainers = ceil(layout.trainers / layout.nodes)
     screens = work.trajectories * longest.steps
     processes, engines = ceil(layout.engines / layout.nodes), ceil(layout.replicas / layout.nodes)
     loading = 0.0 if layout.strategy == "fsdp" else trainers * weights.total * BFLOAT16 / GIB
     # Beside adapters an engine that sleeps keeps its base; otherwise an update brings everything anew.
-    asleep = engines * weights.total * BFLOAT16 / GIB if layout.name == "colocated" and weights.lora else 0.0
+    base = engines * weights.total * BFLOAT16 / GIB if work.sleeps and weights.lora else 0.0
     vision = shape.vision_config
     # Bytes of a screenshot as the trainer prepares it; an engine keeps it in bfloat16, and each frame of its film.
     pixels = longest.image_tokens * vision.spatial_merge_size**2 * vision.patch_size**2 * vision.in_channels / GIB
@@ -240,7 +279,7 @@ def host_gib(
     return {
         "training processes": trainers * PROCESS_GIB,
         "engines and their picture caches": processes * PROCESS_GIB + engines * kept,
-        "engines' weights while they sleep": asleep,
+        "engines' weights while they sleep": base * asleep,
         "weights while they are loaded": loading,
         "weights in Ray's object store": sync_bytes(weights) / GIB if work.fleet else 0.0,
         "moments of the optimizer, offloaded": trainers * offloaded.optimizer / GIB,

@@ -27,12 +27,17 @@ class Plan:
     """Of a training GPU, to its host."""
     reserve_gib: float
     """GiB of a training GPU that no tensor of ours gets."""
+    cache_gib: float
+    """GiB that PyTorch's allocator keeps of tensors that are gone."""
     engine_gib: float
     """GiB of a training GPU that an engine keeps during an update."""
     serving: Serving
     environments: int
     sync_bytes: int
-    sync_s: float
+    sync_s: dict[str, float]
+    """Of each leg."""
+    sleep_s: float
+    """Of one iteration: engines that go to sleep and wake."""
     update_flops: float
     """Of one trajectory."""
     update_s: float
@@ -51,7 +56,7 @@ class Plan:
     @property
     def training_gib(self) -> float:
         """GiB that a training GPU must have."""
-        return sum(self.peak.values()) / GIB + self.reserve_gib + self.engine_gib
+        return sum(self.peak.values()) / GIB + self.cache_gib + self.reserve_gib + self.engine_gib
 
     @property
     def serving_gib(self) -> float:
@@ -147,7 +152,8 @@ class Plan:
                 ("training GPU: " + MEANINGS[category], f"{self.peak[category] / GIB:.1f} GiB", "")
                 for category in CATEGORIES
             ),
-            ("training GPU: reserve", f"{self.reserve_gib:.1f} GiB", "context, NCCL, kernels' workspaces, fragments"),
+            ("training GPU: allocator's cache", f"{self.cache_gib:.1f} GiB", "pieces of tensors that are gone"),
+            ("training GPU: reserve", f"{self.reserve_gib:.1f} GiB", "context, NCCL, kernels' workspaces"),
             *([("training GPU: engine", f"{self.engine_gib:.1f} GiB", "during an update")] if self.engine_gib else []),
             ("training GPU", f"{self.training_gib:.1f} GiB", f"of {self.gpu.memory_gib:.1f}"),
             *(
@@ -179,9 +185,12 @@ class Plan:
         ]
 
     def _time_rows(self) -> Sequence[tuple[str, str, str]]:
-        hours = self.iterations * (self.update_s + self.offload_s + self.sync_s) / 3600
+        sync_s = sum(self.sync_s.values())
+        hours = self.iterations * (self.update_s + self.offload_s + sync_s + self.sleep_s) / 3600
+        legs = ", ".join(f"{leg} {seconds:.1f}" for leg, seconds in self.sync_s.items())
         return [
-            ("weight sync", f"{self.sync_s:.1f} s", f"{self.sync_bytes / 1e9:.2f} GB"),
+            ("weight sync", f"{sync_s:.1f} s", f"{self.sync_bytes / 1e9:.2f} GB: {legs}"),
+            *([("engines asleep and awake", f"{self.sleep_s:.1f} s", "an iteration")] if self.sleep_s else []),
             ("update of a trajectory", f"{self.update_flops / 1e15:.1f} PFLOP", "without what checkpointing repeats"),
             ("updates of an iteration", f"{self.update_s:.0f} s", f"at an MFU of {100 * self.mfu:.0f} %"),
             *([("price of offloading", f"{self.offload_s:.1f} s", "an iteration, on top")] if self.offload_s else []),

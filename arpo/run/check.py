@@ -69,6 +69,9 @@ def check_training(cfg: DictConfig) -> None:
     check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
     check_callbacks(cfg)
     check_examples(cfg)
+    from arpo.run.model import check_sync
+
+    check_sync(cfg)
     if rolls_out(cfg):
         _check_memory(cfg)
 

@@ -1,10 +1,14 @@
 """The check of what a run asks of its model and optimizer."""
 
+from pathlib import Path
+
 import torch
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.errors import ConfigError
-from arpo.inference.checkpoint import context_of
+from arpo.host.ray import check_store
+from arpo.inference.checkpoint import context_of, update_numbers
+from arpo.models.policy import dtype_of
 from arpo.models.tiny import CONTEXT
 from arpo.run.build import build, imitates
 
@@ -22,6 +26,21 @@ def check_context(cfg: DictConfig) -> None:
             f"max_context={wanted} is above the {limit} tokens that the model was made for: lower "
             "rollout.settings.max_context"
         )
+
+
+def check_sync(cfg: DictConfig) -> None:
+    """Check that there is room for the weights that a fleet of engines reads from Ray's object store.
+
+    A model that is not there yet is one of the tiny ones that runs make.
+
+    Raises:
+        ConfigError: When there is too little.
+    """
+    path = str(cfg.model.path)
+    if "make_engine" not in cfg.engine or imitates(cfg) or not (Path(path) / "config.json").exists():
+        return
+    numbers = update_numbers(path, OmegaConf.select(cfg.model.policy, "lora.rank"))
+    check_store(numbers * dtype_of(cfg.model.policy.dtype).itemsize)
 
 
 def check_optimizer(cfg: DictConfig) -> None:

@@ -22,16 +22,19 @@ from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.plan.costs import (
     Work,
+    cache_bytes,
     disk_gib,
     host_gib,
     offload_seconds,
+    selective_mfu,
     serving,
+    sleep_seconds,
     sync_bytes,
     sync_seconds,
     update_flops,
     update_seconds,
 )
-from arpo.plan.hardware import GIB, Gpu
+from arpo.plan.hardware import GIB, Gpu, HostSpeeds
 from arpo.plan.layout import Layout, Strategy
 from arpo.plan.longest import Longest
 from arpo.plan.model import stand_in
@@ -83,7 +86,10 @@ def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
     numbers = {key: value for key, value in own.items() if key not in ("defaults", "paths")}
     numbers["architecture"] = OmegaConf.load(CONF / "architecture" / "qwen2_5_vl_7b.yaml")
     numbers["gpu"] = OmegaConf.load(CONF / "gpu" / "h100-80.yaml")
-    here = {"gpu": {"name": "GPU here", "memory_gib": memory_gib}}
+    here = {
+        "gpu": {"name": "GPU here", "memory_gib": memory_gib},
+        "assumptions": {"cache_share": 0.0},  # PyTorch gives its cache back before it runs out
+    }
     merged = OmegaConf.merge(numbers, cfg, here)
     assert isinstance(merged, DictConfig)
     return estimate(merged)
@@ -113,8 +119,11 @@ def estimate(cfg: DictConfig) -> Plan:
 def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated: Simulated) -> Plan:
     given, weights, shape = cfg.assumptions, simulated.weights, simulated.shape
     check_positive(mfu=given.mfu)
+    speeds = HostSpeeds(**given.gb_s)
     work = work_of(cfg)
     flops = update_flops(shape, weights, longest, work)
+    selective = cfg.model.policy.get("gradient_checkpointing") == "selective"
+    mfu = selective_mfu(given.mfu, shape, weights, longest, work) if selective else given.mfu
     size = sync_bytes(weights)
     share = engine_share(cfg)
     resident = simulated.resident / GIB if layout.name == "colocated" else 0.0
@@ -128,17 +137,21 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
         peak=simulated.peak,
         offloaded=simulated.offloaded,
         reserve_gib=given.reserve_gib,
+        cache_gib=cache_bytes(simulated.peak, given.cache_share) / GIB,
         engine_gib=kept_by_engine(cfg, layout, share * gpu.memory_gib),
         serving=serving(shape, weights, longest, gpu, share=share, beside=resident, gpus=layout.gpus_of_engine),
         environments=cfg.env.size,
         sync_bytes=size,
-        sync_s=sync_seconds(size, layout, gpu),
+        sync_s=sync_seconds(size, layout, work, gpu, speeds),
+        sleep_s=sleep_seconds(weights, layout, work, speeds),
         update_flops=flops,
-        update_s=update_seconds(flops, longest, work, layout, gpu, given.mfu),
+        update_s=update_seconds(flops, longest, work, layout, gpu, mfu),
         offload_s=offload_seconds(simulated.offloaded, longest, work, layout, gpu),
         iterations=cfg.iterations,
-        mfu=given.mfu,
-        host=host_gib(shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb),
+        mfu=mfu,
+        host=host_gib(
+            shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb, given.asleep_host
+        ),
         disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
         desktops="" if budget is None else Budget(**budget).needs(),
     )
@@ -155,6 +168,7 @@ def work_of(cfg: DictConfig) -> Work:
         environments=cfg.env.size,
         kept_steps=cfg.module.objective.high_entropy_steps,
         fleet="make_engine" in cfg.engine,
+        sleeps=engines_sleep(cfg),
         recorded=OmegaConf.select(cfg, "callbacks.update_log") is not None,
     )
 
@@ -256,7 +270,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
         "trainer=fsdp": several and plan.layout.strategy != "fsdp",
         "layout=colocated": not colocated and not settings.get("max_policy_lag"),
         "model=qwen2_5_vl_7b": policy.get("lora") is None and "make" not in cfg.model,
-        "model.policy.gradient_checkpointing=true": not policy.get("gradient_checkpointing", False),
+        "model.policy.gradient_checkpointing=true": policy.get("gradient_checkpointing") is not True,
         "model.policy.offload_activations=true": policy.get("gradient_checkpointing", False)
         and not policy.get("offload_activations", False),
         f"module.optimizer._target_={OFFLOADED}": cfg.module.optimizer._target_ == "torch.optim.AdamW",

@@ -1,7 +1,10 @@
 """The check of what a run needs and this machine lacks, before anything starts."""
 
 import logging
+import os
+import re
 import shutil
+import sysconfig
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from configparser import ConfigParser
@@ -24,6 +27,9 @@ SILENT = ("offline", "disabled", "dryrun")
 """Values of WANDB_MODE with which nothing is sent."""
 CREDENTIALS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_DISABLED")
 WANDB = "https://api.wandb.ai"
+DRIVER = Path("/proc/driver/nvidia/version")
+LEAST_DRIVER = {"12": 525, "13": 580}
+"""The oldest driver for each major version of CUDA."""
 
 
 def preflight(requires: Mapping[str, object], model_path: str | Path | None) -> None:
@@ -60,10 +66,42 @@ def missing_here(requires: Mapping[str, object], model_path: str | Path | None) 
 
 def _missing_gpus(requires: Mapping[str, object]) -> list[str]:
     wanted = int(str(requires.get("gpus", 0)))
-    found = _count_gpus() if wanted else 0
-    if found >= wanted:
+    if not wanted:
         return []
-    return [f"it needs {wanted} NVIDIA GPU(s), and torch sees {found}: use a GPU machine and the CUDA requirements"]
+    found = _count_gpus()
+    lines = [f"it needs {wanted} NVIDIA GPU(s), and torch sees {found}: {_gpu_remedy()}"] if found < wanted else []
+    return [*lines, *_missing_compiler()]
+
+
+def _gpu_remedy() -> str:
+    """Return what to do where torch does not see the GPUs of a run."""
+    try:
+        driver = re.search(r"\s(\d{3,})\.[\d.]+\s", DRIVER.read_text(encoding="utf-8"))
+    except OSError:
+        driver = None
+    if driver is None:
+        return "use a GPU machine and the CUDA requirements"
+    import torch
+
+    if torch.version.cuda is None:
+        return "its torch is built for CPUs, run `make setup` on this machine"
+    least = LEAST_DRIVER.get(torch.version.cuda.partition(".")[0], 0)
+    if int(driver[1]) < least:
+        return (
+            f"torch's CUDA {torch.version.cuda} needs the driver {least} or newer, and this one is {driver[0].strip()}"
+        )
+    return "use a machine with more of them, or look at CUDA_VISIBLE_DEVICES"
+
+
+def _missing_compiler() -> list[str]:
+    """Return what the compilers of kernels lack, of vLLM and torch: they find it out minutes after the start."""
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    compiler = any(map(shutil.which, (os.environ.get("CC", "gcc"), "gcc", "clang")))
+    lines = {
+        "it needs a C compiler, by which kernels are built, and finds none: install gcc": compiler,
+        f"it needs Python's headers, and there is no {headers}: install python3-dev": headers.exists(),
+    }
+    return [line for line, there in lines.items() if not there]
 
 
 def _count_gpus() -> int:

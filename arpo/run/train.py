@@ -1,9 +1,11 @@
 """A training, from its configuration to its exit code."""
 
 import logging
+import os
 import subprocess
 import time
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from omegaconf import DictConfig, OmegaConf
+from torch.distributed.rendezvous import rendezvous
 
 from arpo.callbacks.checkpoint import (
     AtomicCheckpointIO,
@@ -36,6 +39,12 @@ log = logging.getLogger(__name__)
 
 LEAVING_S = 60.0
 """The time that other ranks have to leave once all have trained."""
+FOUND = "ARPO_RESUMED_CHECKPOINT"
+"""The name under which the first process tells the others what it has found."""
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The variables by which a user says how PyTorch's allocator works."""
+CHECKING = timedelta(hours=4)
+"""How long the others wait for it: a checkpoint of all weights of a 7B has 93 GiB."""
 
 
 def train(cfg: DictConfig) -> int:
@@ -50,7 +59,7 @@ def train(cfg: DictConfig) -> int:
 
 
 def _train(cfg: DictConfig, run_dir: Path) -> int:
-    checkpoint = find_checkpoint(cfg.resume, cfg.paths.checkpoints)
+    checkpoint = agreed_checkpoint(cfg.resume, cfg.paths.checkpoints)
     if checkpoint is not None and iteration_of(checkpoint) >= cfg.iterations:
         log.info("the run is finished: %s is of its last iteration, %d", checkpoint, cfg.iterations)
         return 0
@@ -70,6 +79,7 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
                 OmegaConf.select(cfg, "env.size"),
             )
         torch.set_num_threads(cfg.threads)
+        expand_segments()
         L.seed_everything(cfg.seed, verbose=False)
         if rank() == 0:  # `torchrun` starts all of them at the same moment
             write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
@@ -89,6 +99,16 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
         if trainer is not None:
             leave_ranks(trainer, patience_s)
         session.close()
+
+
+def expand_segments() -> None:
+    """Let PyTorch's allocator grow its segments, unless the user has said how it works: sequences differ in length.
+
+    The pieces that are left between tensors of other sizes took 8 to 11 GiB of a GPU at 64K tokens (experiments/gpu).
+    It is no variable, which the engines in Ray's actors would inherit.
+    """
+    if not any(name in os.environ for name in ALLOCATOR):
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 def leave_ranks(trainer: L.Trainer, patience_s: float) -> None:
@@ -145,6 +165,33 @@ def exit_code(trainer: L.Trainer) -> int:
         if isinstance(callback, GracefulStop) and callback.received is not None:
             return 128 + callback.received
     return 0
+
+
+def agreed_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
+    """Return what `find_checkpoint` finds; one process reads the checkpoint, and the others take its word.
+
+    Processes that Lightning starts inherit the environment of the one that has looked. `torchrun` starts all at once,
+    and has a store in which they wait for its word. Where there is neither, as with Slurm, each looks for itself.
+    """
+    if resume is None:
+        return None
+    store = _store_of_torchrun()
+    if rank() != 0 and (store is not None or FOUND in os.environ):
+        told = os.environ[FOUND] if store is None else store.get(FOUND).decode()
+        return Path(told) if told else None
+    found = find_checkpoint(resume, directory)
+    os.environ[FOUND] = str(found or "")
+    if store is not None:
+        store.set(FOUND, os.environ[FOUND])
+    return found
+
+
+def _store_of_torchrun() -> Any:
+    """Return the store that all processes of a run share, None where `torchrun` has not started them."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    store, _, _ = next(rendezvous("env://", timeout=CHECKING))
+    return store
 
 
 def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 from arpo.errors import ConfigError, EnvError
 from arpo.host.heartbeat import still
 from arpo.host.labels import LABEL_VARIABLE
-from arpo.host.ray import RayRuntime, _ray_directory, worker_environment
+from arpo.host.ray import SHARED_MEMORY, RayRuntime, _ray_directory, check_store, worker_environment
 from arpo.host.session import MAX_DIRECTORY_LENGTH
 
 
@@ -201,3 +202,26 @@ def test_a_worker_is_labelled_as_its_session_is(monkeypatch: pytest.MonkeyPatch)
     assert worker_environment()[LABEL_VARIABLE] == "mine"
     monkeypatch.delenv(LABEL_VARIABLE)
     assert LABEL_VARIABLE not in worker_environment()
+
+
+@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no shared memory as a directory")
+def test_weights_of_half_the_free_shared_memory_have_room_in_the_store(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    check_store(free // 4)
+    with pytest.raises(ConfigError, match=r"/dev/shm has [\d.]+ GiB free, .* `docker run --shm-size=\d+g`"):
+        check_store(free)
+
+
+def test_the_shared_memory_that_weights_need_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("arpo.host.ray.SHARED_MEMORY", Path("/proc"))  # which has room for nothing
+    with pytest.raises(ConfigError, match=r"0\.00 GiB free, and engines that read 15\.00 .* twice that, .*=31g"):
+        check_store(15 * 2**30)
+
+
+@pytest.mark.parametrize(("address", "memory"), [("somewhere:6379", Path("/proc")), ("", Path("/nowhere"))])
+def test_the_stores_of_a_cluster_and_those_of_other_systems_are_not_judged(monkeypatch, address: str, memory: Path):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr("arpo.host.ray.SHARED_MEMORY", memory)
+    check_store(15 * 2**30)

@@ -7,16 +7,23 @@ import pytest
 
 from arpo.errors import ConfigError
 from arpo.host.trial import on_trial
-from arpo.inference.checkpoint import check_context, checkpoint_shapes
+from arpo.inference.checkpoint import check_context, checkpoint_shapes, update_numbers
 from arpo.inference.hf import HfEngine
 from arpo.inference.pump import checked
 from arpo.inference.vllm import VllmEngine
-from arpo.models.policy import Policy
+from arpo.models.policy import LoraSettings, Policy
 
 
 def test_the_policys_tensors_are_exactly_the_checkpoints(tiny_model: Path) -> None:
     given = list(checked(Policy(tiny_model).checkpoint_tensors(), checkpoint_shapes(tiny_model)))
     assert {name for name, _ in given} == set(checkpoint_shapes(tiny_model))
+
+
+@pytest.mark.parametrize("rank", [None, 3])
+def test_an_update_has_as_many_numbers_as_the_policy_sends(tiny_model: Path, rank: int | None) -> None:
+    lora = None if rank is None else LoraSettings(rank=rank)
+    policy = Policy(tiny_model, lora=lora, train_vision=lora is None)
+    assert update_numbers(tiny_model, rank) == sum(tensor.numel() for _, tensor in policy.checkpoint_tensors())
 
 
 def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:

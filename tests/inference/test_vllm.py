@@ -241,6 +241,14 @@ def test_limits_that_vllm_does_not_find_in_the_checkpoint_are_given_to_it(
     assert trainer.gap(request, response) < 1e-4
 
 
+def test_a_cache_that_vllm_keeps_is_an_error_of_the_update(start: Callable[..., Any], trainer: Trainer) -> None:
+    engine = start()
+    reset = engine._engine.reset_prefix_cache
+    engine._engine.reset_prefix_cache = lambda: reset() and False
+    with pytest.raises(WeightSyncError, match="keeps keys and values of the old weights"):
+        asyncio.run(engine.update_weights(trainer.weights().items(), 1))
+
+
 @pytest.mark.parametrize("wrong", [{"max_num_seqs": 0}, {"max_model_len": 0}, {"max_images": 0}])
 def test_impossible_arguments_are_refused(tiny_model: Path, wrong: dict[str, int]) -> None:
     from arpo.inference.vllm import VllmEngine

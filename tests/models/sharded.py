@@ -23,6 +23,8 @@ KINDS: tuple[dict[str, Any], ...] = (
     {},
     {"gradient_checkpointing": True},
     {**ADAPTERS, "gradient_checkpointing": True},
+    {"gradient_checkpointing": "selective"},
+    {**ADAPTERS, "gradient_checkpointing": "selective", "dtype": "bfloat16"},
     {**ADAPTERS, "dtype": "bfloat16"},
 )
 

@@ -66,6 +66,18 @@ def test_an_adapter_starts_the_same_where_a_trainer_makes_another_device_the_def
     assert torch.equal(beside, alone)
 
 
+def test_an_update_is_scaled_before_it_is_as_wide_as_its_layer(model: torch.nn.Module) -> None:
+    fill(model, 0.1)
+    layer = model.model.language_model.layers[0].mlp.up_proj
+    inputs = torch.randn(5, layer.in_features, generator=torch.Generator().manual_seed(0))
+    added = []
+    layer.lora_B["default"].register_forward_hook(lambda module, narrow, output: added.append(output))
+    output, base = layer(inputs), layer.base_layer(inputs)
+    assert torch.equal(output, base + added[0])
+    unscaled = inputs @ layer.lora_A["default"].weight.T @ layer.lora_B["default"].weight.T
+    torch.testing.assert_close(output, base + 3 * unscaled)
+
+
 def test_base_plus_b_times_a_is_the_merged_weight(model: torch.nn.Module, tiny_model: Path) -> None:
     """So the scale, 6 / 2, is in the adapter already."""
     fill(model, 0.1)

@@ -1,3 +1,4 @@
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -5,9 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 
 from arpo.errors import ConfigError
+from arpo.models.checkpointing import ATTENTION
 from arpo.models.collate import TokenBatch, collate
 from arpo.models.images import ImageProcessor
 from arpo.models.policy import LoraSettings, Policy
@@ -110,38 +113,74 @@ def test_logits_chunks_change_nothing(tiny_model: Path, policy: Policy) -> None:
     )
 
 
+class Calls(TorchDispatchMode):
+    """Counts the calls of each operation inside of its block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: Counter[Any] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.of[func] += 1
+        return func(*args, **kwargs or {})
+
+
+def backward_of(batch: TokenBatch, policy: Policy) -> Calls:
+    """Compute the gradients of a policy in training, whose adapters have moved."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if ".lora_" in name:
+                parameter.normal_(std=0.1)
+    policy.train()
+    with Calls() as calls:
+        policy.action_logprobs(batch).logprobs.sum().backward()
+    return calls
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=4, alpha=8)], ids=["all", "lora"])
-def test_gradient_checkpointing_changes_no_gradient(tiny_model: Path, lora: LoraSettings | None) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_checkpointing": True},
+        {"gradient_checkpointing": True, "offload_activations": True},
+        {"gradient_checkpointing": "selective"},
+        {"gradient_checkpointing": "selective", "offload_activations": True},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_no_checkpointing_changes_a_bit_of_a_gradient(
+    tiny_model: Path, options: dict[str, Any], lora: LoraSettings | None, dtype: str
+) -> None:
     # With LoRA nothing before the blocks has a gradient; a checkpoint that asks its inputs for one would lose all.
-    policy, checkpointed = (
-        Policy(tiny_model, gradient_checkpointing=checkpointing, lora=lora, train_vision=lora is None)
-        for checkpointing in (False, True)
+    plain, checkpointed = (
+        Policy(tiny_model, dtype=dtype, lora=lora, train_vision=lora is None, **each) for each in ({}, options)
     )
-    for each in (policy, checkpointed):
-        torch.manual_seed(0)
-        with torch.no_grad():
-            for name, parameter in each.named_parameters():
-                if ".lora_" in name:
-                    parameter.normal_(std=0.1)
-        each.train()
-        each.action_logprobs(mixed_batch(each)).logprobs.sum().backward()
+    for policy in (plain, checkpointed):
+        backward_of(mixed_batch(policy), policy)
     assert checkpointed.model.model.language_model.layers[0].gradient_checkpointing
-    for ours, plain in zip(checkpointed.parameters(), policy.parameters(), strict=True):
+    for ours, expected in zip(checkpointed.parameters(), plain.parameters(), strict=True):
         assert (ours.grad is None) != ours.requires_grad
-        torch.testing.assert_close(ours.grad, plain.grad)
+        assert ours.grad is None or torch.equal(ours.grad, expected.grad)
 
 
-def test_offloaded_activations_change_no_gradient(tiny_model: Path) -> None:
-    kept, offloaded = (
-        Policy(tiny_model, gradient_checkpointing=True, offload_activations=offload).train()
-        for offload in (False, True)
-    )
-    for policy in (kept, offloaded):
-        policy.action_logprobs(mixed_batch(policy)).logprobs.sum().backward()
-    for parameter, expected in zip(offloaded.parameters(), kept.parameters(), strict=True):
-        assert torch.equal(parameter.grad, expected.grad)
-    with pytest.raises(ConfigError, match="needs gradient_checkpointing"):
+@pytest.mark.parametrize(("checkpointing", "language"), [(False, 1), (True, 2), ("selective", 1)])
+def test_selective_checkpointing_computes_the_attention_of_the_language_model_once(
+    tiny_model: Path, checkpointing: Any, language: int
+) -> None:
+    policy = Policy(tiny_model, gradient_checkpointing=checkpointing)
+    vision = 2 if checkpointing else 1
+    screens = 2  # of two sizes, each a call in each of two blocks
+    calls = backward_of(mixed_batch(policy), policy).of
+    assert sum(calls[kernel] for kernel in ATTENTION) == 2 * language + 2 * screens * vision
+
+
+def test_checkpointing_that_does_not_fit_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ConfigError, match="needs gradient_checkpointing=true"):
         Policy(tiny_model, offload_activations=True)
+    with pytest.raises(ConfigError, match="selective needs attention=sdpa, got eager: set it to true"):
+        Policy(tiny_model, gradient_checkpointing="selective", attention="eager")
 
 
 def test_a_frozen_vision_tower_has_no_gradient_and_the_rest_has(tiny_model: Path) -> None:

@@ -1,5 +1,6 @@
 """Sums for Qwen2.5-VL-7B, with the arithmetic."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,18 +10,21 @@ from arpo.plan.costs import (
     Offloaded,
     Weights,
     Work,
+    cache_bytes,
     disk_gib,
     forward_flops,
     host_gib,
     kv_bytes,
     offload_seconds,
+    selective_mfu,
     serving,
+    sleep_seconds,
     sync_bytes,
     sync_seconds,
     update_flops,
     update_seconds,
 )
-from arpo.plan.hardware import Gpu
+from arpo.plan.hardware import Gpu, HostSpeeds
 from arpo.plan.layout import Layout
 from arpo.plan.longest import Longest
 
@@ -39,6 +43,7 @@ ALL = Weights(8 * 10**9, 8 * 10**9, 6 * 10**9, 10**9, 10**9, train_vision=True, 
 ADAPTERS = Weights(8 * 10**9, 10**8, 6 * 10**9, 10**9, 10**9, train_vision=False, lora=True)
 WORK = Work(trajectories=16, minibatches=2, epochs=1, iterations=10, reference=False, environments=16)
 SPLIT = Layout("split", "fsdp", gpus=8, nodes=1, engine_gpus=1)
+SPEEDS = HostSpeeds(store=16, pageable=8, nodes=1, sleep=1.6, wake=8)
 COLOCATED = Layout("colocated", "fsdp", gpus=8, nodes=1, engine_gpus=1)
 
 
@@ -64,6 +69,14 @@ def test_an_update_is_a_forward_half_of_another_one_and_a_backward():
     # A frozen weight gets no gradient, but attention has no weights: its two inputs always get theirs.
     adapters = 1.5 * flops.forward + flops.language + 2 * flops.attention
     assert update_flops(SHAPE, ADAPTERS, LONGEST, WORK) == pytest.approx(adapters)
+
+
+def test_attention_that_is_not_repeated_takes_no_time():
+    flops = forward_flops(SHAPE, ADAPTERS, LONGEST)
+    # One forward and a half, the backward, and the forward again, of which a frozen vision tower has no part.
+    full = 1.5 * flops.forward + flops.language + 2 * flops.attention + flops.language + flops.attention
+    mfu = selective_mfu(0.3, SHAPE, ADAPTERS, LONGEST, WORK)
+    assert 0.3 / mfu == pytest.approx(1 - flops.attention / full)
 
 
 def test_a_windowed_trajectory_is_a_sequence_a_step_each_with_the_pictures_that_it_sees():
@@ -134,10 +147,35 @@ def test_a_sync_carries_weights_or_adapters_in_bfloat16():
     assert sync_bytes(ADAPTERS) == 2 * 10**8
 
 
-def test_a_sync_is_gathered_and_goes_through_the_host_where_gpus_are_split():
-    # 16 GB: 0.04 s between GPUs, twice 0.32 s over PCIe
-    assert sync_seconds(sync_bytes(ALL), SPLIT, GPU) == pytest.approx(0.04 + 0.64)
-    assert sync_seconds(sync_bytes(ALL), COLOCATED, GPU) == pytest.approx(0.04 + 0.04)
+@pytest.mark.parametrize("layout", [SPLIT, COLOCATED])
+def test_a_sync_to_a_fleet_goes_through_the_host_wherever_its_engines_are(layout):
+    # 16 GB: 0.04 s between GPUs, 0.32 s over PCIe, 1 s into the store, 2 s from there
+    legs = sync_seconds(sync_bytes(ALL), layout, replace(WORK, fleet=True), GPU, SPEEDS)
+    assert list(legs.values()) == pytest.approx([0.04, 0.32, 1.0, 2.0])
+
+
+def test_a_sync_to_other_nodes_crosses_their_network_twice():
+    legs = sync_seconds(sync_bytes(ALL), replace(COLOCATED, nodes=2), replace(WORK, fleet=True), GPU, SPEEDS)
+    # 16 GB at 25 GB a second between GPUs, and at 1 between object stores
+    assert list(legs.values()) == pytest.approx([0.64, 0.32, 1.0, 16.0, 2.0])
+
+
+def test_a_sync_inside_of_one_process_stays_on_its_gpu():
+    alone = Layout("colocated", "single", gpus=1, nodes=1, engine_gpus=0)
+    assert sync_seconds(sync_bytes(ALL), alone, WORK, GPU, SPEEDS) == pytest.approx({"to the engine": 0.04})
+
+
+def test_engines_that_sleep_beside_adapters_take_their_base_to_the_host_and_back():
+    asleep = replace(WORK, sleeps=True)
+    # 16 GB at 1.6 and at 8 GB a second
+    assert sleep_seconds(ADAPTERS, COLOCATED, asleep, SPEEDS) == pytest.approx(10 + 2)
+    assert sleep_seconds(ADAPTERS, replace(COLOCATED, gpus_of_engine=2), asleep, SPEEDS) == pytest.approx(6)
+    assert sleep_seconds(ALL, COLOCATED, asleep, SPEEDS) == sleep_seconds(ADAPTERS, SPLIT, WORK, SPEEDS) == 0
+
+
+def test_the_allocators_cache_is_a_share_of_what_comes_and_goes():
+    peak = Counter({"parameters": 100, "optimizer": 50, "activations": 20, "temporaries": 10, "logits": 2})
+    assert cache_bytes(peak, 0.25) == 8
 
 
 def test_an_engine_has_the_rest_of_its_share_for_keys_and_values():
@@ -183,8 +221,12 @@ def test_what_a_frozen_vision_tower_makes_of_an_update_is_kept_where_a_rank_has_
 
 
 def test_beside_adapters_the_base_of_an_engine_that_sleeps_waits_on_the_host():
-    found = [host_gib(SHAPE, weights, LONGEST, WORK, COLOCATED, Offloaded(), 1.0) for weights in (ALL, ADAPTERS)]
-    assert [row["engines' weights while they sleep"] for row in found] == pytest.approx([0, 8 * 16e9 / 2**30])
+    found = [
+        host_gib(SHAPE, weights, LONGEST, replace(WORK, sleeps=sleeps), COLOCATED, Offloaded(), 1.0, asleep=1.5)
+        for weights, sleeps in ((ALL, True), (ADAPTERS, True), (ADAPTERS, False))
+    ]
+    kept = 8 * 1.5 * 16e9 / 2**30
+    assert [row["engines' weights while they sleep"] for row in found] == pytest.approx([0, kept, 0])
 
 
 def test_a_checkpoint_holds_what_is_trained_and_its_moments():

@@ -37,7 +37,7 @@ def module(
     objective: Objective | None = None,
     **policy: object,
 ) -> GRPOModule:
-    make = partial(WeightlessPolicy, path, dtype="bfloat16", gradient_checkpointing=True, **policy)
+    make = partial(WeightlessPolicy, path, dtype="bfloat16", **{"gradient_checkpointing": True, **policy})
     return GRPOModule(make, partial(optimizer, lr=1e-6), objective or Objective(), micro_batch_tokens=1)
 
 
@@ -105,6 +105,14 @@ def test_offloaded_activations_are_the_inputs_of_the_blocks(tiny: Path) -> None:
     inputs = 2 * (512 + 4 * 80) * 64 * 2
     assert inputs <= found.offloaded.activations <= 10 * inputs  # with what is outside of blocks, some in float32
     assert sum(usual.peak.values()) - sum(found.peak.values()) >= inputs
+
+
+def test_selective_checkpointing_keeps_what_attention_computed_on_the_gpu(tiny: Path) -> None:
+    usual, found = update(tiny), update(tiny, gradient_checkpointing="selective")
+    # Two blocks of the language model: 512 tokens of a width of 64 with 2 bytes, and for each of 2 heads a float32
+    assert found.peak["activations"] - usual.peak["activations"] == 2 * 512 * (64 * 2 + 2 * 4)
+    both = (update(tiny, offload_activations=True, gradient_checkpointing=each) for each in (True, "selective"))
+    assert len({each.offloaded for each in both}) == 1  # the inputs alone wait on the host
 
 
 @pytest.fixture(scope="module")

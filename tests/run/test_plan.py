@@ -36,12 +36,14 @@ PLAN = Plan(
     weights=Weights(10, 10, 5, 2, 3, train_vision=True, lora=False),
     peak=Counter({"parameters": 4 * GIB, "activations": 3 * GIB}),
     offloaded=Offloaded(),
-    reserve_gib=1.0,
+    reserve_gib=0.5,
+    cache_gib=0.5,
     engine_gib=0.0,
     serving=Serving(7.0, 0.0, 1.0, 1.0, 5.0, 3),
     environments=8,
     sync_bytes=1,
-    sync_s=1.0,
+    sync_s={"to the host": 1.0, "to the engines": 3.0},
+    sleep_s=0.0,
     update_flops=1.0,
     update_s=1.0,
     offload_s=0.0,
@@ -111,7 +113,7 @@ def test_a_run_that_fits_says_by_how_much() -> None:
 
 
 def test_a_run_that_does_not_fit_says_everything_that_is_too_small() -> None:
-    wrong = replace(PLAN, reserve_gib=5.0, serving=Serving(9.0, 0.0, 9.0, 1.0, -1.0, 0))
+    wrong = replace(PLAN, reserve_gib=1.0, cache_gib=4.0, serving=Serving(9.0, 0.0, 9.0, 1.0, -1.0, 0))
     assert wrong.verdict() == (
         "It does not fit: a training GPU needs 12.0 GiB and has 10.0: 2.0 GiB too little; a serving GPU has -1.0 GiB "
         "for the KV cache, too little for one context of the longest trajectory."
@@ -119,7 +121,7 @@ def test_a_run_that_does_not_fit_says_everything_that_is_too_small() -> None:
 
 
 def test_a_trainer_at_rest_must_fit_beside_the_engines_share() -> None:
-    beside = replace(PLAN, serving=Serving(7.0, 2.5, 1.0, 1.0, 5.0, 3))
+    beside = replace(PLAN, reserve_gib=1.0, serving=Serving(7.0, 2.5, 1.0, 1.0, 5.0, 3))
     assert beside.troubles() == [
         "a serving GPU needs 10.5 GiB and has 10.0, because the engine's share is 7.0 and a trainer rests beside it"
     ]
@@ -163,6 +165,8 @@ def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
         setting.startswith(("model=", "model.policy.train_vision", "model.policy.grad")) for setting in offered
     )
     assert "layout=colocated" in offered
+    selective = ["experiment=arpo_subset32", "model.policy.gradient_checkpointing=selective"]
+    assert "model.policy.gradient_checkpointing=true" in candidates(compose(selective), PLAN)
     ahead = ["experiment=arpo_subset32", "layout=split", "rollout.settings.max_policy_lag=1"]
     assert "layout=colocated" not in candidates(compose(ahead), PLAN)  # its engines sleep during updates
 
@@ -176,6 +180,14 @@ def test_the_table_states_the_price_of_offloading() -> None:
     assert rows["price of offloading"] == "2.5 s"
 
 
+def test_the_table_states_each_leg_of_a_sync_and_what_sleeping_takes() -> None:
+    rows = {name: said for name, *said in replace(PLAN, sleep_s=6.0, iterations=360).rows()}
+    assert rows["weight sync"] == ["4.0 s", "0.00 GB: to the host 1.0, to the engines 3.0"]
+    assert rows["engines asleep and awake"] == ["6.0 s", "an iteration"]
+    assert rows["updates and syncs of the run"][0] == "1.1 h"  # 360 x (1 + 4 + 6) s
+    assert not any(name == "engines asleep and awake" for name, _, _ in PLAN.rows())
+
+
 def test_both_ways_of_offloading_are_offered_until_they_are_taken() -> None:
     taken = ["model.policy.offload_activations=true", f"module.optimizer._target_={planning.OFFLOADED}"]
     for overrides, expected in (([], taken), (taken, [])):
@@ -185,10 +197,12 @@ def test_both_ways_of_offloading_are_offered_until_they_are_taken() -> None:
 
 def test_a_plan_of_a_checkpoint_on_disk_reads_its_shape(tmp_path: Path) -> None:
     model = make_tiny(tmp_path / "model", corpus=(), hidden=64)
-    plan = estimate(compose(["experiment=smoke", f"model.path={model}", "module.micro_batch_tokens=1024"]))
+    words = ["module.micro_batch_tokens=1024", "+model.policy.gradient_checkpointing=selective"]
+    plan = estimate(compose(["experiment=smoke", f"model.path={model}", *words]))
     assert plan.weights.total == plan.weights.trained < 10**6
     assert plan.troubles() == []
     assert {name: figure for name, figure, _ in plan.rows()}["longest trajectory"] == "1024 tokens"
+    assert plan.mfu > 0.35  # of an update that computes attention twice
 
 
 def test_a_run_for_gpus_that_are_too_small_is_refused_with_the_figures_of_its_plan(
@@ -198,7 +212,7 @@ def test_a_run_for_gpus_that_are_too_small_is_refused_with_the_figures_of_its_pl
 
     def needs(cfg: DictConfig) -> Plan:
         asked.append(cfg.gpu.memory_gib)
-        return replace(PLAN, reserve_gib=5.0)
+        return replace(PLAN, cache_gib=4.5)
 
     monkeypatch.setattr(planning, "estimate", needs)
     monkeypatch.setattr(check, "smallest_gpu_gib", lambda: 10.0)

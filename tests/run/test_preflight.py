@@ -81,6 +81,43 @@ def test_gpus_are_counted():
     assert f"it needs {found + 1} NVIDIA GPU(s), and torch sees {found}" in missing({"gpus": found + 1})
 
 
+@pytest.mark.parametrize(
+    ("driver", "cuda", "remedy"),
+    [
+        (
+            "NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu",
+            "13.0",
+            "CUDA 13.0 needs the driver 580 or newer, and this",
+        ),
+        ("NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release", "13.0", "and this one is 570.86.15"),
+        ("NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun", "13.0", "look at CUDA_VISIBLE_DEVICES"),
+        ("NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu", "12.8", "look at CUDA_VISIBLE_DEVICES"),
+        ("NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu", None, "its torch is built for CPUs, run `make setup`"),
+        ("", "13.0", "use a GPU machine"),
+        (None, "13.0", "use a GPU machine"),
+    ],
+)
+def test_a_gpu_that_torch_does_not_see_has_a_reason(monkeypatch, tmp_path, driver, cuda, remedy):
+    monkeypatch.setattr("arpo.run.preflight.DRIVER", tmp_path / "version")
+    monkeypatch.setattr("torch.version.cuda", cuda)
+    if driver is not None:
+        (tmp_path / "version").write_text(f"NVRM version: {driver}\nGCC version: gcc 12.2.0\n")
+    assert remedy in missing({"gpus": 99})
+
+
+def test_a_machine_of_gpus_needs_what_compiles_kernels(monkeypatch, tmp_path):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    message = missing({"gpus": 99})
+    assert "a C compiler" in message
+    assert f"there is no {tmp_path / 'Python.h'}: install python3-dev" in message
+    for name in ("gcc", "Python.h"):
+        (tmp_path / name).touch(mode=0o755)
+    assert "compiler" not in missing({"gpus": 99})
+    preflight({}, None)
+
+
 def test_docker_needs_an_engine_that_answers_and_its_image(engine, monkeypatch):
     preflight({"docker": True, "image": "arpo/desktop:plain"}, None)
     assert "it needs the image arpo/desktop:new, which" in missing({"docker": True, "image": "arpo/desktop:new"})
@@ -113,7 +150,8 @@ def test_a_checkpoint_must_be_there_unless_the_run_writes_it(tmp_path, tiny_mode
     assert "experiment=warmstart_miniwob" in message
 
 
-def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere(tmp_path):
+def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere(tmp_path, monkeypatch):
+    monkeypatch.setattr("arpo.run.preflight._missing_compiler", list)
     requires = {"gpus": 99, "files": {"files": None}}
     message = missing(requires, tmp_path)
     assert message.count("\n  - ") == 3

@@ -1,6 +1,7 @@
 """What stands around a fit."""
 
 import logging
+import os
 import secrets
 import shutil
 import subprocess
@@ -8,14 +9,25 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from omegaconf import OmegaConf
+from torch.distributed import TCPStore
 
 from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.callbacks.graceful_stop import GracefulStop
 from arpo.errors import ConfigError
-from arpo.run.train import build_trainer, exit_code, find_checkpoint, forget_later
+from arpo.run.train import (
+    ALLOCATOR,
+    FOUND,
+    agreed_checkpoint,
+    build_trainer,
+    exit_code,
+    expand_segments,
+    find_checkpoint,
+    forget_later,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +59,23 @@ def test_callbacks_that_are_switched_off_are_left_out_and_the_others_keep_their_
     assert names[:2] == ["GracefulStop", "Timer"]
     assert "ReplayInjection" not in names
     assert isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO)
+
+
+@pytest.mark.parametrize("said", [None, *ALLOCATOR])
+def test_segments_of_gpu_memory_grow_unless_the_user_says_how_the_allocator_works(monkeypatch, said):
+    before = torch._C._accelerator_getAllocatorSettings()
+    for name in ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    if said:
+        monkeypatch.setenv(said, "max_split_size_mb:512")
+    try:
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:512")
+        expand_segments()
+        settings = torch._C._accelerator_getAllocatorSettings()
+    finally:
+        torch._C._accelerator_setAllocatorSettings(before)
+    assert settings == ("max_split_size_mb:512" if said else "expandable_segments:True")
+    assert not any(os.environ.get(name) == "expandable_segments:True" for name in ALLOCATOR)  # engines inherit those
 
 
 # --- where a run continues ---
@@ -87,6 +116,68 @@ def test_a_run_of_which_every_checkpoint_is_damaged_does_not_begin_anew(tmp_path
     (tmp_path / "iteration_000001.ckpt").write_bytes(b"half")
     with pytest.raises(ConfigError, match=r"every checkpoint in .* is damaged"):
         find_checkpoint("auto", tmp_path)
+
+
+@pytest.fixture
+def as_rank(monkeypatch):
+    """Makes this process one of a run's, with nothing said by any other run."""
+    monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if k != FOUND})
+    return lambda number: monkeypatch.setitem(os.environ, "LOCAL_RANK", str(number))
+
+
+@pytest.fixture
+def torchrun(as_rank, monkeypatch):
+    """The store that `torchrun` keeps for the processes that it starts, and the variables that lead to it."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
+    for name, value in {**place, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+        monkeypatch.setitem(os.environ, name, value)
+
+    def become(number):
+        os.environ.pop(FOUND, None)  # processes of their own, and the second is no child of the first
+        monkeypatch.setitem(os.environ, "RANK", str(number))
+
+    yield become
+    del store
+
+
+def bytes_read() -> int:
+    return psutil.Process().io_counters().read_chars
+
+
+@pytest.mark.parametrize("resume", ["auto", "iteration_000001.ckpt"])
+@pytest.mark.parametrize("launcher", ["as_rank", "torchrun"])
+def test_one_process_reads_the_checkpoint_and_the_others_take_its_word(tmp_path, request, launcher, resume):
+    become = request.getfixturevalue(launcher)
+    path = tmp_path / "iteration_000001.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(5_000_000)}, path)
+    size = path.stat().st_size
+    wanted = "auto" if resume == "auto" else str(path)
+    read = []
+    for number in (0, 1):
+        become(number)
+        before = bytes_read()
+        assert agreed_checkpoint(wanted, tmp_path) == path
+        read.append(bytes_read() - before)
+    assert read[0] >= size
+    assert read[1] < size / 100
+
+
+@pytest.mark.parametrize("launcher", ["as_rank", "torchrun"])
+def test_all_processes_begin_anew_where_the_first_found_nothing(tmp_path, request, launcher):
+    become = request.getfixturevalue(launcher)
+    become(0)
+    assert agreed_checkpoint("auto", tmp_path) is None
+    save(tmp_path / "iteration_000001.ckpt")
+    become(1)
+    assert agreed_checkpoint("auto", tmp_path) is None
+    assert agreed_checkpoint(None, tmp_path) is None
+
+
+def test_a_process_that_nobody_tells_looks_for_itself(tmp_path, as_rank):
+    path = save(tmp_path / "iteration_000001.ckpt")
+    as_rank(1)
+    assert agreed_checkpoint("auto", tmp_path) == path
 
 
 def test_what_lies_beyond_the_checkpoint_that_is_resumed_is_removed(tmp_path):

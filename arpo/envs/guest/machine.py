@@ -79,6 +79,15 @@ class Machine:
         Raises:
             EnvError: If it does not start.
         """
+        self.begin(spec, secret)
+        self.wait_until_healthy()
+
+    def begin(self, spec: ContainerSpec, secret: str = "") -> None:
+        """Remove the container and start another one, whose guest is not healthy yet.
+
+        Raises:
+            EnvError: If it does not start.
+        """
         self._remove()
         self._secret = secret
         self._container = self._containers.start(spec)
@@ -92,20 +101,28 @@ class Machine:
         """
         self.container.restart()
         self._connect()
+        self.wait_until_healthy()
 
     def close(self) -> None:
         """Remove the container and close the connection to the engine; idempotent, and never raises."""
         self._remove()
         self._containers.close()
 
+    def wait_until_healthy(self) -> None:
+        """Wait for the guest of a container that was begun.
+
+        Raises:
+            EnvError: If it does not answer in time, with what the container wrote last.
+        """
+        try:
+            self.guest.wait_until_healthy(self.container.is_running, self._probe)
+        except EnvError as error:
+            raise EnvError("guest", f"{error}; {self.container.last_words()}") from error
+
     def _connect(self) -> None:
         if self._guest is not None:
             self._guest.close()
         self._guest = Guest(self.address(self._server_port), self._secret, self._deadlines)
-        try:
-            self._guest.wait_until_healthy(self.container.is_running, self._probe)
-        except EnvError as error:
-            raise EnvError("guest", f"{error}; {self.container.last_words()}") from error
 
     def _remove(self) -> None:
         if self._guest is not None:

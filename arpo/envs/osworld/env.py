@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,7 +80,7 @@ class OSWorldEnv:
         self._pause_s = pause_s
         self._episode: tuple[Task, OSWorldSetup] | None = None
         self._last: Action | None = None
-        self._used = False
+        self._used = self._boots = False
         self._machine = Machine(
             machine,
             server_port=SERVER_PORT,
@@ -90,13 +91,15 @@ class OSWorldEnv:
         self._directory = Path(tempfile.mkdtemp(prefix="osworld-"))
 
     def reset(self, task: Task) -> Observation:
-        """Start a new machine, unless this one is untouched, and set the task up."""
+        """Take a new machine, unless this one is untouched, and set the task up."""
         self._episode = None
         guest = self._machine.guest  # a closed environment starts no machine
-        if self._used:
+        if self._boots:
+            self._machine.wait_until_healthy()
+        elif self._used:
             self._machine.replace(self._spec)
             guest = self._machine.guest
-        self._used, self._last = True, None
+        self._used, self._boots, self._last = True, False, None
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(mode=0o700)
         first = self._observe()
@@ -124,7 +127,18 @@ class OSWorldEnv:
         return StepResult(self._observe())
 
     def evaluate(self) -> float:
-        """Return OSWorld's score: giving up is judged here, everything else by OSWorld's own code."""
+        """Return OSWorld's score, and let the next episode's machine boot while the trainer works.
+
+        Giving up is judged here, everything else by OSWorld's own code.
+        """
+        score = self._score()
+        self._episode = None
+        with suppress(EnvError):  # the score counts; without a machine the next reset fails, and a new one is built
+            self._machine.begin(self._spec)
+            self._boots = True
+        return score
+
+    def _score(self) -> float:
         task, setup = self._playing("evaluate")
         evaluator = task.config["evaluator"]
         setup.conclude(evaluator.get("postconfig", []))

@@ -12,6 +12,8 @@ DISK_SIZE = "32G"
 QEMU_MEMORY_MB = 512
 """MiB beside the memory of the machine: qemu itself, its web console and its network server."""
 PROCESSES = 2048
+TUNNEL = "/dev/net/tun"
+"""Makes the machine's network; runc 1.2.0 to 1.2.3 lets no container use it that was not given it."""
 CAPABILITIES = (
     "NET_ADMIN",
     "NET_RAW",
@@ -53,6 +55,6 @@ def virtual_machine(
         memory_mb=memory_mb + QEMU_MEMORY_MB,
         cpus=float(cores),
         processes=PROCESSES,
-        devices=("/dev/kvm",) if kvm else (),
+        devices=(TUNNEL, "/dev/kvm") if kvm else (TUNNEL,),
         volumes=(f"{Path(disk).expanduser().absolute()}:{DISK_IN_CONTAINER}:ro",),
     )

@@ -93,6 +93,41 @@ def test_an_untouched_machine_is_used_and_every_later_episode_gets_a_new_one(mak
     assert NOTE not in engine.guest.files
 
 
+def test_the_next_machine_boots_from_the_score_on_and_the_next_episode_takes_it(make, engine):
+    env = make()
+    env.reset(said_task())
+    engine.broken = True  # it shows no screen yet
+    assert env.evaluate() == 0.75
+    assert [machine.running for machine in engine.machines] == [False, True]
+    with pytest.raises(EnvError, match="evaluate was called before reset"):
+        env.evaluate()
+    engine.guest.refused.clear()
+    env.reset(said_task())
+    assert len(engine.machines) == 2
+
+
+def test_a_score_counts_though_no_next_machine_starts(make, engine, monkeypatch):
+    env = make()
+    env.reset(said_task())
+
+    def start(spec):
+        raise EnvError("crash", "the engine is full")
+
+    monkeypatch.setattr(engine, "start", start)
+    assert env.evaluate() == 0.75
+    with pytest.raises(EnvError, match="its machine did not start; build a new one"):
+        env.reset(said_task())
+
+
+def test_a_next_machine_that_does_not_boot_is_an_error_of_the_reset(make, engine):
+    env = make(boot_timeout_s=0.2)
+    env.reset(said_task())
+    engine.broken = True
+    assert env.evaluate() == 0.75
+    with pytest.raises(EnvError, match=r"no healthy guest within 0\.2 s.*qemu: no memory"):
+        env.reset(said_task())
+
+
 def test_actions_travel_as_pyautogui(make, engine):
     env = make()
     env.reset(said_task())
@@ -147,8 +182,9 @@ def test_postconfig_runs_before_the_rules_as_in_osworld(make, engine):
     env = make()
     env.reset(said_task(postconfig=[{"type": "execute", "parameters": {"command": ["echo", "save"]}}]))
     env.step(Fail())
+    guest = engine.guest
     env.evaluate()
-    assert engine.guest.executed[-1] == ["echo", "save"]
+    assert guest.executed[-1] == ["echo", "save"]
 
 
 def test_a_machine_that_does_not_come_up_says_what_it_wrote_last_and_is_removed(make, engine):
@@ -188,14 +224,14 @@ def test_the_machine_is_osworld_s_with_a_read_only_disk_and_its_numbers(tmp_path
     assert spec.volumes == (f"{tmp_path}/Ubuntu.qcow2:/System.qcow2:ro",)
     assert spec.environment == {"DISK_SIZE": "32G", "RAM_SIZE": "4096M", "CPU_CORES": "4"}
     assert (spec.memory_mb, spec.cpus) == (4096 + 512, 4.0)
-    assert spec.devices == ("/dev/kvm",)
+    assert spec.devices == ("/dev/net/tun", "/dev/kvm")
     assert spec.ports == (5000, 9222, 8006, 8080)
     assert "NET_ADMIN" in spec.capabilities
 
 
 def test_without_kvm_the_machine_is_emulated(tmp_path):
     spec = virtual_machine(tmp_path / "Ubuntu.qcow2", image="happysixd/osworld-docker", kvm=False)
-    assert spec.devices == ()
+    assert spec.devices == ("/dev/net/tun",)
     assert spec.environment["KVM"] == "N"
 
 

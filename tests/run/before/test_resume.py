@@ -81,7 +81,7 @@ def test_another_configuration_is_refused_with_what_differs(run, before, now, ke
         ["+model.policy.attention=eager", "rollout.settings.max_attempts=9"],
         ["engine=hf"],
         ["callbacks.checkpoint.every_n_iterations=1", "evaluation.rollouts_per_task=2"],
-        ["module.micro_batch_tokens=1024", "+model.policy.gradient_checkpointing=true"],
+        ["module.micro_batch_tokens=1024", "+model.policy.gradient_checkpointing=selective"],
         ["+model.policy.train_vision=true"],  # the constructor's default, in words
     ],
 )

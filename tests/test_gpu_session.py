@@ -1,0 +1,135 @@
+"""The kit for a rented GPU, played whole with a tiny model, and what it leaves of phases that go wrong."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arpo.host.processes import count_processes
+from benchmarks.gpu_session import play, prepare
+
+ROOT = Path(__file__).parents[1]
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The results of all phases, with the vLLM and the Ray that are installed here."""
+    if torch.cuda.is_available():
+        pytest.skip("the kit's own commands play it on a GPU")
+    out = tmp_path_factory.mktemp("session")
+    command = [sys.executable, "-m", "benchmarks.gpu_session", "play", "--smoke", "--out", out, "--seconds", "1500"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return lines(out)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.engine
+@pytest.mark.ray
+@pytest.mark.timeout(1600)
+def test_every_phase_ends_well_with_a_tiny_model(played: list[dict[str, Any]]) -> None:
+    ends = {line["phase"]: line.get("ended", line) for line in played if "ended" in line or "error" in line}
+    assert ends == dict.fromkeys(play.LIMITS, "well")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.engine
+@pytest.mark.ray
+@pytest.mark.timeout(1600)
+def test_the_results_hold_what_a_session_is_for(played: list[dict[str, Any]]) -> None:
+    def of(phase: str, figure: str) -> list[Any]:
+        return [line[figure] for line in played if line["phase"] == phase and figure in line]
+
+    (gap,), (rate,) = of("engine", "gap"), of("engine", "tokens_per_s")
+    assert gap < 1e-4  # float32 on both sides
+    assert rate > 0
+    for loop in ("lora", "all"):
+        iterations = of(loop, "metrics")
+        assert max(metrics["engine/probe_gap"] for metrics in iterations if "engine/probe_gap" in metrics) < 1e-4
+        assert any(metrics.get("train/grad_norm", 0) > 0 for metrics in iterations)
+    # a sync before the first iteration and after each, in two loops; asleep in each iteration
+    assert len(of("engine: load", "seconds")) == 2 * 3
+    assert len(of("engine: sleep", "seconds")) == 2 * 2
+    assert len(of("trace", "ms")) == 25
+
+
+def test_a_phase_that_raises_leaves_its_last_words(tmp_path: Path) -> None:
+    assert not play.run(play.Phase("broken", [sys.executable, "-c", "raise ValueError('no such GPU')"], 60), tmp_path)
+    (line,) = lines(tmp_path)
+    assert line.pop("seconds") > 0
+    assert line == {"phase": "broken", "error": "exit status 1", "said": "ValueError: no such GPU"}
+
+
+def test_a_phase_that_is_killed_says_by_what(tmp_path: Path) -> None:
+    code = "import os; os.kill(os.getpid(), 9)"
+    assert not play.run(play.Phase("killed", [sys.executable, "-c", code], 60), tmp_path)
+    assert lines(tmp_path)[0]["error"] == "killed by signal 9"
+
+
+def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with those that are deaf to everything but a kill."""
+    monkeypatch.setattr(play, "LEAST_S", 0)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {deaf!r}])"
+    mark = {"ARPO_TEST_OF_THE_KIT": str(tmp_path)}
+    assert not play.run(play.Phase("hung", [sys.executable, "-c", code], 10, mark), tmp_path)
+    assert lines(tmp_path)[0]["error"] == "not done after 10 s"
+    assert count_processes(str(tmp_path), variable="ARPO_TEST_OF_THE_KIT") == 0
+
+
+def test_what_a_phase_noted_before_it_failed_stays(tmp_path: Path) -> None:
+    code = "import os; from pathlib import Path; from benchmarks.gpu_session.play import RESULTS, note; "
+    code += "note(Path(os.environ[RESULTS]), 'half', tokens_per_s=7); raise SystemExit(3)"
+    play.run(play.Phase("half", [sys.executable, "-c", code], 60), tmp_path)
+    first, last = lines(tmp_path)
+    assert first == {"phase": "half", "tokens_per_s": 7}
+    assert last["error"] == "exit status 3"
+
+
+def test_no_phase_begins_when_the_time_is_over(tmp_path: Path) -> None:
+    assert play.play(tmp_path, None, smoke=False, seconds=0) == 0
+    assert [line["error"] for line in lines(tmp_path)] == ["not begun: 0 s are left"] * len(play.LIMITS)
+
+
+def test_the_first_phase_that_failed_is_played_again_with_the_older_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os, sys; sys.exit('VLLM_USE_V2_MODEL_RUNNER' not in os.environ)"
+    command = [sys.executable, "-c", code]
+    monkeypatch.setattr(play, "phase_of", lambda name, out, deadline, smoke: play.Phase(name, command, 60))
+    play.play(tmp_path, ["weights", "engine", "lora", "trace"], smoke=False, seconds=60)
+    assert [(line["phase"], line.get("ended")) for line in lines(tmp_path)] == [
+        ("weights", None),
+        ("engine", None),
+        ("lora", None),
+        ("engine, older runner", "well"),
+    ]
+
+
+def test_parts_come_out_as_they_went_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, part, site = tmp_path / "source", tmp_path / "part", tmp_path / "site" / "packages"
+    for name, text in {"vllm/kernel.so": "K" * 1000, "vllm/__init__.py": "x = 1", "ray/jars/a.jar": "J"}.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text, encoding="utf-8")
+    part.mkdir()
+    prepare.squeeze(source, "vllm/kernel.so", part)
+    prepare.pack(source, part / "rest.txz", lambda name: name.endswith(".py"))
+    before = (part / "rest.txz").read_bytes()
+    os.utime(source / "vllm" / "__init__.py", (time.time() + 60, time.time() + 60))
+    prepare.pack(source, part / "rest.txz", lambda name: name.endswith(".py"))
+    assert (part / "rest.txz").read_bytes() == before
+    monkeypatch.setattr(play, "SITE", site)
+    assert play.unpack(part) == 0
+    found = {path.relative_to(site).as_posix(): path.read_text() for path in site.rglob("*") if path.is_file()}
+    assert found == {"vllm/kernel.so": "K" * 1000, "vllm/__init__.py": "x = 1"}
