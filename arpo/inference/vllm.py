@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError, WeightSyncError, check_at_least
-from arpo.host.ray import RAY
+from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks for which vLLM reserves memory."""
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+MEMORY = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
 """A directory in memory, for files between processes; None where the machine has none."""
 SAMPLING_ARGS = ("logprobs_mode", "generation_config", "override_generation_config", "logits_processors")
 """The arguments of vLLM by which top-p, top-k or penalties come in, or other log-probabilities come out."""

@@ -41,10 +41,10 @@ LEAVING_S = 60.0
 """The time that other ranks have to leave once all have trained."""
 FOUND = "ARPO_RESUMED_CHECKPOINT"
 """The name under which the first process tells the others what it has found."""
-ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The variables by which a user says how PyTorch's allocator works."""
 CHECKING = timedelta(hours=4)
 """How long the others wait for it: a checkpoint of all weights of a 7B has 93 GiB."""
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The variables by which a user says how PyTorch's allocator works."""
 
 
 def train(cfg: DictConfig) -> int:
