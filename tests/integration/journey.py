@@ -70,8 +70,12 @@ class Journey(ABC):
 
     def die(self, engine: str, version: int) -> None:
         """Be killed while the engine rolls out a version, or loads the one behind it."""
-        target = f"engine._target_={DYING}.EngineThatDies"
-        self.start(target, f"+engine.during={engine}", f"+engine.version={version}")
+        self.start_with("EngineThatDies", during=engine, version=version)
+
+    def start_with(self, engine: str, **options: object) -> None:
+        """Go on with an engine of `killers`."""
+        added = (f"+engine.{name}={value}" for name, value in options.items())
+        self.start(f"engine._target_={DYING}.{engine}", *added)
 
     def die_in_update(self) -> None:
         """Be killed in the second iteration of the process."""

@@ -1,5 +1,6 @@
-"""Parts that end the process of a run in the middle of something; a test puts them into the run by an override."""
+"""Parts that a test puts into a run by an override, and that end its process in the middle of something, or hang."""
 
+import asyncio
 import os
 import resource
 import signal
@@ -40,13 +41,23 @@ class EngineThatDies(VllmEngine):
     async def generate(self, request: GenerateRequest) -> Response:
         if self._during == "rollout" and self._version == self._at:
             self._requests += 1
-            if self._requests == REQUESTS:
-                die()
+            if self._requests >= REQUESTS:
+                await self._end()
         return await super().generate(request)
+
+    async def _end(self) -> None:
+        die()
 
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         last = self._during == "sync" and self._version == self._at
         super()._load(_some_of(tensors) if last else tensors)
+
+
+class EngineThatHangs(EngineThatDies):
+    """vLLM, until it is in the middle of a rollout: no later request gets an answer, so this iteration never ends."""
+
+    async def _end(self) -> None:
+        await asyncio.Event().wait()
 
 
 def _some_of(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

@@ -24,8 +24,6 @@ class Ended(NamedTuple):
     code: int
     said: str
     """Everything on its standard output and error."""
-    seconds: float
-    """Of computing, in user mode."""
     heavy: set[str]
     """The heavy libraries that it had imported."""
 
@@ -64,8 +62,8 @@ class Forks:
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps([str(self._output), *words]) + "\n")
         self._server.stdin.flush()
-        code, seconds, heavy = json.loads(self._server.stdout.readline())
-        return Ended(code, self._output.read_text(encoding="utf-8"), seconds, set(heavy))
+        code, heavy = json.loads(self._server.stdout.readline())
+        return Ended(code, self._output.read_text(encoding="utf-8"), set(heavy))
 
 
 def serve() -> None:
@@ -79,8 +77,8 @@ def serve() -> None:
         os.close(writer)
         with os.fdopen(reader) as heavy:
             loaded = json.loads(heavy.read() or "[]")
-        _, status, usage = os.wait4(child, 0)
-        answer = (os.waitstatus_to_exitcode(status), usage.ru_utime, loaded)
+        _, status = os.waitpid(child, 0)
+        answer = (os.waitstatus_to_exitcode(status), loaded)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

@@ -22,7 +22,7 @@ from arpo.envs.osworld.machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
 from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.envs.protocol import StepResult
 from arpo.envs.screenshot import measured
-from arpo.errors import ConfigError, EnvError
+from arpo.errors import ArpoError, ConfigError, EnvError
 from arpo.host.container_spec import LOOPBACK, ContainerSpec
 from arpo.host.containers import Containers
 from arpo.host.trial import before_start
@@ -133,7 +133,7 @@ class OSWorldEnv:
         """
         score = self._score()
         self._episode = None
-        with suppress(EnvError):  # the score counts; without a machine the next reset fails, and a new one is built
+        with suppress(ArpoError):  # the score counts; without a machine the next reset fails, and a new one is built
             self._machine.begin(self._spec)
             self._boots = True
         return score

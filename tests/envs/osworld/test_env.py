@@ -106,12 +106,13 @@ def test_the_next_machine_boots_from_the_score_on_and_the_next_episode_takes_it(
     assert len(engine.machines) == 2
 
 
-def test_a_score_counts_though_no_next_machine_starts(make, engine, monkeypatch):
+@pytest.mark.parametrize("error", [EnvError("crash", "the engine is full"), ConfigError("there is no image guest")])
+def test_a_score_counts_though_no_next_machine_starts(error, make, engine, monkeypatch):
     env = make()
     env.reset(said_task())
 
     def start(spec):
-        raise EnvError("crash", "the engine is full")
+        raise error
 
     monkeypatch.setattr(engine, "start", start)
     assert env.evaluate() == 0.75
