@@ -11,6 +11,9 @@ from arpo.envs.guest.tasks import Obstacle
 from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.errors import TaskFormatError
 
+CLONE = "https://github.com/FanbinLu/OSWorld at commit 7a6409d"
+"""What ARPO's published code uses; a newer OSWorld names metric functions that are not in the lists below."""
+
 _FUNCTIONS = """
     check_accessibility_tree check_auto_saving_time check_brightness_decrease_and_structure_sim check_config_status
     check_contrast_increase_and_structure_sim check_csv check_direct_json_object check_enabled_experiments
@@ -97,4 +100,4 @@ def _getter_types(key: str, evaluator: Mapping[str, Any]) -> list[str]:
 def _name_obstacles(key: str, names: list[str], known: frozenset[str]) -> Iterator[Obstacle]:
     for name in names:
         if name not in known:
-            yield Obstacle(key, name, NOT_SUPPORTED.get(name, "this version of the code does not know it"))
+            yield Obstacle(key, name, NOT_SUPPORTED.get(name, f"it is not known here, which reads {CLONE}"))

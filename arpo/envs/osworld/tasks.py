@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arpo.envs.guest.tasks import load_task
-from arpo.envs.osworld.support import obstacles
+from arpo.envs.osworld.support import CLONE, obstacles
 from arpo.errors import ConfigError, TaskFormatError
 from arpo.types import Task
 
@@ -28,8 +28,8 @@ def osworld_tasks(
     """
     if root is None or not Path(root).is_dir():
         raise ConfigError(
-            f"OSWorld's task files are not at {root}: clone OSWorld and set ARPO_OSWORLD_TASKS (or paths.osworld) to "
-            "its evaluation_examples folder"
+            f"OSWorld's task files are not at {root}: clone {CLONE} and set ARPO_OSWORLD_TASKS (or paths.osworld) "
+            "to its evaluation_examples folder"
         )
     tasks, refused = [], []
     for domain, names in ids.items():

@@ -123,7 +123,14 @@ def test_a_file_that_is_not_there_is_named(root):
         osworld_tasks(root, {"chrome": ["missing"]})
 
 
+def test_a_metric_of_a_newer_osworld_is_refused_with_the_commit_that_is_read(root):
+    write(root, {"instruction": "Do it.", "evaluator": {"func": "compare_the_future"}})
+    words = r"evaluator\.func 'compare_the_future': it is not known here, which reads .* at commit 7a6409d"
+    with pytest.raises(TaskFormatError, match=words):
+        osworld_tasks(root, {"chrome": ["good"]})
+
+
 @pytest.mark.parametrize("where", [None, "/nowhere"])
 def test_without_the_files_one_is_told_where_to_get_them(where):
-    with pytest.raises(ConfigError, match=r"clone OSWorld and set ARPO_OSWORLD_TASKS"):
+    with pytest.raises(ConfigError, match=r"clone https://github\.com/.* at commit 7a6409d and set ARPO_OSWORLD_TASKS"):
         osworld_tasks(where, {"chrome": ["good"]})
