@@ -1,10 +1,11 @@
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
-from arpo.models.logprobs import Float32Head, chosen_logprobs, entropy_of_logits, pack_left
+from arpo.models.logprobs import Float32Head, chosen_logprobs, entropy_of_logits, float32_product, pack_left
 
 
 def identity(rows: Tensor) -> Tensor:
@@ -47,6 +48,38 @@ def test_a_float32_head_rounds_its_weight_as_the_engine_does_and_trains_it_in_fl
     logits.sum().backward()
     assert head.weight.grad is not None
     assert (head.weight.grad.dtype, head.weight.grad.item()) == (torch.float32, 3.0)
+
+
+@pytest.fixture
+def product_on_the_cpu() -> Iterator[None]:
+    """CUDA's product of two narrow matrices in float32, which torch does not have on the CPU."""
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("mm.dtype", lambda one, other, out_dtype: one.to(out_dtype) @ other.to(out_dtype), "CPU")
+        yield
+
+
+@pytest.mark.usefixtures("product_on_the_cpu")
+@pytest.mark.parametrize("trained", [True, False], ids=["all weights", "lora"])
+def test_the_fast_product_and_its_gradients_are_those_of_float32_matrices(trained: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(7, 5, generator=generator).bfloat16().requires_grad_()
+    weight = torch.randn(11, 5, generator=generator).bfloat16().requires_grad_(trained)
+    inputs = (hidden, weight) if trained else (hidden,)
+    expected = torch.nn.functional.linear(hidden.float(), weight.float())
+    actual = float32_product(hidden, weight)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected)
+    gradients = torch.autograd.grad(actual.square().sum(), inputs)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected.square().sum(), inputs))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_float32_head_gives_the_logits_of_the_cpu() -> None:
+    head = torch.nn.Linear(512, 1000, bias=False)
+    hidden = torch.randn(3, 8, 512).bfloat16()
+    expected = Float32Head(head, torch.bfloat16)(hidden)
+    torch.testing.assert_close(Float32Head(head.cuda(), torch.bfloat16)(hidden.cuda()).cpu(), expected)
 
 
 def test_a_forbidden_id_takes_no_probability() -> None:

@@ -132,5 +132,7 @@ def test_a_metric_of_a_newer_osworld_is_refused_with_the_commit_that_is_read(roo
 
 @pytest.mark.parametrize("where", [None, "/nowhere"])
 def test_without_the_files_one_is_told_where_to_get_them(where):
-    with pytest.raises(ConfigError, match=r"clone https://github\.com/.* at commit 7a6409d and set ARPO_OSWORLD_TASKS"):
+    with pytest.raises(
+        ConfigError, match=r"clone https://github\.com/.* at commit 7a6409d and set ARPO_OSWORLD_TASKS"
+    ):
         osworld_tasks(where, {"chrome": ["good"]})

@@ -19,8 +19,6 @@ from tests.envs.pool.support import with_pool
 
 DESKTOPS = 8
 CALL_S = 1.5
-GRACE_S = 1.0
-REBUILT_S = 5.0
 
 SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
 TASK = Task("never", "Fly", "os", {"config": [], "evaluator": {"func": "infeasible"}}, infeasible=True)
@@ -44,8 +42,8 @@ def pool(engine, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("lie", LIES)
 def test_of_eight_desktops_seven_play_on_and_the_one_whose_guest_lies_is_soon_back(pool, engine, lie):
-    async def play(ready, seconds):
-        """An episode that lasts until a desktop is back; adds how long each of its steps took."""
+    async def play(ready, steps):
+        """An episode that lasts until a desktop is back; adds when each of its steps began and ended."""
         async with pool.lease(TASK) as env:
             await env.reset(TASK)
             if await ready.wait() == 0:
@@ -55,23 +53,23 @@ def test_of_eight_desktops_seven_play_on_and_the_one_whose_guest_lies_is_soon_ba
                 try:
                     await env.step(Click(3, 4))
                 finally:
-                    seconds.append(time.monotonic() - began)
+                    steps.append((began, time.monotonic()))
             await env.step(Fail())
             return await env.evaluate()
 
     async def scenario(pool):
-        ready, seconds = asyncio.Barrier(DESKTOPS), [[] for _ in range(DESKTOPS)]
+        ready, steps = asyncio.Barrier(DESKTOPS), [[] for _ in range(DESKTOPS)]
         async with asyncio.timeout(60):
-            outcomes = await asyncio.gather(*(play(ready, each) for each in seconds), return_exceptions=True)
-        return outcomes, seconds, pool.counters(), pool.states()
+            outcomes = await asyncio.gather(*(play(ready, each) for each in steps), return_exceptions=True)
+        return outcomes, steps, pool.counters(), pool.states()
 
-    outcomes, seconds, counters, states = with_pool(pool, scenario)
+    outcomes, steps, counters, states = with_pool(pool, scenario)
     (broken,) = (number for number, outcome in enumerate(outcomes) if outcome != 1.0)
     assert isinstance(outcomes[broken], EnvError)
-    assert seconds[broken][-1] < CALL_S + GRACE_S
-    assert all(max(each, default=0.0) < CALL_S for number, each in enumerate(seconds) if number != broken)
+    lied, refused = steps.pop(broken)[-1]
+    played = [sum(lied < began < ended < refused for began, ended in each) for each in steps]
+    assert refused - lied < CALL_S or min(played) > 1  # nobody waited with it
     assert (counters["env/restarts"], counters["env/restart_failures"]) == (1, 0)
-    assert counters["env/restart_s"] < REBUILT_S
     next_ones = DESKTOPS - 1  # of those that were graded
     assert len(engine.machines) == DESKTOPS + 1 + next_ones  # nothing else was built again
     assert states["idle"] == DESKTOPS
