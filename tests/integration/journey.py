@@ -72,8 +72,9 @@ class Journey(ABC):
         """Be killed while the engine rolls out a version, or loads the one behind it."""
         self.start_with("EngineThatDies", during=engine, version=version)
 
-    def start_with(self, engine: str, **options: object) -> None:
+    def start_with(self, engine: str, *, during: str, version: int) -> None:
         """Go on with an engine of `killers`."""
+        options = {"during": during, "version": version, "episodes": self.run.episodes(version)}
         added = (f"+engine.{name}={value}" for name, value in options.items())
         self.start(f"engine._target_={DYING}.{engine}", *added)
 

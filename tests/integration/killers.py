@@ -18,8 +18,8 @@ from arpo.inference.probe import INSTRUCTIONS
 from arpo.inference.vllm import VllmEngine
 
 REQUESTS = len(INSTRUCTIONS) + 25
-"""Of a policy version before it is killed: the probe comes first, then 25 requests of the rollout. Some episodes have
-ended then, some are running, and some have not begun."""
+"""Of a policy version before it is killed: the probe comes first, then 25 requests of the rollout, and more until an
+episode has ended. Some are running then, and some have not begun."""
 TENSORS = 10
 """Of a weight update before it is killed."""
 BYTES = 2_000_000
@@ -32,16 +32,26 @@ def die() -> None:
 
 
 class EngineThatDies(VllmEngine):
-    """vLLM, until it is in the middle of the rollout of one policy version, or of the sync that follows on it."""
+    """vLLM, until it is in the middle of the rollout of one policy version, or of the sync that follows on it.
 
-    def __init__(self, path: str | Path, *, during: Literal["rollout", "sync"], version: int, **options: Any) -> None:
+    Args:
+        path: As that of `VllmEngine`, with the other options.
+        during: What it is in the middle of.
+        version: Of the policy.
+        episodes: File of the episodes of that rollout that have ended.
+    """
+
+    def __init__(
+        self, path: str | Path, *, during: Literal["rollout", "sync"], version: int, episodes: str, **options: Any
+    ) -> None:
         self._during, self._at, self._requests = during, version, 0
+        self._episodes = Path(episodes)
         super().__init__(path, **options)
 
     async def generate(self, request: GenerateRequest) -> Response:
         if self._during == "rollout" and self._version == self._at:
             self._requests += 1
-            if self._requests >= REQUESTS:
+            if self._requests >= REQUESTS and self._episodes.exists():
                 await self._end()
         return await super().generate(request)
 

@@ -81,8 +81,11 @@ class Run:
 
     def wait_for_rollout(self, iteration: int) -> None:
         """Wait until the first episode of an iteration, counted from 0, is on disk, and others are running."""
-        path = self.directory / "trajectories" / "train" / f"iteration_{iteration:06d}.jsonl"
-        self.wait_until(path.exists, f"the rollout of iteration {iteration}")
+        self.wait_until(self.episodes(iteration).exists, f"the rollout of iteration {iteration}")
+
+    def episodes(self, iteration: int) -> Path:
+        """Return the file of the episodes of an iteration, counted from 0; it is there once one has ended."""
+        return self.directory / "trajectories" / "train" / f"iteration_{iteration:06d}.jsonl"
 
     def tell(self, sign: signal.Signals) -> None:
         """Send a signal: Ctrl-C to the whole process group as a terminal does, another one to its leader."""
