@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
-from itertools import accumulate as running_sums
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.profiler import ProfilerActivity, profile
+from update_ways import largest
 
 from arpo.models.checkpointing import Checkpointing
 from arpo.models.policy import Policy
@@ -95,13 +95,6 @@ def measure(real: GRPOModule, longest: Longest) -> int:
         step(real, names, foreach=True)
         accumulate(real, names, longest)
     return sum(storages.values()) + largest(profiler)
-
-
-def largest(profiler: profile) -> int:
-    """Return the largest number of bytes that the allocator of a profiled CPU held above what it held before."""
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    in_order = sorted(events, key=lambda event: event.start_ns())
-    return max(running_sums(event.nbytes() for event in in_order), default=0)
 
 
 if __name__ == "__main__":

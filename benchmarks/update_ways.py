@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate as running_sums
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import torch
 import yaml
-from plan_accuracy import largest
 from screens import desktop
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -249,6 +249,13 @@ def updates(
         seconds.append(clock() - start)
     held = largest(watched) if cpu else None
     return {"seconds": seconds[0], "logprob": logprobs[0].item(), "bytes": held}, seconds[1:]
+
+
+def largest(profiler: profile) -> int:
+    """Return the largest number of bytes that the allocator of a profiled CPU held above what it held before."""
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    in_order = sorted(events, key=lambda event: event.start_ns())
+    return max(running_sums(event.nbytes() for event in in_order), default=0)
 
 
 def attention(kernel: str) -> AbstractContextManager[Any]:

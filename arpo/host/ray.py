@@ -217,26 +217,33 @@ def _object_store_bytes() -> int:
     return max(OBJECT_STORE_BYTES, min(WEIGHTS_BYTES, free // 2, psutil.virtual_memory().available // 2))
 
 
-def check_store(weights: int) -> None:
+def check_store(weights: int, copies: int = 0) -> None:
     """Check that the object store of a Ray that this process will start holds what a weight sync sends, in memory.
 
     Where it does not, Ray takes a directory on the disk, or writes objects there, and every sync waits for the disk.
 
     Args:
         weights: Bytes of a sync.
+        copies: How many engines of this node write them to a file in shared memory too, all at once.
 
     Raises:
         ConfigError: With what there is and what is needed.
     """
     if cluster_address() or not SHARED_MEMORY.is_dir():  # a cluster has its stores; without the directory all is slow
         return
-    free = shutil.disk_usage(SHARED_MEMORY).free
-    if 2 * weights > free:
-        needed = math.ceil(2 * weights / 2**30) + 1
+    free, needed = shutil.disk_usage(SHARED_MEMORY).free, max(2, 1 + copies) * weights  # Ray takes half at most
+    if needed > free:
+        size = math.ceil(needed / 2**30) + 1
         raise ConfigError(
             f"{SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and engines that read {weights / 2**30:.2f} GiB of "
-            f"weights through it need twice that, or every weight sync goes over the disk: start the container with "
-            f"`docker run --shm-size={needed}g`, or `mount -o remount,size={needed}g {SHARED_MEMORY}`"
+            f"weights through it need {needed / 2**30:.2f}, or every weight sync goes over the disk: start the "
+            f"container with `docker run --shm-size={size}g`, or `mount -o remount,size={size}g {SHARED_MEMORY}`"
+        )
+    if weights > _object_store_bytes():
+        raise ConfigError(
+            f"a weight sync of {weights / 2**30:.2f} GiB would go over the disk: Ray's object store takes half of the "
+            f"{psutil.virtual_memory().available / 2**30:.2f} GiB of memory that are available, and at most "
+            f"{WEIGHTS_BYTES / 2**30:.0f} GiB"
         )
 
 

@@ -82,6 +82,7 @@ class FleetEngine:
         drain_s: float = 30.0,
         stall_s: float = 120.0,
         max_restarts: int = 3,
+        log: str | None = None,
     ) -> None:
         """Start the actors and, in them, the engines.
 
@@ -97,6 +98,8 @@ class FleetEngine:
             drain_s: Seconds in which a replica answers its requests before an update; 0: they move at once.
             stall_s: Seconds without a sign of life after which a replica counts as gone.
             max_restarts: Number of times in a row that a replica is started again without having answered a request.
+            log: File to which the engines' processes write what vLLM and CUDA say; None leaves it among Ray's files,
+                which go with the run.
 
         Raises:
             ConfigError: If a number is impossible, Ray has no such GPUs, or the engine refuses its own arguments.
@@ -134,7 +137,7 @@ class FleetEngine:
                 held.callback(remove_placement_group, group)
             for number in range(replicas * nodes):
                 where = placement(group, number // replicas, num_gpus)
-                self._members.append(Member(number, partial(Replica, threads, where)))
+                self._members.append(Member(number, partial(Replica, threads, where, log)))
                 held.callback(self._members[-1].kill)
             self._loop.start()
             held.callback(self._loop.close)

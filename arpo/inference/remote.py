@@ -2,8 +2,11 @@
 
 import asyncio
 import math
+import os
+import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -104,12 +107,13 @@ def _put(bucket: list[_Packed]) -> Any:
 class Replica:
     """The handle of an engine in an actor; every method but `kill` is a coroutine."""
 
-    def __init__(self, threads: int, placement: Mapping[str, object]) -> None:
+    def __init__(self, threads: int, placement: Mapping[str, object], log: str | None = None) -> None:
         """Start the actor; `start` starts the engine in it.
 
         Args:
             threads: Number of OpenMP threads of its process.
             placement: Options of Ray's that say where it runs, and with which GPUs.
+            log: File to which its process writes from then on; None leaves that to Ray.
         """
         host = ray.remote(_Host).options(
             num_cpus=0,
@@ -117,7 +121,7 @@ class Replica:
             runtime_env={"env_vars": {**worker_environment(), "OMP_NUM_THREADS": str(threads)}},
             **placement,
         )
-        self._actor = host.remote()
+        self._actor = host.remote(log)
 
     async def start(self, make_engine: Callable[[], InferenceEngine]) -> None:
         """Start the engine.
@@ -179,7 +183,11 @@ class _Host:
 
     _engine: InferenceEngine
 
-    def __init__(self) -> None:
+    def __init__(self, log: str | None) -> None:
+        if log is not None:
+            with suppress(OSError), open(log, "ab") as file:  # on another node the folder may not be there
+                os.dup2(file.fileno(), sys.stdout.fileno())
+                os.dup2(file.fileno(), sys.stderr.fileno())
         # What Ray shares is read-only, and loading only reads it.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 

@@ -37,6 +37,8 @@ MEMORY = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
 """A directory in memory, for files between processes; None where the machine has none."""
 SAMPLING_ARGS = ("logprobs_mode", "generation_config", "override_generation_config", "logits_processors")
 """The arguments of vLLM by which top-p, top-k or penalties come in, or other log-probabilities come out."""
+SEVERAL = ("tensor_parallel_size", "pipeline_parallel_size")
+"""Arguments of vLLM's that give an engine several processes; weights reach them by a file."""
 CPU_KV_CACHE_GB = 0.25
 BATCHED_TOKENS = 8192
 """Tokens of one step on a GPU. vLLM's own 2048 are fewer than one screenshot of 1080p has."""
@@ -114,7 +116,7 @@ class VllmEngine(PumpedEngine):
             "dtype": dtype,
             "max_model_len": max_model_len,
             "max_num_seqs": 1 if deterministic else max_num_seqs,
-            "limit_mm_per_prompt": _picture_limits(max_images),
+            "limit_mm_per_prompt": _picture_limits(max_images, self._chat.most_pixels),
             "enable_prefix_caching": not deterministic,
             "logprobs_mode": "processed_logprobs",
             "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
@@ -315,12 +317,14 @@ def _check_sampling(engine_args: Mapping[str, object]) -> None:
         )
 
 
-def _picture_limits(max_images: int) -> dict[str, object]:
+def _picture_limits(max_images: int, most_pixels: int) -> dict[str, object]:
     """Return what one request may hold, and the size of the picture by which vLLM measures its memory.
 
-    Without a size, vLLM takes the largest picture of the processor: up to 16,384 tokens.
+    Without a size, vLLM takes the largest picture of the processor, nearly a square, of up to 16,384 tokens. It cuts a
+    size to that picture, side by side: where a screen does not fit into it, less than a screen would be measured.
     """
-    return {"image": {"count": max_images, "width": SCREEN[0], "height": SCREEN[1]}, "video": 0}
+    size = {"width": SCREEN[0], "height": SCREEN[1]} if most_pixels >= max(SCREEN) ** 2 else {}
+    return {"image": {"count": max_images, **size}, "video": 0}
 
 
 def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_len: int) -> dict[str, Any]:
@@ -342,7 +346,7 @@ def _with_processes(engine_args: Mapping[str, object]) -> dict[str, Any]:
 
     In an actor with GPUs vLLM would take the actor's placement group for its own, and refuse it for its one bundle.
     """
-    several = any(engine_args.get(name, 1) != 1 for name in ("tensor_parallel_size", "pipeline_parallel_size"))
+    several = any(engine_args.get(name, 1) != 1 for name in SEVERAL)
     return ({"distributed_executor_backend": "mp"} if several else {}) | dict(engine_args)
 
 

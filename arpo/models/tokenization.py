@@ -71,6 +71,8 @@ class ChatTokenizer:
         numbers = image_numbers(self._processor.image_processor, path)
         self._factor = numbers.patch_size * numbers.merge_size
         self._min_pixels, self._max_pixels = numbers.min_pixels, numbers.max_pixels
+        self.most_pixels = numbers.max_pixels
+        """Of a picture as the model sees it; a larger one is made smaller."""
         self.missing_limits: Mapping[str, int] = (
             {"min_pixels": numbers.min_pixels, "max_pixels": numbers.max_pixels} if numbers.needs_limits else {}
         )

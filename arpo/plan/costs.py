@@ -270,6 +270,9 @@ def host_gib(
     loading = 0.0 if layout.strategy == "fsdp" else trainers * weights.total * BFLOAT16 / GIB
     # Beside adapters an engine that sleeps keeps its base; otherwise an update brings everything anew.
     base = engines * weights.total * BFLOAT16 / GIB if work.sleeps and weights.lora else 0.0
+    # An engine of several processes reads an update from a file, which a copy of the weights is written to.
+    several = work.fleet and processes > engines and not weights.lora
+    files = 2 * engines * sync_bytes(weights) / GIB if several else 0.0
     vision = shape.vision_config
     # Bytes of a screenshot as the trainer prepares it; an engine keeps it in bfloat16, and each frame of its film.
     pixels = longest.image_tokens * vision.spatial_merge_size**2 * vision.patch_size**2 * vision.in_channels / GIB
@@ -282,6 +285,7 @@ def host_gib(
         "engines' weights while they sleep": base * asleep,
         "weights while they are loaded": loading,
         "weights in Ray's object store": sync_bytes(weights) / GIB if work.fleet else 0.0,
+        "weights in the files of engines with several GPUs": files,
         "moments of the optimizer, offloaded": trainers * offloaded.optimizer / GIB,
         "activations, offloaded": trainers * offloaded.activations / GIB,
         "screenshots of a batch": screens * screenshot_mb * 1e6 / GIB,

@@ -21,7 +21,7 @@ from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.before.resume import check_same_run, mention_former_folder
 from arpo.run.build import build, check_numbers, check_update, imitates, required_model, rolls_out
 from arpo.run.entry import quiet
-from arpo.run.folder import check_resume, refuse_to_overwrite
+from arpo.run.folder import check_resume, rank, refuse_to_overwrite
 from arpo.run.preflight import missing_login, preflight, smallest_gpu_gib
 from arpo.run.warmstart import check_warmstart, demonstrations_of
 
@@ -71,7 +71,8 @@ def check_training(cfg: DictConfig) -> None:
     check_examples(cfg)
     from arpo.run.model import check_sync
 
-    check_sync(cfg)
+    if rank() == 0:
+        check_sync(cfg)
     if rolls_out(cfg):
         _check_memory(cfg)
 

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from arpo.errors import ConfigError
 from arpo.host.ray import check_store
 from arpo.inference.checkpoint import context_of, update_numbers
+from arpo.inference.vllm import SEVERAL
 from arpo.models.policy import dtype_of
 from arpo.models.tiny import CONTEXT
 from arpo.run.build import build, imitates
@@ -39,8 +40,13 @@ def check_sync(cfg: DictConfig) -> None:
     path = str(cfg.model.path)
     if "make_engine" not in cfg.engine or imitates(cfg) or not (Path(path) / "config.json").exists():
         return
-    numbers = update_numbers(path, OmegaConf.select(cfg.model.policy, "lora.rank"))
-    check_store(numbers * dtype_of(cfg.model.policy.dtype).itemsize)
+    rank = OmegaConf.select(cfg.model.policy, "lora.rank")
+    arguments = OmegaConf.select(cfg.engine.make_engine, "engine_args") or {}
+    in_files = rank is None and any(arguments.get(name, 1) != 1 for name in SEVERAL)
+    check_store(
+        update_numbers(path, rank) * dtype_of(cfg.model.policy.dtype).itemsize,
+        copies=int(cfg.engine.replicas) if in_files else 0,
+    )
 
 
 def check_optimizer(cfg: DictConfig) -> None:

@@ -69,28 +69,29 @@ def _missing_gpus(requires: Mapping[str, object]) -> list[str]:
     if not wanted:
         return []
     found = _count_gpus()
-    lines = [f"it needs {wanted} NVIDIA GPU(s), and torch sees {found}: {_gpu_remedy()}"] if found < wanted else []
+    trouble = _driver_trouble()
+    if trouble is None and found < wanted:
+        trouble = "use a machine with more of them, or look at CUDA_VISIBLE_DEVICES"
+    lines = [f"it needs {wanted} NVIDIA GPU(s), and torch sees {found}: {trouble}"] if trouble else []
     return [*lines, *_missing_compiler()]
 
 
-def _gpu_remedy() -> str:
-    """Return what to do where torch does not see the GPUs of a run."""
+def _driver_trouble() -> str | None:
+    """Return why torch computes on none of the GPUs here; it counts them all the same, because the driver does."""
     try:
         driver = re.search(r"\s(\d{3,})\.[\d.]+\s", DRIVER.read_text(encoding="utf-8"))
     except OSError:
         driver = None
     if driver is None:
-        return "use a GPU machine and the CUDA requirements"
+        return None if _count_gpus() else "use a GPU machine and the CUDA requirements"
     import torch
 
     if torch.version.cuda is None:
         return "its torch is built for CPUs, run `make setup` on this machine"
     least = LEAST_DRIVER.get(torch.version.cuda.partition(".")[0], 0)
-    if int(driver[1]) < least:
-        return (
-            f"torch's CUDA {torch.version.cuda} needs the driver {least} or newer, and this one is {driver[0].strip()}"
-        )
-    return "use a machine with more of them, or look at CUDA_VISIBLE_DEVICES"
+    if int(driver[1]) >= least:
+        return None
+    return f"torch's CUDA {torch.version.cuda} needs the driver {least} or newer, and this one is {driver[0].strip()}"
 
 
 def _missing_compiler() -> list[str]:

@@ -43,6 +43,7 @@ FOUND = "ARPO_RESUMED_CHECKPOINT"
 """The name under which the first process tells the others what it has found."""
 CHECKING = timedelta(hours=4)
 """How long the others wait for it: a checkpoint of all weights of a 7B has 93 GiB."""
+ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The variables by which a user says how PyTorch's allocator works."""
 
@@ -63,7 +64,7 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
     if checkpoint is not None and iteration_of(checkpoint) >= cfg.iterations:
         log.info("the run is finished: %s is of its last iteration, %d", checkpoint, cfg.iterations)
         return 0
-    if checkpoint is not None:
+    if checkpoint is not None and rank() == 0:
         forget_later(run_dir, checkpoint)
     end_on_sigterm()
     session = Session.start()
@@ -177,12 +178,12 @@ def agreed_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
         return None
     store = _store_of_torchrun()
     if rank() != 0 and (store is not None or FOUND in os.environ):
-        told = os.environ[FOUND] if store is None else store.get(FOUND).decode()
-        return Path(told) if told else None
+        word = os.environ[FOUND] if store is None else _read_by_all(store)
+        return Path(word) if word else None
     found = find_checkpoint(resume, directory)
     os.environ[FOUND] = str(found or "")
     if store is not None:
-        store.set(FOUND, os.environ[FOUND])
+        store.set(_key(), os.environ[FOUND])
     return found
 
 
@@ -190,8 +191,28 @@ def _store_of_torchrun() -> Any:
     """Return the store that all processes of a run share, None where `torchrun` has not started them."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
-    store, _, _ = next(rendezvous("env://", timeout=CHECKING))
+    store, _, _ = next(rendezvous("env://"))
+    store.set_timeout(CHECKING)
     return store
+
+
+def _key() -> str:
+    """Return the name of the first process's word in the store, which outlives the processes."""
+    return f"{FOUND}/{os.environ.get(ATTEMPT, '0')}"
+
+
+def _read_by_all(store: Any) -> str:
+    """Return the first process's word; the last one who reads it removes it.
+
+    Or it would still be there for processes that `torchrun` starts again. It counts their attempts, but not those that
+    begin because nodes came or went.
+    """
+    key = _key()
+    word: str = store.get(key).decode()
+    if store.add(f"{key}/read", 1) == int(os.environ["WORLD_SIZE"]) - 1:
+        store.delete_key(key)
+        store.delete_key(f"{key}/read")
+    return word
 
 
 def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:

@@ -8,6 +8,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -216,8 +217,18 @@ def test_weights_of_half_the_free_shared_memory_have_room_in_the_store(monkeypat
 def test_the_shared_memory_that_weights_need_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("arpo.host.ray.SHARED_MEMORY", Path("/proc"))  # which has room for nothing
-    with pytest.raises(ConfigError, match=r"0\.00 GiB free, and engines that read 15\.00 .* twice that, .*=31g"):
+    with pytest.raises(ConfigError, match=r"0\.00 GiB free, and engines that read 15\.00 .* need 30\.00, .*=31g"):
         check_store(15 * 2**30)
+    with pytest.raises(ConfigError, match=r"engines that read 15\.00 .* need 75\.00, .*=76g"):
+        check_store(15 * 2**30, copies=4)
+
+
+@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no shared memory as a directory")
+def test_weights_beyond_half_of_the_memory_that_is_available_have_no_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**50))
+    with pytest.raises(ConfigError, match=r"150\.00 GiB would go over the disk: .* half of the [\d.]+ GiB of memory"):
+        check_store(150 * 2**30)
 
 
 @pytest.mark.parametrize(("address", "memory"), [("somewhere:6379", Path("/proc")), ("", Path("/nowhere"))])

@@ -1,6 +1,7 @@
 """Fake engines for actors, in a light module: each of their processes imports it, and none needs transformers."""
 
 import os
+import sys
 from collections.abc import Iterable
 
 import ray
@@ -15,6 +16,7 @@ class Echo:
     """Answers with the sum of the weights it has."""
 
     def __init__(self) -> None:
+        sys.stderr.write("ready\n")
         self.total = 0.0
         self.version = 0
         self.asleep = False

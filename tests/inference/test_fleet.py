@@ -54,6 +54,16 @@ def test_weights_of_any_type_and_size_arrive() -> None:
     asyncio.run(engine.close())
 
 
+def test_what_the_engines_write_is_in_a_file(tmp_path: Path) -> None:
+    log = tmp_path / "engines.log"
+    asyncio.run(FleetEngine(Echo, replicas=2, log=str(log)).close())
+    assert log.read_text(encoding="utf-8").count("ready") == 2
+
+
+def test_a_folder_that_another_node_lacks_costs_no_engine(tmp_path: Path) -> None:
+    asyncio.run(FleetEngine(Echo, log=str(tmp_path / "nowhere" / "engines.log")).close())
+
+
 def test_a_fleet_that_is_closed_twice_at_once_lets_go_of_ray_once() -> None:
     fleet = FleetEngine(Echo)
     users = RAY._users

@@ -32,6 +32,16 @@ def start(tiny_model: Path, closing: Callable[[Any], Any]) -> Callable[..., Any]
     return make
 
 
+@pytest.mark.parametrize(("most_pixels", "named"), [(12_845_056, True), (2_116_800, False)])
+def test_vllm_is_given_the_size_of_a_screen_where_its_own_largest_picture_holds_one(
+    most_pixels: int, named: bool
+) -> None:
+    """It takes the smaller of each side, and of 2,116,800 pixels its largest picture is 1512 x 1400."""
+    from arpo.inference.vllm import _picture_limits
+
+    assert ("width" in str(_picture_limits(4, most_pixels))) == named
+
+
 @pytest.mark.parametrize("threads", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_deterministic_means_every_bit(
     start: Callable[..., Any], questions: Questions, monkeypatch: pytest.MonkeyPatch, threads: str

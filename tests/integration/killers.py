@@ -52,10 +52,10 @@ class EngineThatDies(VllmEngine):
         if self._during == "rollout" and self._version == self._at:
             self._requests += 1
             if self._requests >= REQUESTS and self._episodes.exists():
-                await self._end()
+                await self._break()
         return await super().generate(request)
 
-    async def _end(self) -> None:
+    async def _break(self) -> None:
         die()
 
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -66,7 +66,7 @@ class EngineThatDies(VllmEngine):
 class EngineThatHangs(EngineThatDies):
     """vLLM, until it is in the middle of a rollout: no later request gets an answer, so this iteration never ends."""
 
-    async def _end(self) -> None:
+    async def _break(self) -> None:
         await asyncio.Event().wait()
 
 

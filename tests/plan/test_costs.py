@@ -229,6 +229,16 @@ def test_beside_adapters_the_base_of_an_engine_that_sleeps_waits_on_the_host():
     assert [row["engines' weights while they sleep"] for row in found] == pytest.approx([0, kept, 0])
 
 
+def test_engines_of_several_gpus_read_an_update_from_files_that_are_copies():
+    pairs = replace(COLOCATED, gpus_of_engine=2)
+    found = [
+        host_gib(SHAPE, weights, LONGEST, replace(WORK, fleet=True), layout, Offloaded(), 1.0)
+        for weights, layout in ((ALL, pairs), (ADAPTERS, pairs), (ALL, COLOCATED))
+    ]
+    files = [row["weights in the files of engines with several GPUs"] for row in found]
+    assert files == pytest.approx([2 * 4 * 16e9 / 2**30, 0, 0])
+
+
 def test_a_checkpoint_holds_what_is_trained_and_its_moments():
     found = disk_gib(ALL, LONGEST, WORK, keep=3, screenshot_mb=1.0)
     # 12 bytes a parameter, three files and one in the making; 10 x 16 x 15 screenshots of 1 MB; 7 numbers of 4 bytes

@@ -53,6 +53,15 @@ def test_a_fleet_whose_weights_would_go_over_the_disk_is_refused_before_the_star
         check_training(compose("train", [*words, f"paths.run_dir={tmp_path}/run"]))
 
 
+def test_engines_of_several_gpus_need_room_for_their_files_too(tiny_model, monkeypatch):
+    asked = []
+    monkeypatch.setattr("arpo.run.model.check_store", lambda weights, copies: asked.append(copies))
+    words = ["experiment=smoke", f"model.path={tiny_model}", "engine=fleet", "engine.replicas=4"]
+    check_sync(compose("train", words))
+    check_sync(compose("train", [*words, "+engine.make_engine.engine_args.tensor_parallel_size=2"]))
+    assert asked == [0, 4]
+
+
 @pytest.mark.parametrize("engine", ["hf", "vllm"])
 def test_an_engine_in_the_trainers_process_needs_no_shared_memory(no_shared_memory, tiny_model, engine):
     check_sync(compose("train", ["experiment=smoke", f"model.path={tiny_model}", f"engine={engine}"]))

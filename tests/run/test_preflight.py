@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arpo.errors import ConfigError
-from arpo.run.preflight import preflight
+from arpo.run.preflight import missing_here, preflight
 
 
 def missing(requires, model_path=None):
@@ -103,6 +103,16 @@ def test_a_gpu_that_torch_does_not_see_has_a_reason(monkeypatch, tmp_path, drive
     if driver is not None:
         (tmp_path / "version").write_text(f"NVRM version: {driver}\nGCC version: gcc 12.2.0\n")
     assert remedy in missing({"gpus": 99})
+
+
+@pytest.mark.parametrize(("driver", "refused"), [("570.86.15", True), ("580.65.06", False)])
+def test_a_driver_that_is_too_old_is_refused_though_torch_counts_its_gpus(monkeypatch, tmp_path, driver, refused):
+    monkeypatch.setattr("arpo.run.preflight.DRIVER", tmp_path / "version")
+    (tmp_path / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Thu\n")
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("arpo.run.preflight._count_gpus", lambda: 8)
+    monkeypatch.setattr("arpo.run.preflight._missing_compiler", list)
+    assert bool(missing_here({"gpus": 8}, None)) == refused
 
 
 def test_a_machine_of_gpus_needs_what_compiles_kernels(monkeypatch, tmp_path):

@@ -6,6 +6,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import psutil
 import pytest
 import torch
 from omegaconf import OmegaConf
-from torch.distributed import TCPStore
+from torch.distributed import DistStoreError, TCPStore
 
 from arpo.callbacks.checkpoint import AtomicCheckpointIO
 from arpo.callbacks.graceful_stop import GracefulStop
@@ -172,6 +173,24 @@ def test_all_processes_begin_anew_where_the_first_found_nothing(tmp_path, reques
     become(1)
     assert agreed_checkpoint("auto", tmp_path) is None
     assert agreed_checkpoint(None, tmp_path) is None
+
+
+def test_a_process_that_torchrun_starts_again_does_not_hear_the_word_of_an_earlier_start(
+    tmp_path, torchrun, monkeypatch
+):
+    monkeypatch.setattr("arpo.run.train.CHECKING", timedelta(seconds=0.1))
+    save(tmp_path / "iteration_000001.ckpt")
+    for number in (0, 1):  # all of the first start hear it, and nodes come or go
+        torchrun(number)
+        agreed_checkpoint("auto", tmp_path)
+    with pytest.raises(DistStoreError):
+        agreed_checkpoint("auto", tmp_path)
+    torchrun(0)  # the others of this start die before they hear it
+    agreed_checkpoint("auto", tmp_path)
+    torchrun(1)
+    monkeypatch.setitem(os.environ, "TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(DistStoreError):
+        agreed_checkpoint("auto", tmp_path)
 
 
 def test_a_process_that_nobody_tells_looks_for_itself(tmp_path, as_rank):
