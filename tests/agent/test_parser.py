@@ -275,3 +275,11 @@ def test_one_action_is_one_action():
     with pytest.raises(ActionParseError) as caught:
         parse_action("x" * (MAX_CHARACTERS + 1))
     assert caught.value.kind == "too_long"
+
+
+@pytest.mark.parametrize(("call", "what"), [("hotkey", "hotkey"), ("press", "key"), ("keydown", "key")])
+def test_a_key_has_at_most_a_hundred_characters(call, what):
+    with pytest.raises(ActionParseError, match=f"the {what} has 101 characters, more than 100"):
+        parse_action(f"{call}(key='{'a' * 101}')")
+    with pytest.raises(ActionParseError, match="unknown key"):
+        parse_action(f"{call}(key='{'a' * 100}')")
