@@ -219,10 +219,12 @@ def updates(
 ) -> tuple[dict[str, Any], list[float]]:
     """Take one update that nobody times, then those that count; return the first one's figures, and the seconds.
 
-    On a CPU they are seconds of its cores, whatever else these do, and the first update is watched for memory.
+    On a CPU they are seconds of its cores, whatever else these do, and the first update is watched for memory, unless
+    another profiler is at work: there is one at a time.
     """
     cpu = device.type == "cpu"
     clock = time.process_time if cpu else time.perf_counter
+    watches = cpu and not torch.autograd._profiler_enabled()
     watched = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     logprobs: list[Tensor] = []
     inner = module.policy.action_logprobs
@@ -241,13 +243,13 @@ def updates(
         start = clock()
         # What transformers' forward gets is the pictures themselves.
         pictures = module._pictures([minibatch]) if setting.way == "ours" else nullcontext()
-        with attention(setting.kernel), pictures, watched if cpu and number == 0 else nullcontext():
+        with attention(setting.kernel), pictures, watched if watches and number == 0 else nullcontext():
             work = UpdateMeter()
             work.minibatches = 1
             module.update(minibatch, None, work)
         finish(device)
         seconds.append(clock() - start)
-    held = largest(watched) if cpu else None
+    held = largest(watched) if watches else None
     return {"seconds": seconds[0], "logprob": logprobs[0].item(), "bytes": held}, seconds[1:]
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from arpo.agent.coordinates import smart_resize
 from arpo.envs import screenshot
-from arpo.envs.screenshot import check_screenshot
+from arpo.envs.screenshot import BEGINNING, HEADER, check_screenshot, measured
 from arpo.errors import EnvError
 from arpo.models.vision.patches import picture_size
 from arpo.types import Observation
@@ -308,3 +308,10 @@ def test_a_size_that_no_screen_has_is_a_fault(size):
 @pytest.mark.parametrize("png", [None, "text", bytearray(picture()), memoryview(picture()), screenshot.SIGNATURE])
 def test_what_is_not_the_bytes_of_a_picture_is_a_fault(png):
     assert not accepted(png)
+
+
+@pytest.mark.parametrize("more", [0, HEADER.size - 1])
+def test_a_png_that_ends_in_its_header_is_an_error_of_its_kind(more):
+    with pytest.raises(EnvError, match=r"of \d+ bytes does not begin with its size") as error:
+        measured(BEGINNING + bytes(more))
+    assert error.value.kind == "screenshot"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arpo.errors import ConfigError
@@ -41,6 +41,8 @@ def test_a_word_that_hydra_cannot_read_is_shown_as_it_can(word, typed):
     check_words([again])
 
 
+@example('a\\"]')
+@example("a]\\")
 @given(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs", "Cc"]), min_size=1))
 def test_whatever_is_quoted_is_read_as_it_was(text):
     assert read(override("key", text)) == text
