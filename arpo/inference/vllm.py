@@ -37,8 +37,6 @@ MEMORY = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
 """A directory in memory, for files between processes; None where the machine has none."""
 SAMPLING_ARGS = ("logprobs_mode", "generation_config", "override_generation_config", "logits_processors")
 """The arguments of vLLM by which top-p, top-k or penalties come in, or other log-probabilities come out."""
-SEVERAL = ("tensor_parallel_size", "pipeline_parallel_size")
-"""Arguments of vLLM's that give an engine several processes; weights reach them by a file."""
 CPU_KV_CACHE_GB = 0.25
 BATCHED_TOKENS = 8192
 """Tokens of one step on a GPU. vLLM's own 2048 are fewer than one screenshot of 1080p has."""
@@ -341,13 +339,18 @@ def _device_arguments(kv_cache_gb: float | None, max_num_seqs: int, max_model_le
     }
 
 
+def has_several_processes(engine_args: Mapping[str, object]) -> bool:
+    """Return whether an engine has a process for each of several GPUs, which weights reach by a file."""
+    return any(engine_args.get(name, 1) != 1 for name in ("tensor_parallel_size", "pipeline_parallel_size"))
+
+
 def _with_processes(engine_args: Mapping[str, object]) -> dict[str, Any]:
     """Return the arguments, and for an engine of several GPUs that each has a process of this node.
 
     In an actor with GPUs vLLM would take the actor's placement group for its own, and refuse it for its one bundle.
     """
-    several = any(engine_args.get(name, 1) != 1 for name in SEVERAL)
-    return ({"distributed_executor_backend": "mp"} if several else {}) | dict(engine_args)
+    backend = {"distributed_executor_backend": "mp"} if has_several_processes(engine_args) else {}
+    return backend | dict(engine_args)
 
 
 def _lora_arguments(rank: int | None) -> dict[str, Any]:

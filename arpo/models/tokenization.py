@@ -70,7 +70,7 @@ class ChatTokenizer:
         self._grammar = frozenset(name for name, number in self._added.items() if number not in never)
         numbers = image_numbers(self._processor.image_processor, path)
         self._factor = numbers.patch_size * numbers.merge_size
-        self._min_pixels, self._max_pixels = numbers.min_pixels, numbers.max_pixels
+        self._min_pixels = numbers.min_pixels
         self.most_pixels = numbers.max_pixels
         """Of a picture as the model sees it; a larger one is made smaller."""
         self.missing_limits: Mapping[str, int] = (
@@ -84,9 +84,9 @@ class ChatTokenizer:
         Raises:
             ConfigError: If it does not.
         """
-        if (self._min_pixels, self._max_pixels) != (min_pixels, max_pixels):
+        if (self._min_pixels, self.most_pixels) != (min_pixels, max_pixels):
             raise ConfigError(
-                f"the checkpoint sees images of {self._min_pixels} to {self._max_pixels} pixels, and the "
+                f"the checkpoint sees images of {self._min_pixels} to {self.most_pixels} pixels, and the "
                 f"demonstrations are for {min_pixels} to {max_pixels}: delete it, or set image_limits to its limits"
             )
 
@@ -184,7 +184,7 @@ class ChatTokenizer:
     def model_size(self, width: int, height: int) -> tuple[int, int]:
         """Return width and height of a screenshot as the model sees it, in pixels."""
         model_height, model_width = smart_resize(
-            height, width, factor=self._factor, min_pixels=self._min_pixels, max_pixels=self._max_pixels
+            height, width, factor=self._factor, min_pixels=self._min_pixels, max_pixels=self.most_pixels
         )
         return model_width, model_height
 

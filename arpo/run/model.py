@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from arpo.errors import ConfigError
 from arpo.host.ray import check_store
 from arpo.inference.checkpoint import context_of, update_numbers
-from arpo.inference.vllm import SEVERAL
+from arpo.inference.vllm import has_several_processes
 from arpo.models.policy import dtype_of
 from arpo.models.tiny import CONTEXT
 from arpo.run.build import build, imitates
@@ -42,7 +42,7 @@ def check_sync(cfg: DictConfig) -> None:
         return
     rank = OmegaConf.select(cfg.model.policy, "lora.rank")
     arguments = OmegaConf.select(cfg.engine.make_engine, "engine_args") or {}
-    in_files = rank is None and any(arguments.get(name, 1) != 1 for name in SEVERAL)
+    in_files = rank is None and has_several_processes(arguments)
     check_store(
         update_numbers(path, rank) * dtype_of(cfg.model.policy.dtype).itemsize,
         copies=int(cfg.engine.replicas) if in_files else 0,

@@ -69,21 +69,21 @@ def _missing_gpus(requires: Mapping[str, object]) -> list[str]:
     if not wanted:
         return []
     found = _count_gpus()
-    trouble = _driver_trouble()
+    trouble = _driver_trouble(found)
     if trouble is None and found < wanted:
         trouble = "use a machine with more of them, or look at CUDA_VISIBLE_DEVICES"
     lines = [f"it needs {wanted} NVIDIA GPU(s), and torch sees {found}: {trouble}"] if trouble else []
     return [*lines, *_missing_compiler()]
 
 
-def _driver_trouble() -> str | None:
-    """Return why torch computes on none of the GPUs here; it counts them all the same, because the driver does."""
+def _driver_trouble(found: int) -> str | None:
+    """Return why torch computes on none of the GPUs that it has found: it counts them all, because the driver does."""
     try:
         driver = re.search(r"\s(\d{3,})\.[\d.]+\s", DRIVER.read_text(encoding="utf-8"))
     except OSError:
         driver = None
     if driver is None:
-        return None if _count_gpus() else "use a GPU machine and the CUDA requirements"
+        return None if found else "use a GPU machine and the CUDA requirements"
     import torch
 
     if torch.version.cuda is None:

@@ -60,7 +60,7 @@ def test_limits_are_read_in_every_form(
 ) -> None:
     path = checkpoint(tiny_model, tmp_path, PLAIN | said, nested=nested)
     chat = ChatTokenizer(path)
-    assert (chat._min_pixels, chat._max_pixels) == (3136, most)
+    assert (chat._min_pixels, chat.most_pixels) == (3136, most)
     assert chat.missing_limits == missing
     grid = ImageProcessor(path)(*screenshot(0, 640, 480)).grid
     assert grid[1] * grid[2] == 4 * chat.image_tokens(640, 480)
