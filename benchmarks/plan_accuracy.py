@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from torch.distributed._tools.common_utils import get_untyped_storages

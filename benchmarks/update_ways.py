@@ -51,7 +51,7 @@ class Setting:
     """What is measured, and of what."""
 
     way: str
-    """`ours`, or `plain`: transformers' own forward with every logit."""
+    """`ours`; `compiled`: ours with compiled decoder layers; `plain`: transformers' own forward with every logit."""
     trained: str
     """`lora` or `all`."""
     tokens: int
@@ -133,7 +133,23 @@ class PlainPolicy(RandomPolicy):
         return ActionLogprobs(pack_left(chosen, batch.packed_mask, batch.packed_places), batch.packed_mask, None)
 
 
-WAYS: Mapping[str, type[Policy]] = {"ours": RandomPolicy, "plain": PlainPolicy}
+class CompiledPolicy(RandomPolicy):
+    """Our policy with compiled decoder layers.
+
+    What checkpointing computes again is compiled too: the contexts of `selective` see no operation inside of a
+    compiled graph, so checkpointing is inside of it. It is in the `__call__` of transformers' layers.
+    """
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        layers = self.model.model.language_model.layers
+        kind = type(layers[0])
+        compiled = type(f"Compiled{kind.__name__}", (kind,), {"__call__": torch.compile(kind.__call__)})
+        for layer in layers:
+            layer.__class__ = compiled
+
+
+WAYS: Mapping[str, type[Policy]] = {"ours": RandomPolicy, "compiled": CompiledPolicy, "plain": PlainPolicy}
 
 
 def fill(policy: Policy, device: torch.device, seed: int) -> None:
@@ -242,7 +258,7 @@ def updates(
         finish(device)
         start = clock()
         # What transformers' forward gets is the pictures themselves.
-        pictures = module._pictures([minibatch]) if setting.way == "ours" else nullcontext()
+        pictures = module._pictures([minibatch]) if setting.way != "plain" else nullcontext()
         with attention(setting.kernel), pictures, watched if watches and number == 0 else nullcontext():
             work = UpdateMeter()
             work.minibatches = 1

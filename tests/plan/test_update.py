@@ -135,6 +135,6 @@ def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint(seven_billion: P
 @pytest.mark.slow
 def test_a_process_with_real_numbers_takes_what_was_simulated() -> None:
     command = [sys.executable, "benchmarks/plan_accuracy.py", "--hidden", "64", "--tokens", "2048"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)})
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["simulated"] == pytest.approx(found["measured"], rel=0.1)
