@@ -16,6 +16,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # vLLM's kernels warn of 
 import hydra
 from omegaconf import DictConfig
 
+from arpo.apps.plan.fit import check_memory
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_training
 from arpo.run.entry import explained, start
@@ -28,6 +29,7 @@ def main(cfg: DictConfig) -> None:
     """Compose, check, run, and leave with an exit code."""
     with explained(cfg):
         check_training(cfg)
+        check_memory(cfg)
         from arpo.run.train import train  # after the check, because it imports torch and Lightning
 
         if code := train(cfg):

@@ -14,7 +14,7 @@ COMMANDS = {
         "Write a policy as a directory that transformers and vLLM load.",
     ),
     "episodes": (
-        "python -m arpo export outputs/arpo_miniwob/default --to parquet",
+        "python -m arpo episodes outputs/arpo_miniwob/default --to parquet",
         "Write a run's episodes, screenshots inside, as a dataset with a card.",
     ),
     "view": (
@@ -45,12 +45,15 @@ COMMANDS = {
 """The meaning of each word: the command to type, and what it does."""
 
 TOOLS = {
-    "export": "arpo.rollout.dataset.export",
-    "compare": "arpo.display.comparison.command",
-    "view": "arpo.display.viewer.command",
-    "watch": "arpo.display.watch",
+    "episodes": "arpo.apps.dataset.export",
+    "compare": "arpo.apps.comparison.command",
+    "view": "arpo.apps.viewer.command",
+    "watch": "arpo.apps.watch",
 }
 """Where the commands are that have arguments of their own; each is imported when it is asked for."""
+
+RENAMED = {"export": "episodes"}
+"""Former words, which go on working for a version, and what they are called now."""
 
 
 def overview() -> str:
@@ -68,11 +71,14 @@ def main(words: Sequence[str]) -> int:
             sys.stdout.write(overview())
             return 0
         case ["doctor", *rest] if rest in ([], ["--look"]):
-            from arpo.run import doctor
+            from arpo.apps import doctor
 
             return doctor.look() if rest else doctor.main()
         case [word, *rest] if word in TOOLS:
             return tool(word, rest)
+        case [word, _, *_] if word in RENAMED:
+            sys.stderr.write(f"`python -m arpo {word}` is now `python -m arpo {RENAMED[word]}`.\n")
+            return main([RENAMED[word], *words[1:]])
         case ["plan" | "rehearse" as word, *overrides]:
             return compute(word, overrides)
         case [word] if word in COMMANDS:
@@ -95,10 +101,10 @@ def compute(word: str, overrides: Sequence[str]) -> int:
 
     quiet()  # before the libraries are imported that read it then
     if word == "plan":
-        from arpo.run.plan import main as plan
+        from arpo.apps.plan.command import main as plan
 
         return plan(overrides)
-    from arpo.rehearsal.rehearse import main as rehearse
+    from arpo.apps.rehearsal.rehearse import main as rehearse
 
     return rehearse(overrides)
 

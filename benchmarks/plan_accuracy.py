@@ -27,15 +27,15 @@ from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.profiler import ProfilerActivity, profile
 from update_ways import largest
 
+from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.model import WeightlessPolicy
+from arpo.apps.plan.tracker import MemoryTracker
+from arpo.apps.plan.update import accumulate, attach, prepare, simulate, step
 from arpo.models.checkpointing import Checkpointing
 from arpo.models.policy import Policy
 from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.objective import Objective
-from arpo.plan.longest import Longest
-from arpo.plan.model import WeightlessPolicy
-from arpo.plan.tracker import MemoryTracker
-from arpo.plan.update import accumulate, attach, prepare, simulate, step
 
 WIDTHS = (64, 128, 256)
 LENGTHS = (2048, 4096, 8192)

@@ -26,9 +26,9 @@ from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from arpo.apps.run_files import read_files
+from arpo.apps.viewer.facts import settings_of
 from arpo.callbacks.update_log import update_record
-from arpo.display.run_files import read_files
-from arpo.display.viewer.facts import settings_of
 from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.objective import Objective

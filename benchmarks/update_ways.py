@@ -18,6 +18,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
+from arpo.apps.plan.costs import backward_flops, forward_flops
+from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.model import WeightlessPolicy, stand_in
+from arpo.apps.plan.update import attach, count, simulate
 from arpo.models.checkpointing import checkpoint_blocks
 from arpo.models.collate import TokenBatch
 from arpo.models.images import normalized_films
@@ -30,10 +34,6 @@ from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Minibatch, Sample
 from arpo.modules.objective import Objective
 from arpo.modules.offload import OffloadedAdamW
-from arpo.plan.costs import backward_flops, forward_flops
-from arpo.plan.longest import Longest
-from arpo.plan.model import WeightlessPolicy, stand_in
-from arpo.plan.update import attach, count, simulate
 
 GIB = 2**30
 SCREEN = (1920, 1080)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from arpo.display.viewer.site import Site
+from arpo.apps.viewer.site import Site
 from arpo.envs.miniwob import chromium
 from arpo.envs.miniwob.executable import find_chromium
-from tests.display.viewer.support import Page, index_of, make_episode, write_run
+from tests.apps.viewer.support import Page, index_of, make_episode, write_run
 
 TIMES = 5
 

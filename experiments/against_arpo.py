@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from arpo.display.comparison.curves import Panel
-from arpo.display.comparison.measures import Measure, evaluated, final, mean_of, minutes, minutes_to, seconds
-from arpo.display.comparison.runs import SUCCESS
+from arpo.apps.comparison.curves import Panel
+from arpo.apps.comparison.measures import Measure, evaluated, final, mean_of, minutes, minutes_to, seconds
+from arpo.apps.comparison.runs import SUCCESS
 from experiments import study
 from experiments.study import Arm, read_arms
 

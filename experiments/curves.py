@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from arpo.display.comparison.curves import COLORS, Panel, draw, standard_error
+from arpo.apps.comparison.curves import COLORS, Panel, draw, standard_error
 
 if TYPE_CHECKING:  # a study without pictures need not wait for it
     from matplotlib.axes import Axes

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from arpo.display.comparison import arms as compared_arms
-from arpo.display.comparison.measures import Measure, Of, evaluated, final, mean_of, minutes
-from arpo.display.comparison.runs import SUCCESS
+from arpo.apps.comparison import arms as compared_arms
+from arpo.apps.comparison.measures import Measure, Of, evaluated, final, mean_of, minutes
+from arpo.apps.comparison.runs import SUCCESS
 from experiments.study import Arm, scores
 
 SMALL = "miniwob_small"

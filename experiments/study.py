@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from arpo.display.comparison import arms as compared_arms
-from arpo.display.comparison.command import write_rows
-from arpo.display.comparison.compare import Column, Comparison, compare, rows
-from arpo.display.comparison.intervals import Interval
-from arpo.display.comparison.measures import Measure
-from arpo.display.comparison.runs import Run, read_runs
-from arpo.display.comparison.words import provenance, report
-from arpo.display.run_files import read_files
+from arpo.apps.comparison import arms as compared_arms
+from arpo.apps.comparison.command import write_rows
+from arpo.apps.comparison.compare import Column, Comparison, compare, rows
+from arpo.apps.comparison.intervals import Interval
+from arpo.apps.comparison.measures import Measure
+from arpo.apps.comparison.runs import Run, read_runs
+from arpo.apps.comparison.words import provenance, report
+from arpo.apps.run_files import read_files
 from arpo.run.folder import run_name
 
 ROOT = Path(__file__).resolve().parent.parent

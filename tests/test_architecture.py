@@ -17,12 +17,12 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="u
 
 RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").rglob("*.py")}
 
-REHEARSAL = {"arpo/rehearsal/rehearse.py", "arpo/rehearsal/changes.py"}
+REHEARSAL = {"arpo/apps/rehearsal/rehearse.py", "arpo/apps/rehearsal/changes.py"}
 
 HEAVY = {
     "ray": {
         "arpo/host/ray.py",
-        "arpo/rehearsal/cluster.py",
+        "arpo/apps/rehearsal/cluster.py",
         "arpo/envs/pool/ray.py",
         "arpo/inference/remote.py",
         "arpo/inference/fleet.py",
@@ -31,7 +31,7 @@ HEAVY = {
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},
     "peft": {"arpo/models/lora.py"},
-    "pyarrow": {"arpo/rollout/dataset/parquet.py"},
+    "pyarrow": {"arpo/apps/dataset/parquet.py"},
     "tensorboard": {"arpo/run/loggers.py"},
     "hydra": {"train.py", "evaluate.py", *REHEARSAL, *RUN},
     "omegaconf": {"train.py", "evaluate.py", *REHEARSAL, *RUN},

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from arpo.display.comparison.compare import Comparison
-from arpo.display.comparison.curves import COLORS, Panel
-from arpo.display.comparison.intervals import Interval
-from arpo.display.comparison.measures import Measure, evaluated, mean_of, minutes_to
-from arpo.display.comparison.runs import find_runs, read_run, read_runs
-from arpo.display.comparison.words import report
+from arpo.apps.comparison.compare import Comparison
+from arpo.apps.comparison.curves import COLORS, Panel
+from arpo.apps.comparison.intervals import Interval
+from arpo.apps.comparison.measures import Measure, evaluated, mean_of, minutes_to
+from arpo.apps.comparison.runs import find_runs, read_run, read_runs
+from arpo.apps.comparison.words import report
 from arpo.errors import ConfigError
 from arpo.run.build import build
 from experiments import curves, small, study
@@ -24,7 +24,7 @@ from experiments.replay_ablation import collect as ablation
 from experiments.scheduling import collect as scheduling
 from experiments.study import Arm, compare_arms, summarize
 from experiments.subset import collect as subset
-from tests.display.comparison.folders import START, STUDY, compose, rebuild_replay_ablation, write_run
+from tests.apps.comparison.folders import START, STUDY, compose, rebuild_replay_ablation, write_run
 
 
 def write_pair(outputs: Path, seed: int, grpo: list[float], arpo: list[float]) -> None:

@@ -18,7 +18,7 @@ def test_without_a_word_it_lists_every_command(capsys):
 
 
 def test_doctor_runs_the_doctor(monkeypatch):
-    from arpo.run import doctor
+    from arpo.apps import doctor
 
     monkeypatch.setattr(doctor, "main", lambda: 7)
     monkeypatch.setattr(doctor, "look", lambda: 8)
@@ -27,34 +27,42 @@ def test_doctor_runs_the_doctor(monkeypatch):
 
 
 def test_plan_gets_the_words_after_it(monkeypatch):
-    from arpo.run import plan
+    from arpo.apps.plan import command
 
-    monkeypatch.setattr(plan, "main", lambda words: 3 if words == ["gpus=8", "gpu=h100-80"] else 4)
+    monkeypatch.setattr(command, "main", lambda words: 3 if words == ["gpus=8", "gpu=h100-80"] else 4)
     assert main(["plan", "gpus=8", "gpu=h100-80"]) == 3
 
 
 def test_a_rehearsal_gets_the_words_after_it(monkeypatch):
-    from arpo.rehearsal import rehearse
+    from arpo.apps.rehearsal import rehearse
 
     monkeypatch.setattr(rehearse, "main", lambda words: 3 if words == ["experiment=smoke", "seed=1"] else 4)
     assert main(["rehearse", "experiment=smoke", "seed=1"]) == 3
 
 
 def test_an_export_gets_the_words_after_it(monkeypatch):
-    from arpo.rollout.dataset import export
+    from arpo.apps.dataset import export
+
+    monkeypatch.setattr(export, "main", lambda words: 3 if words == ["run", "--to", "parquet"] else 4)
+    assert main(["episodes", "run", "--to", "parquet"]) == 3
+
+
+def test_a_former_word_goes_on_working_and_says_what_it_is_called_now(capsys, monkeypatch):
+    from arpo.apps.dataset import export
 
     monkeypatch.setattr(export, "main", lambda words: 3 if words == ["run", "--to", "parquet"] else 4)
     assert main(["export", "run", "--to", "parquet"]) == 3
+    assert capsys.readouterr().err == "`python -m arpo export` is now `python -m arpo episodes`.\n"
 
 
 def test_a_comparison_gets_the_words_after_it(monkeypatch):
-    from arpo.display.comparison import command
+    from arpo.apps.comparison import command
 
     monkeypatch.setattr(command, "main", lambda words: 3 if words == ["outputs/a/*", "--against", "default"] else 4)
     assert main(["compare", "outputs/a/*", "--against", "default"]) == 3
 
 
-@pytest.mark.parametrize(("word", "lacking"), [("export", "run, --to"), ("compare", "runs")])
+@pytest.mark.parametrize(("word", "lacking"), [("episodes", "run, --to"), ("compare", "runs")])
 def test_a_command_without_its_words_says_which(capsys, word, lacking):
     with pytest.raises(SystemExit, match="2"):
         main([word])
@@ -80,4 +88,4 @@ def test_a_wrong_word_is_one_sentence_and_exit_status_2(capsys, words, said):
 def test_the_list_starts_without_heavy_imports():
     code = "import sys, runpy; sys.argv = ['arpo']; runpy.run_module('arpo', run_name='x'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "lightning", "ray", "hydra", "arpo.run.doctor"} & set(done.stdout.split())
+    assert not {"torch", "lightning", "ray", "hydra", "arpo.apps.doctor"} & set(done.stdout.split())

@@ -1,6 +1,7 @@
 """The model card of an exported policy: its base, its tasks, its success with intervals, and how it was made."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import yaml
 
 from arpo.errors import ConfigError
-from arpo.rollout.dataset.card import made_by
 
 HEADER = """\
 ---
@@ -131,3 +131,14 @@ def _scores(result: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _percent(score: Mapping[str, Any] | None) -> str:
     return f"{100 * score['success_rate']:.1f} %" if score else "–"
+
+
+def made_by(folder: Path) -> str:
+    """Return the command and the commit of a run in a sentence; nothing where its run.json is missing or broken."""
+    try:
+        start: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))["starts"][-1]
+        command, git = shlex.join(start["command"]), start.get("git")
+        commit = f" at commit `{git['commit']}`{' with local changes' * bool(git.get('dirty'))}" if git else ""
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
+    return f"Made by `python {command}`{commit}."

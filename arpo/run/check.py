@@ -19,10 +19,10 @@ from arpo.host.environment import check_cluster
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.before.resume import check_same_run, mention_former_folder
-from arpo.run.build import build, check_numbers, check_update, imitates, required_model, rolls_out
+from arpo.run.build import build, check_numbers, check_update, imitates, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, rank, refuse_to_overwrite
-from arpo.run.preflight import missing_login, preflight, smallest_gpu_gib
+from arpo.run.preflight import missing_login, preflight
 from arpo.run.warmstart import check_warmstart, demonstrations_of
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
@@ -73,8 +73,6 @@ def check_training(cfg: DictConfig) -> None:
 
     if rank() == 0:
         check_sync(cfg)
-    if rolls_out(cfg):
-        _check_memory(cfg)
 
 
 def check_evaluation(cfg: DictConfig) -> None:
@@ -344,21 +342,6 @@ def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
 
     check_context(cfg)
     check_optimizer(cfg)
-
-
-def _check_memory(cfg: DictConfig) -> None:
-    """Check that a run made for GPUs fits those that are here, by the figures of its plan."""
-    memory_gib = smallest_gpu_gib() if cfg.requires.get("gpus") else None
-    if memory_gib is None:
-        return
-    from arpo.run.plan import plan_for
-
-    plan = plan_for(cfg, memory_gib)
-    if plan.troubles():
-        lines = "\n".join(f"  - {line}" for line in plan.troubles())
-        raise ConfigError(
-            f"this run does not fit the GPUs here:\n{lines}\n`python -m arpo plan` with the same words says what helps"
-        )
 
 
 def check_callbacks(cfg: DictConfig) -> None:

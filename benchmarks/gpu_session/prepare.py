@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from arpo.run.plan import compose, estimate
+from arpo.apps.plan.command import compose, estimate
 from benchmarks.gpu_session.phases import ARCHITECTURE, LOOPS
 from benchmarks.published import write_companions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.measures import Measure, count_of, evaluated, mean_of, minutes, seconds  # noqa: E402
+from arpo.apps.comparison.measures import Measure, count_of, evaluated, mean_of, minutes, seconds  # noqa: E402
 from experiments.study import Arm, collect  # noqa: E402
 
 CURATIONS = {

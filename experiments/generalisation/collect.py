@@ -7,8 +7,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.compare import Comparison  # noqa: E402
-from arpo.display.comparison.words import DASH, percent, table  # noqa: E402
+from arpo.apps.comparison.compare import Comparison  # noqa: E402
+from arpo.apps.comparison.words import DASH, percent, table  # noqa: E402
 from experiments.small import (  # noqa: E402
     ALL_FAILED,
     ARPO,

@@ -10,9 +10,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.intervals import Interval, t_interval  # noqa: E402
-from arpo.display.comparison.runs import Run, find_runs, read_run, read_runs  # noqa: E402
-from arpo.display.comparison.words import origin, percent, points, provenance, table  # noqa: E402
+from arpo.apps.comparison.intervals import Interval, t_interval  # noqa: E402
+from arpo.apps.comparison.runs import Run, find_runs, read_run, read_runs  # noqa: E402
+from arpo.apps.comparison.words import origin, percent, points, provenance, table  # noqa: E402
 from experiments.study import ROOT, collect_options, scores, write_block, write_study  # noqa: E402
 
 LISTS = {"held_out": "held-out seeds", "in_domain": "training tasks", "held_out_pages": "held-out pages"}

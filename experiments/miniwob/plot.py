@@ -9,7 +9,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.curves import Panel, draw  # noqa: E402
+from arpo.apps.comparison.curves import Panel, draw  # noqa: E402
 from experiments.curves import Bars  # noqa: E402
 from experiments.miniwob.collect import LISTS  # noqa: E402
 

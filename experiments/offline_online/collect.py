@@ -8,8 +8,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.compare import Comparison  # noqa: E402
-from arpo.display.comparison.words import DASH, percent, table  # noqa: E402
+from arpo.apps.comparison.compare import Comparison  # noqa: E402
+from arpo.apps.comparison.words import DASH, percent, table  # noqa: E402
 from experiments.small import ARPO, BASE, COLUMNS, EVALUATED, GRPO, LISTS, MINUTES, TRAINED  # noqa: E402
 from experiments.study import Arm, collect  # noqa: E402
 

@@ -6,7 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.curves import Panel  # noqa: E402
+from arpo.apps.comparison.curves import Panel  # noqa: E402
 from experiments.curves import save  # noqa: E402
 
 PANELS = (

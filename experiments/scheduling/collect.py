@@ -14,7 +14,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.words import percent, table  # noqa: E402
+from arpo.apps.comparison.words import percent, table  # noqa: E402
 from experiments.study import ROOT, write_block  # noqa: E402
 
 SETTING = ("command", "world", "schedule", "environments", "groups", "lag", "order", "update_s", "measured", "speed")

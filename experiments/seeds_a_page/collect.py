@@ -7,7 +7,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.measures import Measure, Of, count_of  # noqa: E402
+from arpo.apps.comparison.measures import Measure, Of, count_of  # noqa: E402
 from experiments.small import ALL_FAILED, COLUMNS, EVALUATED, MINUTES, TRAINED  # noqa: E402
 from experiments.study import Arm, collect  # noqa: E402
 

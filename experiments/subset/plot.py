@@ -6,7 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
-from arpo.display.comparison.curves import Panel  # noqa: E402
+from arpo.apps.comparison.curves import Panel  # noqa: E402
 from experiments.curves import Bars, of_seeds, save  # noqa: E402
 from experiments.small import LISTS  # noqa: E402
 from experiments.subset.collect import ARMS  # noqa: E402

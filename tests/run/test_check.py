@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from arpo.apps.plan import fit
+from arpo.apps.plan.fit import check_memory
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
-from arpo.run import check
 from arpo.run.build import check_update, compose
 from arpo.run.check import (
     check_callbacks,
@@ -123,11 +124,10 @@ def test_a_number_of_an_offline_run_that_is_none_is_named(tmp_path: Path, experi
 
 
 def test_a_run_that_does_not_fit_the_gpus_here_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(check, "smallest_gpu_gib", lambda: 0.01)
-    monkeypatch.setattr(check, "preflight", lambda *_: None)  # which would say that there are none
+    monkeypatch.setattr(fit, "smallest_gpu_gib", lambda: 0.01)
     words = ["experiment=smoke", "+requires.gpus=1", f"paths.run_dir={tmp_path}/run"]
     with pytest.raises(ConfigError, match=r"(?s)this run does not fit the GPUs here:\n  - .* says what helps"):
-        check_training(compose("train", words))
+        check_memory(compose("train", words))
 
 
 @pytest.mark.parametrize(("resume", "begun"), [(None, True), ("auto", False), ("auto", True)])

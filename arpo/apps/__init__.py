@@ -1,0 +1,1 @@
+"""What a person uses beside a run; nothing that a run is made of imports it."""

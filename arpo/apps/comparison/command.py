@@ -1,0 +1,138 @@
+"""The command that compares runs: python -m arpo compare 'outputs/replay_ablation/*'."""
+
+import argparse
+import csv
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+from rich.console import Console
+
+from arpo.apps.comparison.arms import group, warnings
+from arpo.apps.comparison.compare import Comparison, compare, rows
+from arpo.apps.comparison.curves import Panel, curves, draw
+from arpo.apps.comparison.measures import usual
+from arpo.apps.comparison.runs import SUCCESS, find_runs, read_runs
+from arpo.apps.comparison.terminal import show
+from arpo.apps.comparison.words import report
+from arpo.errors import ArpoError, ConfigError
+from arpo.host.files import atomically, write_atomically
+from arpo.host.log_lines import log_to_terminal
+
+log = logging.getLogger(__name__)
+
+PANELS = (
+    Panel(SUCCESS, "training success (%)", 100),
+    Panel("group/all_failed", "groups that failed as a whole (%)", 100),
+    Panel("replay/injected", "trajectories injected (per iteration)"),
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Compare runs and return the exit status: 2 where there are arms and none can be compared."""
+    log_to_terminal()
+    asked = parser().parse_args(words)
+    try:
+        folders = find_runs(asked.runs)
+        comparison = compared(folders, asked.metric, asked.against)
+        directory = asked.out or Path(os.path.commonpath([path.resolve().parent for path in folders])) / "comparison"
+        lines = write(comparison, [*PANELS, *(Panel(name, name) for name in asked.metric)], directory)
+    except ArpoError as error:
+        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
+        return 2
+    show(Console(), comparison, curves(lines, SUCCESS), "training success, mean ± standard error over seeds")
+    for line in [*warnings(comparison.arms), *(f"left out: {reason}" for reason in comparison.left_out)]:
+        log.warning("%s", line)
+    log.info("tables and curves are in %s", directory)
+    return 2 if comparison.others and len(comparison.obstacles) == len(comparison.others) else 0
+
+
+def compared(folders: Sequence[Path], metrics: Sequence[str], against: str | None) -> Comparison:
+    """Return the comparison of the runs in some folders.
+
+    Raises:
+        ConfigError: If none has come to its end, no arm is called `against`, or no run has one of the metrics.
+    """
+    runs, unfinished = read_runs(folders)
+    for metric in metrics:
+        if runs and not any(metric in line for run in runs for line in run.iterations):
+            raise ConfigError(
+                f"no run has logged the metric {metric}: metrics.jsonl in a run's folder has their names"
+            )
+    arms, twice = group(runs)
+    return compare(arms, usual(runs, metrics), against=against, left_out=[*unfinished, *twice])
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(
+        prog="python -m arpo compare",
+        description="Compare finished runs: grouped by what differs in their configuration, over seeds.",
+    )
+    line.add_argument("runs", nargs="+", help="folders of runs, or patterns such as 'outputs/replay_ablation/*'")
+    line.add_argument("--against", metavar="ARM", help="the one that others are compared with; by default the first")
+    line.add_argument("--metric", action="append", default=[], help="another one to compare, as policy/entropy")
+    line.add_argument("--out", type=Path, help="the folder to write; `comparison` beside the runs by default")
+    return line
+
+
+def write(comparison: Comparison, panels: Sequence[Panel], folder: Path) -> list[dict[str, Any]]:
+    """Write tables and curves of a comparison into a folder, and return the rows of the curves.
+
+    Raises:
+        ConfigError: If nothing can be written there.
+    """
+    lines = rows(comparison.arms, {panel.column: panel.column for panel in panels})
+    try:
+        write_atomically(folder / "comparison.md", f"# Comparison\n\n{report(comparison)}\n")
+        write_rows(folder / "runs.csv", _values(comparison))
+        write_rows(folder / "summary.csv", _summary(comparison))
+        known = [panel for panel in panels if curves(lines, panel.column)]
+        if known:  # offline runs have no rollouts
+            write_rows(folder / "curves.csv", lines)
+            with atomically(folder / "curves.png") as partial:
+                draw(lines, known, "Comparison", partial)
+    except OSError as error:
+        raise ConfigError(f"cannot write the comparison to {folder}: {error}; name a folder with --out") from error
+    return lines
+
+
+def _values(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return one row a run: everything that was measured of it, in full."""
+    keys = [measure.key for measure in comparison.measures]
+    return [
+        {"arm": arm.name, "seed": seed, "run": str(run.directory)}
+        | {key: comparison.values[arm.name][seed][key] for key in keys}
+        for arm in comparison.arms
+        for seed, run in arm.runs.items()
+    ]
+
+
+def _summary(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return one row a mean and one a difference of means, in full; `minus` names the reference of a difference."""
+    lines = []
+    for arm in comparison.arms:
+        for measure in comparison.measures:
+            found = comparison.spread(arm, measure.key)
+            if found is not None:
+                row = {"arm": arm.name, "minus": "", "measure": measure.key, "seeds": found.count}
+                lines.append(row | {"deviation": found.deviation} | asdict(found.interval))
+            gained = comparison.difference(arm, measure.key) if arm is not comparison.reference else None
+            if measure.is_compared and gained is not None:
+                row = {"arm": arm.name, "minus": comparison.reference.name, "measure": measure.key}
+                deviation = stdev(gained.values) if len(gained.values) > 1 else None
+                row |= {"seeds": len(gained.seeds) or "not paired", "deviation": deviation}
+                lines.append(row | asdict(gained.interval))
+    return lines
+
+
+def write_rows(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV, the names of the first one as the header."""
+    with atomically(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, lines[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)

@@ -1,0 +1,174 @@
+"""The words for a comparison: Markdown tables, intervals, where numbers come from."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from arpo.apps.comparison.arms import Arm, warnings
+from arpo.apps.comparison.compare import Comparison
+from arpo.apps.comparison.configuration import differing, settings, told_once
+from arpo.apps.comparison.intervals import Difference, Interval, Spread
+from arpo.apps.comparison.measures import Measure
+from arpo.apps.comparison.runs import Run
+
+DASH = "–"
+KEYS = 20
+"""Differing keys that are told at most."""
+
+
+def percent(share: float | None) -> str:
+    """Return a share in percent, or a dash."""
+    return DASH if share is None else f"{100 * share:.1f} %"
+
+
+def points(interval: Interval) -> str:
+    """Return a difference of shares in points, with its interval."""
+    return _bounded(interval, lambda value: f"{100 * value:+.1f}", " points")
+
+
+def written(measure: Measure, value: float | None) -> str:
+    """Return the value of a measure as its kind is written."""
+    if measure.digits is None or value is None:
+        return percent(value)
+    return f"{value:.{measure.digits}f}"
+
+
+def gain(measure: Measure, interval: Interval) -> str:
+    """Return a difference in a measure as its kind is written."""
+    if measure.digits is None:
+        return points(interval)
+    return _bounded(interval, lambda value: f"{value:+.{measure.digits}f}")
+
+
+def _bounded(interval: Interval, write: Callable[[float], str], unit: str = "") -> str:
+    mean = write(interval.mean) + unit
+    if interval.low is None or interval.high is None:
+        return mean
+    return f"{mean} [{write(interval.low)}, {write(interval.high)}]"
+
+
+def verdict(found: Difference) -> str:
+    """Return what an interval shows."""
+    interval = found.interval
+    if interval.low is None or interval.high is None:
+        return "one seed says little"
+    if interval.low > 0:
+        return "higher"
+    return "lower" if interval.high < 0 else "not shown to differ"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table whose columns after the first are right-aligned."""
+    rule = ["---", *("--:" for _ in header[1:])]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, rule, *rows)
+    )
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def means(comparison: Comparison) -> list[list[str]]:
+    """Return a row a measure and a column an arm, the header first: mean ± deviation and the 95 % interval."""
+    rows = [["mean ± deviation over seeds [95 % interval]", *(arm.name for arm in comparison.arms)]]
+    for measure in comparison.measures:
+        cells = [spread_words(measure, comparison.spread(arm, measure.key)) for arm in comparison.arms]
+        rows.append([measure.words, *cells])
+    return [*rows, ["seeds", *(", ".join(map(str, arm.runs)) or DASH for arm in comparison.arms)]]
+
+
+def spread_words(measure: Measure, found: Spread | None) -> str:
+    """Return mean ± deviation and interval as a measure is written; the mean alone of one seed, a dash of none."""
+    if found is None:
+        return DASH
+    factor, digits = (100, 1) if measure.digits is None else (1, measure.digits)
+    interval = found.interval
+    if found.deviation is None or interval.low is None or interval.high is None:
+        return written(measure, interval.mean)
+    deviation, low, high = (f"{factor * value:.{digits}f}" for value in (found.deviation, interval.low, interval.high))
+    return f"{written(measure, interval.mean)} ± {deviation} [{low}, {high}]"
+
+
+def differences(comparison: Comparison) -> list[str]:
+    """Return a sentence for each arm and measure that is compared, and one for each arm that is not."""
+    reference = comparison.reference.name
+    said = []
+    for arm in comparison.others:
+        if arm.name in comparison.obstacles:
+            said.append(f"*{arm.name}* is not compared with *{reference}*: {comparison.obstacles[arm.name]}.")
+            continue
+        for measure in comparison.measures:
+            if not measure.is_compared:
+                continue
+            found = comparison.difference(arm, measure.key)
+            if found is None:
+                said.append(f"*{arm.name}*, {measure.words}: not known of one of the two.")
+            else:
+                how = f"{_seeds(found)}; {verdict(found)}"
+                said.append(f"*{arm.name}*, {measure.words}: **{gain(measure, found.interval)}**, {how}.")
+    return said
+
+
+def _seeds(found: Difference) -> str:
+    if not found.seeds:
+        return "not paired, because they share no seed (Welch)"
+    count = len(found.seeds)
+    return f"{count} paired seed{'s' * (count != 1)} ({', '.join(map(str, found.seeds))})"
+
+
+def runs(comparison: Comparison, measure: Measure) -> list[list[str]]:
+    """Return a row a seed and a column an arm, the header first."""
+    seeds = sorted({seed for arm in comparison.arms for seed in arm.runs})
+    found = [comparison.of(arm, measure.key) for arm in comparison.arms]
+    header = [f"{measure.words}, seed", *(arm.name for arm in comparison.arms)]
+    return [header, *([str(seed), *(written(measure, of_arm.get(seed)) for of_arm in found)] for seed in seeds)]
+
+
+def settings_table(arms: Sequence[Arm]) -> list[list[str]]:
+    """Return a row for each key in which the arms differ and a column an arm, the header first."""
+    of_arms = [next(iter(arm.runs.values())) for arm in arms if arm.runs]
+    keys = told_once(differing(settings(of_arms)))
+    lines = [[f"`{key}`", *values] for key, values in keys.items()]
+    more = [[f"and {len(lines) - KEYS} more", *("" for _ in of_arms)]] if len(lines) > KEYS else []
+    return [["what differs", *(arm.name for arm in arms if arm.runs)], *lines[:KEYS], *more]
+
+
+def report(comparison: Comparison) -> str:
+    """Return everything as Markdown."""
+    compared = next((measure for measure in comparison.measures if measure.is_compared), None)
+    against = f"Each arm minus *{comparison.reference.name}*, with a 95 % t interval:"
+    listed = ("\n".join(f"- {line}" for line in lines) for lines in (differences(comparison), comparison.left_out))
+    what_differs, left_out = listed
+    parts = [
+        f"{against}\n\n{what_differs}" if what_differs else "",
+        _table(means(comparison)),
+        _table(runs(comparison, compared)) if compared else "",
+        _table(settings_table(comparison.arms)) if comparison.others else "",
+        *warnings(comparison.arms),
+        origin(provenance([run for arm in comparison.arms for run in arm.runs.values()])),
+        f"Left out:\n\n{left_out}" if left_out else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return table(rows[0], rows[1:])
+
+
+# --- origin ---------------------------------------------------------------------------------------------------------
+
+
+def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return the commits, machines and days that runs came from."""
+    starts = [start for run in runs for start in run.starts]
+    commits = {commit for run in runs for commit in run.commits}
+    return {
+        "commits": sorted(commits) or ["not recorded"],
+        "machines": sorted({start.machine for start in starts}) or ["not recorded"],
+        "days": sorted({start.started[:10] for start in starts}) or ["not recorded"],
+    }
+
+
+def origin(where: Mapping[str, Sequence[str]]) -> str:
+    """Return one line that says where numbers come from."""
+    return (
+        f"Commit {', '.join(where['commits'])}; machine: {'; '.join(where['machines'])}; {', '.join(where['days'])}."
+    )

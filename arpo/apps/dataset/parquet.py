@@ -1,0 +1,101 @@
+"""Episodes as Parquet files: one a split, written a few rows at a time."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from arpo.apps.dataset.card import Census, data_card
+from arpo.apps.dataset.columns import FEATURES, row
+from arpo.errors import ConfigError
+from arpo.host.files import atomically
+from arpo.rollout.storage import TrajectoryStore, store_of
+from arpo.types import Trajectory
+
+ROWS = 64
+"""Rows of a group: what is in memory at the same time, pictures and all."""
+
+
+def export_parquet(source: Path, directory: Path) -> dict[str, Census]:
+    """Write the episodes of a run as a folder that `datasets.load_dataset` loads, whole or not at all.
+
+    Args:
+        source: The folder of a run, or a trajectory store.
+        directory: The folder to write; must not exist.
+
+    Returns:
+        What was written, by split.
+
+    Raises:
+        ConfigError: If there are no episodes, the folder exists, or the package pyarrow is missing.
+        ArpoError: If a screenshot is missing.
+    """
+    store = TrajectoryStore(store_of(source))
+    splits = sorted({split for split, _ in store.iterations()})
+    if not splits:
+        raise _no_episodes(source)
+    if directory.exists():
+        raise ConfigError(f"{directory} exists: name another folder with --out, or delete that one")
+    schema = _schema()
+    censuses = {split: Census() for split in splits}
+    with atomically(directory) as partial:
+        (partial / "data").mkdir(parents=True)
+        for split, census in censuses.items():
+            _write(partial / "data" / f"{split}.parquet", schema, _episodes(store, split), census)
+        for split in [split for split, census in censuses.items() if not census.episodes]:  # cut at its first record
+            (partial / "data" / f"{split}.parquet").unlink()
+            del censuses[split]
+        if not censuses:
+            raise _no_episodes(source)
+        (partial / "README.md").write_text(data_card(_title(source), censuses, source), encoding="utf-8")
+    return censuses
+
+
+def _no_episodes(source: Path) -> ConfigError:
+    return ConfigError(f"{source} holds no episodes: name the folder of a run, as outputs/arpo_miniwob/default")
+
+
+def _title(source: Path) -> str:
+    """Return the experiment and the name of a run."""
+    return " ".join(source.resolve().parts[-2:])
+
+
+def _episodes(store: TrajectoryStore, split: str) -> Iterator[Trajectory]:
+    for found, iteration in store.iterations():
+        if found == split:
+            yield from map(store.load_screenshots, store.read(split, iteration))
+
+
+def _write(path: Path, schema: Any, episodes: Iterator[Trajectory], census: Census) -> None:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    with ParquetWriter(path, schema, compression="zstd") as writer:
+        while some := list(islice(episodes, ROWS)):
+            for trajectory in some:
+                census.add(trajectory)
+            writer.write_table(pa.Table.from_pylist([row(trajectory) for trajectory in some], schema=schema))
+
+
+def _schema() -> Any:
+    """Return the columns as Arrow knows them, with a note by which `datasets` knows which of them are pictures."""
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise ConfigError(
+            "Parquet files need the package pyarrow, which is not installed: `uv pip install pyarrow`, then try again"
+        ) from error
+
+    def arrow(feature: Any) -> Any:
+        if isinstance(feature, list):
+            return pa.list_(arrow(feature[0]))
+        match feature.get("_type"):
+            case "Value":
+                return pa.type_for_alias(feature["dtype"])
+            case "Image":
+                return pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        return pa.struct({name: arrow(inner) for name, inner in feature.items()})
+
+    fields = [pa.field(name, arrow(feature)) for name, feature in FEATURES.items()]
+    return pa.schema(fields, metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})})

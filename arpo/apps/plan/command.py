@@ -1,0 +1,281 @@
+"""A plan of a run from its configuration: what it needs, whether it fits, and what would help.
+
+python -m arpo plan experiment=arpo_subset32 gpus=8 gpu=h100-80
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from arpo.apps.plan.costs import (
+    Work,
+    cache_bytes,
+    disk_gib,
+    host_gib,
+    offload_seconds,
+    selective_mfu,
+    serving,
+    sleep_seconds,
+    sync_bytes,
+    sync_seconds,
+    update_flops,
+    update_seconds,
+)
+from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds
+from arpo.apps.plan.layout import Layout, Strategy
+from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.model import stand_in
+from arpo.apps.plan.report import Plan
+from arpo.apps.plan.update import Simulated, simulate
+from arpo.display.tables import print_table
+from arpo.errors import ArpoError, ConfigError, check_positive
+from arpo.host.log_lines import log_to_terminal
+from arpo.host.machine import Budget
+from arpo.models.tokenization import ChatTokenizer
+from arpo.modules.grpo import GRPOModule
+from arpo.run.before.words import CONF
+from arpo.run.build import build, check_numbers, engines_sleep
+from arpo.run.build import compose as compose_file
+
+log = logging.getLogger(__name__)
+
+PIXELS = (56 * 56, 14 * 14 * 4 * 16384)
+"""The smallest and the largest picture that Qwen2.5-VL's processor makes."""
+RECOMMENDED = 3
+ENGINES = ("engine.make_engine", "engine")
+"""Keys of an engine in a fleet, and of one in the trainer's process."""
+SHARE = "engine_args.gpu_memory_utilization"
+DIVIDED = "engine_args.tensor_parallel_size"
+OFFLOADED = "arpo.modules.offload.OffloadedAdamW"
+STRATEGIES: dict[str, Strategy] = {
+    "lightning.pytorch.strategies.DDPStrategy": "ddp",
+    "arpo.modules.strategy.ShardedStrategy": "fsdp",
+}
+
+
+def main(overrides: Sequence[str]) -> int:
+    """Print the plan of a configuration and return the exit status: 0 where the run fits, 1 where it does not."""
+    log_to_terminal(logging.WARNING)
+    try:
+        plan = estimate(compose(overrides))
+        title = f"{plan.name} on {plan.layout.gpus} x {plan.gpu.name}"
+        print_table(plan.rows(), title=title, caption=plan.verdict())
+        if plan.troubles():
+            print_table(recommendations(plan, overrides), title="What would help most", caption="each setting alone")
+    except (ArpoError, HydraException, OmegaConfBaseException) as error:
+        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
+        return 2
+    return 1 if plan.troubles() else 0
+
+
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """Return conf/plan.yaml with what a person typed."""
+    return compose_file("plan", overrides)
+
+
+def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
+    """Return the plan of a training's configuration on GPUs with so much memory; its times mean nothing."""
+    own: Any = OmegaConf.to_container(OmegaConf.load(CONF / "plan.yaml"))
+    numbers = {key: value for key, value in own.items() if key not in ("defaults", "paths")}
+    numbers["architecture"] = OmegaConf.load(CONF / "architecture" / "qwen2_5_vl_7b.yaml")
+    numbers["gpu"] = OmegaConf.load(CONF / "gpu" / "h100-80.yaml")
+    here = {
+        "gpu": {"name": "GPU here", "memory_gib": memory_gib},
+        "assumptions": {"cache_share": 0.0},  # PyTorch gives its cache back before it runs out
+    }
+    merged = OmegaConf.merge(numbers, cfg, here)
+    assert isinstance(merged, DictConfig)
+    return estimate(merged)
+
+
+def estimate(cfg: DictConfig) -> Plan:
+    """Return the plan of a configuration.
+
+    Raises:
+        ConfigError: When its numbers contradict each other, or it does not train by GRPO.
+    """
+    gpu: Gpu = build(cfg.gpu)
+    check_numbers(cfg)
+    layout = layout_of(cfg)
+    with policy_directory(cfg) as path:
+        longest = longest_of(cfg, ChatTokenizer(path))
+        cfg.model.path = str(path)
+        cfg.model.policy._target_ = "arpo.apps.plan.model.WeightlessPolicy"
+        module = build(cfg.module)
+        if not isinstance(module, GRPOModule):
+            raise ConfigError(f"a plan is of a run that learns from rollouts, got {cfg.module._target_}")
+        buckets = not OmegaConf.select(cfg, "trainer.strategy.gradient_as_bucket_view", default=False)
+        simulated = simulate(module, longest, strategy=layout.strategy, ranks=layout.trainers, buckets=buckets)
+    return _plan(cfg, gpu, layout, longest, simulated)
+
+
+def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated: Simulated) -> Plan:
+    given, weights, shape = cfg.assumptions, simulated.weights, simulated.shape
+    check_positive(mfu=given.mfu)
+    speeds = HostSpeeds(**given.gb_s)
+    work = work_of(cfg)
+    flops = update_flops(shape, weights, longest, work)
+    selective = cfg.model.policy.get("gradient_checkpointing") == "selective"
+    mfu = selective_mfu(given.mfu, shape, weights, longest, work) if selective else given.mfu
+    size = sync_bytes(weights)
+    share = engine_share(cfg)
+    resident = simulated.resident / GIB if layout.name == "colocated" else 0.0
+    budget = OmegaConf.select(cfg, "requires.budget")
+    return Plan(
+        name=cfg.name,
+        gpu=gpu,
+        layout=layout,
+        longest=longest,
+        weights=weights,
+        peak=simulated.peak,
+        offloaded=simulated.offloaded,
+        reserve_gib=given.reserve_gib,
+        cache_gib=cache_bytes(simulated.peak, given.cache_share) / GIB,
+        engine_gib=kept_by_engine(cfg, layout, share * gpu.memory_gib),
+        serving=serving(shape, weights, longest, gpu, share=share, beside=resident, gpus=layout.gpus_of_engine),
+        environments=cfg.env.size,
+        sync_bytes=size,
+        sync_s=sync_seconds(size, layout, work, gpu, speeds),
+        sleep_s=sleep_seconds(weights, layout, work, speeds),
+        update_flops=flops,
+        update_s=update_seconds(flops, longest, work, layout, gpu, mfu),
+        offload_s=offload_seconds(simulated.offloaded, longest, work, layout, gpu),
+        iterations=cfg.iterations,
+        mfu=mfu,
+        host=host_gib(
+            shape, weights, longest, work, layout, simulated.offloaded, given.screenshot_mb, given.asleep_host
+        ),
+        disk=disk_gib(weights, longest, work, cfg.callbacks.checkpoint.keep, given.screenshot_mb),
+        desktops="" if budget is None else Budget(**budget).needs(),
+    )
+
+
+def work_of(cfg: DictConfig) -> Work:
+    """Return what an iteration does, as the configuration has it."""
+    return Work(
+        trajectories=cfg.datamodule.sampler.tasks_per_iteration * cfg.rollout.settings.group_size,
+        minibatches=cfg.module.minibatches,
+        epochs=cfg.module.epochs,
+        iterations=cfg.iterations,
+        reference=cfg.module.objective.kl_coefficient > 0,
+        environments=cfg.env.size,
+        kept_steps=cfg.module.objective.high_entropy_steps,
+        fleet="make_engine" in cfg.engine,
+        sleeps=engines_sleep(cfg),
+        recorded=OmegaConf.select(cfg, "callbacks.update_log") is not None,
+    )
+
+
+def engine_share(cfg: DictConfig) -> float:
+    """Return the share of a GPU's memory that an engine takes: as it is configured, or vLLM's default."""
+    return float(_of_engine(cfg, SHARE) or cfg.assumptions.engine_share)
+
+
+def _of_engine(cfg: DictConfig, argument: str) -> Any:
+    """Return an argument of vLLM's, None where the configuration leaves it to vLLM."""
+    found = (OmegaConf.select(cfg, f"{key}.{argument}") for key in ENGINES)
+    return next((value for value in found if value is not None), None)
+
+
+def kept_by_engine(cfg: DictConfig, layout: Layout, share_gib: float) -> float:
+    """Return the GiB that an engine keeps on a training GPU during an update."""
+    if layout.name == "split":
+        return 0.0
+    return float(cfg.assumptions.asleep_gib) if engines_sleep(cfg) else share_gib
+
+
+def layout_of(cfg: DictConfig) -> Layout:
+    """Return which GPUs train and which serve, as `layout=` has set it."""
+    nodes = OmegaConf.select(cfg, "trainer.num_nodes", default=1)
+    serving = OmegaConf.select(cfg, "serving_gpus", default=0) * nodes
+    strategy = _strategy(OmegaConf.select(cfg, "trainer.strategy"))
+    alone = strategy == "single" and "make_engine" not in cfg.engine  # one process is trainer and engine
+    return Layout(
+        name="split" if serving else "colocated",
+        strategy=strategy,
+        gpus=1 if alone else cfg.gpus,
+        nodes=nodes,
+        engine_gpus=serving,
+        gpus_of_engine=_of_engine(cfg, DIVIDED) or 1,
+    )
+
+
+def _strategy(node: DictConfig | str | None) -> Strategy:
+    if node is None:
+        return "single"
+    target = node if isinstance(node, str) else node.get("_target_")
+    if target not in STRATEGIES:
+        raise ConfigError(f"there is no plan for trainer.strategy={target}: choose trainer=default, ddp or fsdp")
+    return STRATEGIES[target]
+
+
+def longest_of(cfg: DictConfig, chat: ChatTokenizer) -> Longest:
+    """Return the longest trajectory of an experiment."""
+    settings = cfg.rollout.settings
+    width, height = cfg.screen
+    return Longest(
+        max_context=settings.max_context,
+        max_steps=settings.max_steps,
+        max_tokens=settings.max_tokens,
+        screen=(width, height),
+        image_tokens=chat.image_tokens(width, height),
+        image_window=settings.image_window,
+    )
+
+
+@contextmanager
+def policy_directory(cfg: DictConfig) -> Iterator[Path]:
+    """Yield a directory that describes the policy: the checkpoint, or one of its shape where it is not there."""
+    path = "" if OmegaConf.is_missing(cfg.model, "path") else str(cfg.model.path)
+    if path and (Path(path) / "config.json").exists():
+        yield Path(path)
+    elif "make" in cfg.model:
+        with TemporaryDirectory(prefix="arpo_plan_") as directory:
+            yield build(cfg.model.make)(directory, corpus=())
+    else:
+        architecture: Any = OmegaConf.to_container(cfg.architecture, resolve=True)
+        with stand_in(architecture, *PIXELS) as directory:
+            yield directory
+
+
+def recommendations(plan: Plan, overrides: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return the three settings that help most, each with the figure of a plan of its own, those that fit first."""
+    tried = []
+    for setting in candidates(compose(overrides), plan):
+        other = estimate(compose([*overrides, *setting.split()]))
+        if other.training_gib < plan.training_gib or not other.troubles():
+            tried.append((bool(other.troubles()), other.training_gib, setting, other.verdict()))
+    best = sorted(tried)[:RECOMMENDED]
+    return [("setting", "training GPU", "verdict"), *((name, f"{gib:.1f} GiB", said) for _, gib, name, said in best)]
+
+
+def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
+    """Return settings that lower the need for memory and that a configuration does not have yet."""
+    policy, settings = cfg.model.policy, cfg.rollout.settings
+    several = plan.layout.gpus - plan.layout.engine_gpus > 1
+    tokens = settings.max_context // 2
+    # As much as the trainer at rest leaves, in steps of a twentieth.
+    rest = plan.gpu.memory_gib - plan.serving.beside_gib - plan.reserve_gib
+    share = int(20 * rest / plan.gpu.memory_gib) / 20
+    colocated = engines_sleep(cfg)
+    offers = {
+        f"{ENGINES[0]}.{SHARE}={share}": colocated and 0 < share != engine_share(cfg),
+        "trainer=fsdp": several and plan.layout.strategy != "fsdp",
+        "layout=colocated": not colocated and not settings.get("max_policy_lag"),
+        "model=qwen2_5_vl_7b": policy.get("lora") is None and "make" not in cfg.model,
+        "model.policy.gradient_checkpointing=true": policy.get("gradient_checkpointing") is not True,
+        "model.policy.offload_activations=true": policy.get("gradient_checkpointing", False)
+        and not policy.get("offload_activations", False),
+        f"module.optimizer._target_={OFFLOADED}": cfg.module.optimizer._target_ == "torch.optim.AdamW",
+        "model.policy.train_vision=false": policy.get("train_vision", True) and policy.get("lora") is None,
+        f"rollout.settings.max_context={tokens} module.micro_batch_tokens={tokens}": tokens > 8192,
+        f"gpus={2 * plan.layout.gpus}": plan.layout.strategy == "fsdp",
+    }
+    return [setting for setting, offered in offers.items() if offered]

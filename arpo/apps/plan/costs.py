@@ -1,0 +1,310 @@
+"""The sums of a plan that need no simulation: time, links, the engine's memory, host and disk."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from transformers import Qwen2_5_VLConfig
+
+from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds
+from arpo.apps.plan.layout import Layout
+from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.tracker import Category
+from arpo.modules.pictures import MOST_FEATURE_BYTES
+from arpo.rollout.updates import NUMBERS
+
+BFLOAT16 = 2
+FLOAT32 = 4
+MOMENTS = 2 * FLOAT32
+"""Bytes that AdamW keeps for a parameter."""
+PROCESS_GIB = 3.0
+"""Host memory of a training process before it has a model: libraries, and the GPU's driver."""
+TOKEN_BYTES = 64
+"""Host memory of a sampled token in a record: an id and a log-probability as Python keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The parameters of a policy, counted."""
+
+    total: int
+    trained: int
+    language: int
+    """Of the language model's blocks."""
+    head: int
+    """Of the output layer."""
+    vision: int
+    train_vision: bool
+    lora: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """The bytes that a training process keeps in the host's memory and brings to its GPU when it needs them."""
+
+    optimizer: float = 0
+    """Moments, to the GPU and back in each optimizer step."""
+    activations: float = 0
+    """Inputs of blocks, to the host and back in each micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An iteration, in trajectories as long as they can be."""
+
+    trajectories: int
+    """Episodes of one iteration."""
+    minibatches: int
+    """Optimizer steps of one iteration."""
+    epochs: int
+    iterations: int
+    reference: bool
+    """Whether a reference policy is asked too."""
+    environments: int
+    """Episodes that run at once."""
+    kept_steps: float | None = None
+    """Share of the steps that are trained, where they are chosen by entropy; no minibatch is updated before."""
+    fleet: bool = False
+    """Whether engines read weights from Ray's object store."""
+    sleeps: bool = False
+    """Whether engines sleep during an update."""
+    recorded: bool = True
+    """Whether `UpdateLog` writes down what each update did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """The floating-point operations of one forward of a trajectory, over all of its training sequences."""
+
+    language: float
+    """Of the language model, its attention left out: two for each parameter and token."""
+    attention: float
+    """Of its causal attention: 2 · tokens² · width in each layer, half of two products of 2 · tokens² · width each."""
+    vision: float
+    """Of the vision tower, whose pictures have `spatial_merge_size²` patches for each of their tokens."""
+
+    @property
+    def forward(self) -> float:
+        """All of them."""
+        return self.language + self.attention + self.vision
+
+
+def forward_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest) -> Flops:
+    """Return the floating-point operations of one forward of the longest trajectory."""
+    text, vision = shape.text_config, shape.vision_config
+    language = 2.0 * weights.language * sum(longest.lengths) + 2.0 * weights.head * longest.sampled_tokens
+    width = text.num_attention_heads * (text.hidden_size // text.num_attention_heads)
+    attention = 2.0 * sum(length**2 for length in longest.lengths) * width * text.num_hidden_layers
+    patches = longest.image_tokens * vision.spatial_merge_size**2
+    seen = 2.0 * weights.vision * patches + 4.0 * patches**2 * vision.hidden_size * len(vision.fullatt_block_indexes)
+    return Flops(language, attention, seen * sum(longest.screenshots))
+
+
+def backward_flops(flops: Flops, weights: Weights) -> float:
+    """Return the floating-point operations of the backward of a forward.
+
+    It costs two forwards: the gradients of the inputs, and those of the weights. Frozen weights need none of the
+    second kind, but both inputs of a product in attention need theirs; where all is frozen, as in a vision tower that
+    is not trained, there is no backward.
+    """
+    language = flops.language if weights.lora else 2 * flops.language
+    return language + 2 * flops.attention + (2 * flops.vision if weights.train_vision else 0.0)
+
+
+def update_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, work: Work) -> float:
+    """Return the floating-point operations of one trajectory in the updates of one iteration.
+
+    What checkpointing computes again is not counted, as usual for an MFU.
+    """
+    flops = forward_flops(shape, weights, longest)
+    steps = work.minibatches * work.epochs
+    # Old log-probabilities, of which the first step needs none itself.
+    before = (steps - 1) / steps if work.kept_steps is None else 1.0
+    step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, weights)
+    return work.epochs * (before * flops.forward + _trained_share(longest, work) * step)
+
+
+def selective_mfu(mfu: float, shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, work: Work) -> float:
+    """Return the MFU of updates with selective checkpointing, from that of the same updates with full checkpointing.
+
+    The time gets shorter by the share of attention that is not repeated, as if all operations took equally long.
+    """
+    flops, needed = forward_flops(shape, weights, longest), update_flops(shape, weights, longest, work)
+    blocks = flops.language + flops.attention + (flops.vision if weights.train_vision else 0.0)
+    again = work.epochs * _trained_share(longest, work)
+    return mfu * (needed + again * blocks) / (needed + again * (blocks - flops.attention))
+
+
+def _trained_share(longest: Longest, work: Work) -> float:
+    """Return the share of the sequences of a trajectory that are trained."""
+    return 1.0 if work.kept_steps is None or longest.image_window is None else work.kept_steps
+
+
+def update_seconds(flops: float, longest: Longest, work: Work, layout: Layout, gpu: Gpu, mfu: float) -> float:
+    """Return how long the updates of one iteration take: a rank computes whole sequences, one after the other.
+
+    Args:
+        flops: Of one trajectory.
+        longest: The trajectory, which may be several sequences.
+        work: Of the iteration.
+        layout: Says how many ranks share it.
+        gpu: Of a rank.
+        mfu: Share of its peak that an update reaches.
+    """
+    sequence = flops / len(longest.lengths)
+    return sequence * _in_a_row(longest, work, layout) * work.minibatches / (gpu.bf16_tflops * 1e12 * mfu)
+
+
+def offload_seconds(offloaded: Offloaded, longest: Longest, work: Work, layout: Layout, gpu: Gpu) -> float:
+    """Return how long the updates of one iteration copy between GPU and host, while nothing is computed."""
+    moved = offloaded.optimizer + _in_a_row(longest, work, layout) * offloaded.activations
+    return work.epochs * work.minibatches * 2 * moved / (gpu.host_gb_s * 1e9)
+
+
+def _in_a_row(longest: Longest, work: Work, layout: Layout) -> int:
+    """Return how many sequences of a minibatch the busiest rank gets."""
+    return ceil(work.trajectories * len(longest.lengths) / work.minibatches / layout.trainers)
+
+
+def sync_bytes(weights: Weights) -> int:
+    """Return the bytes of one weight sync, in bfloat16: all weights, or the adapters."""
+    return (weights.trained if weights.lora else weights.total) * BFLOAT16
+
+
+def sync_seconds(size: int, layout: Layout, work: Work, gpu: Gpu, speeds: HostSpeeds) -> dict[str, float]:
+    """Return how long each leg of a sync takes, one after the other; all engines of a node read at once."""
+    link = gpu.network_gb_s if layout.nodes > 1 else gpu.peer_gb_s
+    legs = {"gathered from shards": link if layout.strategy == "fsdp" and layout.trainers > 1 else 0.0}
+    if work.fleet:
+        legs |= {
+            "to the host": gpu.host_gb_s,
+            "into Ray's object store": speeds.store,
+            "to the other nodes": speeds.nodes if layout.nodes > 1 else 0.0,
+            "to the engines": speeds.pageable,
+        }
+    else:  # trainer and engine share a process, and its GPU
+        legs["to the engine"] = gpu.peer_gb_s
+    return {leg: size / (speed * 1e9) for leg, speed in legs.items() if speed}
+
+
+def sleep_seconds(weights: Weights, layout: Layout, work: Work, speeds: HostSpeeds) -> float:
+    """Return how long engines take to sleep and to wake in an iteration, with what they keep on the host meanwhile."""
+    kept = weights.total * BFLOAT16 / layout.gpus_of_engine if work.sleeps and weights.lora else 0.0
+    return kept / (speeds.sleep * 1e9) + kept / (speeds.wake * 1e9)
+
+
+def cache_bytes(peak: Mapping[Category, float], share: float) -> float:
+    """Return what PyTorch's allocator keeps of tensors that are gone, as a share of those that come and go."""
+    return share * (peak["activations"] + peak["temporaries"] + peak["logits"])
+
+
+def kv_bytes(shape: Qwen2_5_VLConfig) -> int:
+    """Return the bytes of keys and values of one token in bfloat16."""
+    text = shape.text_config
+    head = text.hidden_size // text.num_attention_heads
+    return int(2 * text.num_hidden_layers * text.num_key_value_heads * head * BFLOAT16)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The memory of a GPU while it serves."""
+
+    share_gib: float
+    """GiB that the engine takes for everything."""
+    beside_gib: float
+    """GiB of a trainer that rests beside it."""
+    weights_gib: float
+    workspace_gib: float
+    kv_gib: float
+    """GiB of the share left for keys and values; negative where even the rest does not fit."""
+    contexts: int
+    """Longest trajectories that fit into an engine at once."""
+
+
+def serving(
+    shape: Qwen2_5_VLConfig,
+    weights: Weights,
+    longest: Longest,
+    gpu: Gpu,
+    *,
+    share: float,
+    beside: float = 0,
+    gpus: int = 1,
+) -> Serving:
+    """Return what fits beside the weights on a GPU that serves.
+
+    Args:
+        shape: Of the model.
+        weights: Of the model.
+        longest: What an episode may become.
+        gpu: The GPU.
+        share: Of the GPU's memory that the engine takes (vLLM's `gpu_memory_utilization`).
+        beside: GiB of a trainer that rests there; they do not count in the engine's share.
+        gpus: Of the engine, each with an equal part of its weights, and of its heads of keys and values.
+    """
+    taken = gpu.memory_gib * share
+    held = weights.total * BFLOAT16 / GIB / gpus
+    patches = longest.image_tokens * shape.vision_config.spatial_merge_size**2
+    # The largest prefill is one of `max_num_batched_tokens` and one screenshot; its widest tensors, and CUDA graphs.
+    workspace = 2.0 + 8 * patches * shape.vision_config.hidden_size * BFLOAT16 / GIB
+    kv = taken - held - workspace
+    token = kv_bytes(shape) / min(gpus, shape.text_config.num_key_value_heads)
+    contexts = max(0, int(kv * GIB / token // longest.max_context))
+    return Serving(taken, beside, held, workspace, kv, contexts)
+
+
+def host_gib(
+    shape: Qwen2_5_VLConfig,
+    weights: Weights,
+    longest: Longest,
+    work: Work,
+    layout: Layout,
+    offloaded: Offloaded,
+    screenshot_mb: float,
+    asleep: float = 1.0,
+) -> dict[str, float]:
+    """Return the host memory of the first node by what it is for, in GiB; `asleep` for each GiB that sleeps there."""
+    trainers = ceil(layout.trainers / layout.nodes)
+    screens = work.trajectories * longest.steps
+    processes, engines = ceil(layout.engines / layout.nodes), ceil(layout.replicas / layout.nodes)
+    loading = 0.0 if layout.strategy == "fsdp" else trainers * weights.total * BFLOAT16 / GIB
+    # Beside adapters an engine that sleeps keeps its base; otherwise an update brings everything anew.
+    base = engines * weights.total * BFLOAT16 / GIB if work.sleeps and weights.lora else 0.0
+    # An engine of several processes reads an update from a file, which a copy of the weights is written to.
+    several = work.fleet and processes > engines and not weights.lora
+    files = 2 * engines * sync_bytes(weights) / GIB if several else 0.0
+    vision = shape.vision_config
+    # Bytes of a screenshot as the trainer prepares it; an engine keeps it in bfloat16, and each frame of its film.
+    pixels = longest.image_tokens * vision.spatial_merge_size**2 * vision.patch_size**2 * vision.in_channels / GIB
+    kept = ceil(work.environments / layout.replicas) * longest.shown * pixels * vision.temporal_patch_size * BFLOAT16
+    seen = ceil(screens / layout.trainers) * longest.image_tokens * vision.out_hidden_size * BFLOAT16
+    frozen = work.reference or not weights.train_vision
+    return {
+        "training processes": trainers * PROCESS_GIB,
+        "engines and their picture caches": processes * PROCESS_GIB + engines * kept,
+        "engines' weights while they sleep": base * asleep,
+        "weights while they are loaded": loading,
+        "weights in Ray's object store": sync_bytes(weights) / GIB if work.fleet else 0.0,
+        "weights in the files of engines with several GPUs": files,
+        "moments of the optimizer, offloaded": trainers * offloaded.optimizer / GIB,
+        "activations, offloaded": trainers * offloaded.activations / GIB,
+        "screenshots of a batch": screens * screenshot_mb * 1e6 / GIB,
+        "pictures prepared for an update": ceil(screens / layout.nodes) * pixels,
+        "visual tokens of an update": trainers * seen / GIB if frozen and seen <= MOST_FEATURE_BYTES else 0.0,
+        "records of a batch": work.trajectories * longest.sampled_tokens * TOKEN_BYTES / GIB,
+    }
+
+
+def disk_gib(weights: Weights, longest: Longest, work: Work, keep: int, screenshot_mb: float) -> dict[str, float]:
+    """Return the disk space of a run by what it is for, in GiB: checkpoints hold what is trained and its moments.
+
+    The record of an update counts all numbers of every token, though most updates leave out those after it.
+    """
+    checkpoint = weights.trained * (FLOAT32 + MOMENTS) / GIB
+    seen = work.iterations * work.trajectories * longest.steps * screenshot_mb * 1e6 / GIB
+    tokens = work.iterations * work.trajectories * longest.sampled_tokens
+    return {
+        f"checkpoints, {keep} and the one being written": (keep + 1) * checkpoint,
+        "trajectories": seen,
+        "records of updates": work.recorded * tokens * len(NUMBERS) * FLOAT32 / GIB,
+    }

@@ -1,0 +1,172 @@
+"""One update of a training process, run without its numbers, and the memory that it takes."""
+
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from transformers import Qwen2_5_VLConfig
+
+from arpo.apps.plan.costs import Offloaded, Weights
+from arpo.apps.plan.fake import fake_floats, fake_ranks
+from arpo.apps.plan.layout import Strategy
+from arpo.apps.plan.longest import BlankScreens, Longest
+from arpo.apps.plan.tracker import Category, MemoryTracker
+from arpo.models.policy import Policy
+from arpo.models.sharding import shard
+from arpo.modules.grpo import GRPOModule
+from arpo.modules.metrics import UpdateMeter
+from arpo.modules.offload import OffloadedAdamW
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The figures of one training GPU."""
+
+    peak: Counter[Category]
+    """Bytes by category when it holds most."""
+    resident: float
+    """Bytes that stay between updates: parameters and the optimizer's state."""
+    offloaded: Offloaded
+    weights: Weights
+    shape: Qwen2_5_VLConfig
+
+
+def simulate(
+    module: GRPOModule,
+    longest: Longest,
+    *,
+    strategy: Strategy,
+    ranks: int,
+    foreach: bool | None = True,
+    buckets: bool = True,
+) -> Simulated:
+    """Return what the largest update takes on one training GPU.
+
+    Runs the module's own code for one micro-batch of the longest trajectories, beginning with what the micro-batches
+    and updates before it leave: gradients and the optimizer's moments.
+
+    Args:
+        module: As its configuration builds it, with a `WeightlessPolicy`.
+        longest: Trajectories of which the micro-batch is made.
+        strategy: How ranks share the work.
+        ranks: Number of training processes.
+        foreach: Whether the optimizer takes its step for all parameters at once, as it does on GPUs; None as it
+            does here.
+        buckets: Whether DDP keeps a second copy of the gradients, its buckets.
+    """
+    module.configure_model()
+    policies = [module.policy, *module._reference]
+    with fake_floats(), fake_ranks(ranks) if strategy == "fsdp" else nullcontext():
+        for policy in policies:
+            prepare(policy, longest)
+            revive(policy)
+            if strategy == "fsdp":
+                cut(policy, ranks)
+        weights, shape = count(module.policy), module.policy.model.config
+        attach(module)
+        (optimizer,) = module.trainer.optimizers
+        if isinstance(optimizer, OffloadedAdamW):
+            optimizer.host = torch.device("meta")
+        with MemoryTracker(shape.text_config.vocab_size) as tracker:
+            for policy in policies:
+                tracker.mark([*policy.parameters(), *policy.buffers()], "parameters")
+            if strategy == "ddp" and buckets:
+                bucket = torch.empty(weights.trained)
+                tracker.mark([bucket], "gradients")
+            step(module, tracker, foreach)
+            resident, moments = tracker.now["parameters"] + tracker.now["optimizer"], tracker.now["host"]
+            accumulate(module, tracker, longest)
+    offloaded = Offloaded(moments, tracker.host_peak - moments)
+    return Simulated(tracker.peak, resident, offloaded, weights, shape)
+
+
+def count(policy: Policy) -> Weights:
+    """Return the number of parameters of a policy by what they belong to, those of other ranks included."""
+
+    def numbers(module: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    inner = policy.model.model
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    return Weights(
+        total=numbers(policy.model),
+        trained=sum(parameter.numel() for parameter in trained),
+        language=numbers(inner.language_model.layers),
+        head=numbers(policy.model.lm_head),
+        vision=numbers(inner.visual),
+        train_vision=next(inner.visual.parameters()).requires_grad,
+        lora=policy.has_adapters,
+    )
+
+
+def prepare(policy: Policy, longest: Longest) -> None:
+    """Let a policy see blank screenshots."""
+    size = policy.chat.model_size(*longest.screen)
+    policy.images = BlankScreens(policy.images, policy.vision.config.patch_size, size)
+
+
+def revive(policy: nn.Module) -> None:
+    """Allocate every parameter; its memory is fake as all floating-point numbers here; shared ones stay shared."""
+    fresh: dict[nn.Parameter, nn.Parameter] = {}
+    for module in policy.modules():
+        for name, old in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if old not in fresh:
+                fresh[old] = nn.Parameter(torch.empty(old.shape, dtype=old.dtype), requires_grad=old.requires_grad)
+            module.register_parameter(name, fresh[old])
+
+
+def cut(policy: Policy, ranks: int) -> None:
+    """Shard a policy over ranks as `Policy` itself does when it has a mesh."""
+    inner = policy.model.model
+    mesh = init_device_mesh("cpu", (ranks,))
+    shard(policy, [*inner.visual.blocks, *inner.language_model.layers], mesh, policy._dtype, _nothing)
+
+
+def _nothing(_: str, shape: torch.Size) -> Tensor:
+    return torch.empty(shape)
+
+
+def attach(module: GRPOModule) -> None:
+    """Attach the trainer that a module asks for its optimizer."""
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.strategy.connect(module)
+    module.trainer = trainer
+    trainer.strategy.setup_optimizers(trainer)
+
+
+def step(module: GRPOModule, tracker: MemoryTracker, foreach: bool | None) -> None:
+    """Take the first optimizer step: it makes the moments, and takes what every later one takes."""
+    (optimizer,) = module.trainer.optimizers
+    for group in optimizer.param_groups:
+        group["foreach"] = foreach
+    fill_gradients(module, tracker)
+    module.take_step()
+    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    tracker.mark(states, "optimizer")
+
+
+def accumulate(module: GRPOModule, tracker: MemoryTracker, longest: Longest) -> None:
+    """Add the gradient of one micro-batch to that of another one."""
+    fill_gradients(module, tracker)
+    minibatch = longest.minibatch(module.policy.chat, module.micro_batch_tokens)
+    work = UpdateMeter()
+    work.minibatches = 1
+    module._accumulate(minibatch, list(range(len(minibatch.samples))), None, work)
+
+
+def fill_gradients(module: GRPOModule, tracker: MemoryTracker) -> None:
+    """Fill in the gradients that earlier micro-batches leave."""
+    for parameter in module.trainable_parameters():
+        parameter.grad = torch.zeros_like(parameter)
+        tracker.mark([parameter.grad], "gradients")

@@ -1,0 +1,92 @@
+"""The command that shows a run: python -m arpo view outputs/arpo_miniwob/default."""
+
+import argparse
+import logging
+import time
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from arpo.apps.viewer.serve import make_server, serve
+from arpo.apps.viewer.site import Site
+from arpo.errors import ArpoError, ConfigError
+from arpo.host.log_lines import log_to_terminal
+
+log = logging.getLogger(__name__)
+
+OUTPUTS = Path("outputs")
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the viewer of a run, or of two, and return the exit status: 2 where it cannot be done."""
+    log_to_terminal()
+    asked = parser().parse_args(words)
+    try:
+        runs = asked.runs or [last_run(OUTPUTS)]
+        if len(runs) > 2:
+            raise ConfigError(f"two runs stand side by side, not {len(runs)}: name one or two")
+        out = asked.out or runs[0] / "view"
+        started = time.monotonic()
+        site = Site(runs, out, live=asked.serve)
+        write(site)
+        log.info("wrote %s in %.1f s", out, time.monotonic() - started)
+        if asked.serve:
+            follow(site, asked.port)
+    except ArpoError as error:
+        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
+        return 2
+    page = (out / "index.html").resolve().as_uri()
+    if asked.open and not asked.serve:
+        webbrowser.open(page)
+    log.info("open %s in a browser", page)
+    return 0
+
+
+def write(site: Site) -> None:
+    """Write the viewer's folder.
+
+    Raises:
+        ConfigError: If nothing can be written there.
+    """
+    try:
+        site.write()
+    except OSError as error:
+        raise ConfigError(f"cannot write the viewer to {site.out}: {error}; name a folder with --out") from error
+
+
+def follow(site: Site, port: int) -> None:
+    """Serve the viewer's folder until Ctrl-C.
+
+    Raises:
+        ConfigError: If the port is taken, or the folder cannot be written any more.
+    """
+    try:
+        with make_server(site, port) as server:
+            serve(server, lambda: write(site))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot serve at port {port}: {error}; name another with --port") from error
+
+
+def last_run(outputs: Path) -> Path:
+    """Return the run below a folder that wrote an episode last.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    stores = list(outputs.glob("*/*/trajectories/train"))
+    if not stores:
+        raise ConfigError(f"there is no run in {outputs}/ to look at: train one with `make train`, or name its folder")
+    return max(stores, key=lambda store: store.stat().st_mtime).parents[1]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the reader of the words after `view`."""
+    made = argparse.ArgumentParser(
+        prog="python -m arpo view", description="Write a folder that shows a run, or two side by side, in a browser."
+    )
+    made.add_argument("runs", type=Path, nargs="*", help="folders of runs; by default the last one in outputs/")
+    made.add_argument("--out", type=Path, help="the folder to write; RUN/view by default")
+    made.add_argument("--serve", action="store_true", help="serve the folder to this machine and follow a live run")
+    made.add_argument("--port", type=int, default=8642, help="of --serve")
+    made.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
+    return made

@@ -1,0 +1,92 @@
+"""Curves over iterations: what is drawn, as a picture and in characters."""
+
+import io
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from arpo.apps.comparison.curves import COLORS, STROKES, Panel, curves, draw
+from arpo.apps.comparison.terminal import BAND, ROWS, plot
+
+ROWS_OF_TWO = [
+    {"arm": "ARPO", "iteration": 1, "success": 0.2},
+    {"arm": "ARPO", "iteration": 1, "success": "0.4"},  # as from a file
+    {"arm": "ARPO", "iteration": 2, "success": 0.5},
+    {"arm": "GRPO", "iteration": 1, "success": 0.1},
+]
+
+
+def test_a_point_is_the_mean_over_seeds_with_its_standard_error():
+    found = curves(ROWS_OF_TWO, "success")["ARPO"]
+    assert found.seeds == 2
+    # s of 0.2 and 0.4 is 0.1414214, over sqrt(2) it is 0.1; one value has none
+    assert found.points(100) == [(1, pytest.approx(30), pytest.approx(10)), (2, 50, 0)]
+
+
+@pytest.mark.parametrize("nothing", [None, "", float("nan"), "nan", float("inf")])
+def test_what_was_not_measured_is_left_out(nothing):
+    rows = [*ROWS_OF_TWO, {"arm": "ARPO", "iteration": 1, "success": nothing}, {"arm": "other", "iteration": 1}]
+    assert curves(rows, "success") == curves(ROWS_OF_TWO, "success")
+
+
+def test_a_picture_has_a_panel_a_metric_and_shows_all_arms(tmp_path):
+    draw(ROWS_OF_TWO, [Panel("success", "success (%)", 100)], "A study", tmp_path / "plot.png")
+    with Image.open(tmp_path / "plot.png") as one:
+        assert one.format == "PNG"
+        colors = {color for _, color in one.convert("RGB").getcolors(one.width * one.height)}
+    assert tuple(bytes.fromhex(COLORS[0][1:])) in colors
+    draw(ROWS_OF_TWO, [Panel("success", "a"), Panel("success", "b")], "A study", tmp_path / "two.png")
+    with Image.open(tmp_path / "two.png") as two:
+        assert two.width == 2 * one.width
+
+
+def test_a_panel_without_a_value_is_empty_and_no_error(tmp_path):
+    draw(ROWS_OF_TWO, [Panel("absent", "nothing")], "A study", tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_twenty_arms_look_different():
+    looks = {(COLORS[number % len(COLORS)], STROKES[number % len(STROKES)]) for number in range(20)}
+    assert len(looks) == 20
+
+
+def lines(rows, width=40):
+    return plot(curves(rows, "success"), "success", width=width).plain.splitlines()
+
+
+def test_in_characters_the_highest_mean_is_at_the_top_and_the_axis_says_how_high():
+    title, *picture = lines([{"arm": "a", "iteration": i, "success": i / 10} for i in range(1, 11)])
+    assert title == "success"
+    assert picture[0].startswith("100 % ")
+    assert picture[0].rstrip().endswith("●")
+    assert picture[ROWS - 1].startswith("  0 % ")
+    assert picture[ROWS - 2][6] == "●"  # 10 % at the left, one row above the bottom
+    assert picture[ROWS].endswith("iteration 10")
+    assert picture[ROWS + 1].strip() == "● a"
+
+
+def test_the_axis_ends_at_the_next_tenth():
+    assert lines([{"arm": "a", "iteration": 1, "success": 0.25}])[1].startswith(" 30 % ")
+    assert lines([{"arm": "a", "iteration": 1, "success": 0.0}])[1].startswith("100 % ")
+
+
+def test_a_band_hides_no_mean_of_another_arm():
+    wide = [{"arm": "wide", "iteration": 1, "success": value} for value in (0.0, 1.0)]
+    narrow = [{"arm": "narrow", "iteration": 1, "success": 0.7}]
+    text = "\n".join(lines([*wide, *narrow], width=1))
+    assert BAND in text
+    assert text.count("▲") == 2  # in the picture and in the legend
+
+
+def test_a_narrow_terminal_and_a_long_run_are_no_error():
+    rows = [{"arm": "a", "iteration": i, "success": 0.5} for i in range(1, 1001)]
+    assert all(len(line) <= 6 + 20 for line in lines(rows, width=20))
+
+
+def test_each_arm_has_its_colour():
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=60)
+    console.print(plot(curves(ROWS_OF_TWO, "success"), "success", width=40))
+    shown = console.file.getvalue()
+    assert "\x1b[34m" in shown  # blue
+    assert "\x1b[31m" in shown  # red

@@ -1,0 +1,139 @@
+"""Runs as crashes, people and other programs leave them."""
+
+import json
+
+import pytest
+
+from arpo.apps.comparison.runs import find_runs, read_run, read_runs
+from arpo.errors import ConfigError
+from tests.apps.comparison.folders import START, write_evaluation, write_run
+
+
+def only_reason(folder) -> str:
+    runs, left_out = read_runs([folder])
+    assert runs == []
+    (reason,) = left_out
+    return reason
+
+
+def edit(folder, change) -> None:
+    """Change the lines of a run's metrics."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join(change(lines)))
+
+
+def test_a_run_is_read_with_its_evaluations_and_times(tmp_path):
+    folder = write_run(tmp_path, "replay=on,seed=3", [0.5, 0.75], seed=3, evaluations={2: {"in_domain": 0.8}})
+    run = read_run(folder)
+    assert (run.seed, run.budget, run.overrides, run.unfinished) == (3, 2, {"replay": "on"}, "")
+    assert [line["step"] for line in run.iterations] == [1, 2]
+    assert run.evaluations == {2: {"in_domain": 0.8}}
+    assert (run.wall_s, run.evaluation_s) == (100.0, 4.0)
+    assert run.commits == {"0123456789"}
+
+
+def test_a_folder_of_runs_stands_for_the_runs_in_it(tmp_path):
+    folder = write_run(tmp_path / "study", "seed=0", [0.5])
+    (tmp_path / "study" / "comparison").mkdir()
+    (tmp_path / "study" / "multirun.yaml").write_text("")
+    for pattern in ("study", "study/*", "study/seed=0", "stu*", "study/seed=?"):
+        assert find_runs([str(tmp_path / pattern)]) == [folder], pattern
+
+
+@pytest.mark.parametrize("pattern", ["nothing/*", "empty", "empty/*", "a file"])
+def test_a_pattern_without_a_run_is_named(tmp_path, pattern):
+    write_run(tmp_path, "seed=0", [0.5])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a file").write_text("")
+    with pytest.raises(ConfigError, match=rf"no run is at .*{pattern.replace('*', '.')}: name folders of runs"):
+        find_runs([str(tmp_path / "seed=0"), str(tmp_path / pattern)])
+
+
+def test_a_run_without_metrics_has_not_begun(tmp_path):
+    folder = write_run(tmp_path, "seed=0", [0.5])
+    (folder / "metrics.jsonl").unlink()
+    assert only_reason(folder) == "seed=0: there is no metrics.jsonl, so it has not begun"
+
+
+def test_a_last_line_that_a_crash_cut_is_no_iteration(tmp_path):
+    folder = write_run(tmp_path, "seed=0", [0.5, 0.6, 0.7])
+    edit(folder, lambda lines: [*lines[:-1], lines[-1][:20]])
+    assert only_reason(folder) == "seed=0: 2 of 3 iterations"
+
+
+@pytest.mark.parametrize("torn", ['{"step": 2, "roll', "[1, 2]", ""])
+def test_a_broken_line_in_the_middle_is_named(tmp_path, torn):
+    folder = write_run(tmp_path, "seed=0", [0.5, 0.6, 0.7])
+    edit(folder, lambda lines: [*lines[:2], torn, *lines[3:]])
+    assert only_reason(folder) == "seed=0: line 3 of metrics.jsonl is broken"
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "run.json", "eval/iteration_000001.json"])
+def test_a_broken_file_is_named(tmp_path, name):
+    folder = write_run(tmp_path, "seed=0", [0.5], evaluations={1: {"in_domain": 0.5}})
+    for content in ("{", "[]", '{"starts": [{}], "in_domain": 1}'):
+        (folder / name).write_text(content)
+        assert only_reason(folder).startswith(f"seed=0: {name}")
+
+
+def test_a_run_without_a_configuration_is_left_out(tmp_path):
+    folder = write_run(tmp_path, "seed=0", [0.5])
+    (folder / "config.yaml").unlink()
+    assert "there is no config.yaml" in only_reason(folder)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("running", "it has not ended, or was killed"),
+        ("stopped after iteration 2", "it ended early: stopped after iteration 2"),
+        ("KeyboardInterrupt: ", "it ended early: KeyboardInterrupt: "),
+    ],
+)
+def test_a_run_that_says_so_has_not_ended_though_every_iteration_is_there(tmp_path, status, said):
+    folder = write_run(tmp_path, "seed=0", [0.5, 0.5], starts=[START, START | {"status": status}])
+    assert only_reason(folder) == f"seed=0: {said}"
+
+
+def test_a_run_that_was_resumed_counts_by_its_last_start(tmp_path):
+    starts = [START | {"status": "RuntimeError: boom"}, START]
+    assert read_run(write_run(tmp_path, "seed=0", [0.5], starts=starts)).unfinished == ""
+
+
+def test_a_warm_start_is_no_run_to_compare(tmp_path):
+    folder = write_run(tmp_path, "default", [])
+    (folder / "metrics.jsonl").write_text('{"step": 0, "train/loss": 6.4}\n')
+    assert only_reason(folder) == "default: it has neither rollouts nor evaluations, like a warm start"
+
+
+def test_a_value_that_is_no_finite_number_is_unknown(tmp_path):
+    folder = write_run(tmp_path, "seed=0", [0.5, float("nan"), float("inf")])
+    assert "NaN" in (folder / "metrics.jsonl").read_text()
+    assert [line["rollout/success_rate"] for line in read_run(folder).iterations] == [0.5, None, None]
+    write_evaluation(folder, 3, {"in_domain": float("nan")})
+    assert read_run(folder).evaluations == {3: {"in_domain": None}}
+
+
+def test_a_name_that_was_cut_says_no_overrides(tmp_path):
+    from arpo.run.folder import run_name
+
+    words = [f"rollout.settings.key_{number}=1" for number in range(9)]
+    cut = write_run(tmp_path, run_name(words), [0.5])
+    assert read_run(cut).overrides is None
+    assert read_run(write_run(tmp_path, "seed=0", [0.5])).overrides == {}
+
+
+def test_a_run_without_a_record_is_known_by_its_iterations(tmp_path):
+    folder = write_run(tmp_path, "seed=0", [0.5])
+    (folder / "run.json").unlink()
+    run = read_run(folder)
+    assert (run.unfinished, run.commits, run.wall_s) == ("", frozenset(), 0)
+
+
+def test_metrics_of_a_run_that_is_being_written_are_read_whole_or_not_at_all(tmp_path):
+    folder = write_run(tmp_path, "seed=0", [0.5, 0.5])
+    text = (folder / "metrics.jsonl").read_text()
+    whole = json.loads(text.splitlines()[-1])
+    for end in range(len(text) - 60, len(text) + 1):
+        (folder / "metrics.jsonl").write_text(text[:end])
+        assert all(line["step"] < 2 or line == whole for line in read_run(folder).iterations)

@@ -1,0 +1,98 @@
+"""Episodes as Parquet; what needs pyarrow is left out where it is not installed."""
+
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+
+from arpo.apps.dataset import parquet
+from arpo.apps.dataset.export import main
+from arpo.apps.dataset.parquet import export_parquet
+from arpo.errors import ArpoError, ConfigError
+from arpo.rollout.storage import TrajectoryStore
+from tests.rollout.trajectories import make_trajectory
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    store = TrajectoryStore(tmp_path / "run" / "trajectories")
+    for number, name in enumerate(("0/0/0", "0/0/1", "2/0/0", "eval-2/held_out/0/0")):
+        store.write(make_trajectory(name, steps=number + 1, task_reward=number % 2))
+    return tmp_path / "run"
+
+
+def test_what_was_stored_is_what_is_read_back(run, tmp_path, monkeypatch):
+    pq = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(parquet, "ROWS", 2)  # two groups of rows
+    export_parquet(run, tmp_path / "made")
+    table = pq.read_table(tmp_path / "made" / "data" / "train.parquet")
+    rows = table.to_pylist()
+    store = TrajectoryStore(run / "trajectories")
+    assert [row["id"] for row in rows] == ["0/0/0", "0/0/1", "2/0/0"]
+    for row in rows:
+        stored = store.load_screenshots(store.get(row["id"]))
+        assert (row["task_reward"], row["seed"], row["outcome"]) == (stored.task_reward, stored.seed, "finished")
+        for step, told in zip(stored.steps, row["steps"], strict=True):
+            assert told["screenshot"]["bytes"] == stored.screenshots[step.screenshot]
+            assert tuple(told["sampler_logprobs"]) == step.sampler_logprobs
+            assert tuple(told["response_ids"]) == step.response_ids
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert features["last_screenshot"] == {"_type": "Image"}
+    assert pq.read_table(tmp_path / "made" / "data" / "eval.parquet").num_rows == 1
+    assert (tmp_path / "made" / "README.md").exists()
+
+
+def test_the_folder_loads_as_a_dataset_with_pictures(run, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    export_parquet(run, tmp_path / "made")
+    loaded = datasets.load_dataset(str(tmp_path / "made"), cache_dir=str(tmp_path / "cache"))
+    assert {split: len(loaded[split]) for split in loaded} == {"train": 3, "eval": 1}
+    last = loaded["train"][2]
+    assert (last["id"], len(last["steps"])) == ("2/0/0", 3)
+    assert last["steps"][0]["screenshot"].size == (4, 4)
+
+
+def test_a_split_whose_only_record_was_cut_is_left_out(run, tmp_path):
+    pytest.importorskip("pyarrow")
+    (cut,) = (run / "trajectories" / "eval").iterdir()
+    cut.write_bytes(cut.read_bytes()[:-5])
+    assert list(export_parquet(run, tmp_path / "made")) == ["train"]
+    assert [path.name for path in (tmp_path / "made" / "data").iterdir()] == ["train.parquet"]
+    for path in (run / "trajectories" / "train").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(ConfigError, match="holds no episodes"):
+        export_parquet(run, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_lost_screenshot_leaves_nothing_behind(run, tmp_path):
+    pytest.importorskip("pyarrow")
+    next((run / "trajectories" / "screens").glob("*/*.png")).unlink()
+    with pytest.raises(ArpoError, match="has lost its screenshot"):
+        export_parquet(run, tmp_path / "made")
+    assert not list(tmp_path.glob("made*"))
+
+
+def test_a_folder_without_episodes_is_refused(tmp_path, caplog):
+    assert main([str(tmp_path), "--to", "parquet"]) == 2
+    assert "holds no episodes: name the folder of a run" in caplog.text
+
+
+def test_a_folder_that_exists_is_not_written_over(run, tmp_path):
+    (tmp_path / "made").mkdir()
+    with pytest.raises(ConfigError, match="made exists: name another folder with --out"):
+        export_parquet(run, tmp_path / "made")
+
+
+def test_a_package_that_is_missing_is_named(run, tmp_path, monkeypatch):
+    whole = builtins.__import__
+
+    def without_arrow(name, *arguments, **options):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return whole(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_arrow)
+    with pytest.raises(ConfigError, match="need the package pyarrow, which is not installed: `uv pip install"):
+        export_parquet(run, tmp_path / "made")

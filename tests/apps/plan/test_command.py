@@ -1,0 +1,250 @@
+"""From a configuration to a plan: what is read from where, and what a person is told."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from arpo.apps.plan import command, fit
+from arpo.apps.plan.command import (
+    candidates,
+    compose,
+    engine_share,
+    estimate,
+    kept_by_engine,
+    layout_of,
+    main,
+    recommendations,
+)
+from arpo.apps.plan.costs import Offloaded, Serving, Weights
+from arpo.apps.plan.fit import check_memory
+from arpo.apps.plan.hardware import GIB, Gpu
+from arpo.apps.plan.layout import Layout
+from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.report import Plan
+from arpo.errors import ConfigError
+from arpo.models.tiny import make_tiny
+from arpo.run.build import build
+
+PLAN = Plan(
+    name="smoke",
+    gpu=Gpu(name="G", memory_gib=10, bf16_tflops=1, peer_gb_s=1, host_gb_s=1, network_gb_s=1),
+    layout=Layout("split", "ddp", gpus=8, nodes=1, engine_gpus=1),
+    longest=Longest(1024, 4, 24, (112, 140), image_tokens=20),
+    weights=Weights(10, 10, 5, 2, 3, train_vision=True, lora=False),
+    peak=Counter({"parameters": 4 * GIB, "activations": 3 * GIB}),
+    offloaded=Offloaded(),
+    reserve_gib=0.5,
+    cache_gib=0.5,
+    engine_gib=0.0,
+    serving=Serving(7.0, 0.0, 1.0, 1.0, 5.0, 3),
+    environments=8,
+    sync_bytes=1,
+    sync_s={"to the host": 1.0, "to the engines": 3.0},
+    sleep_s=0.0,
+    update_flops=1.0,
+    update_s=1.0,
+    offload_s=0.0,
+    iterations=1,
+    mfu=0.35,
+    host={"training processes": 3.0},
+    disk={"trajectories": 2.0},
+    desktops="",
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["experiment=arpo_subset32"], (8, 8)),
+        (["experiment=arpo_subset32", "gpus=4"], (4, 4)),
+        (["experiment=arpo_subset32", "layout=split"], (7, 1)),
+        (["experiment=arpo_full", "layout=split", "serving_gpus=2"], (12, 4)),
+        (["experiment=arpo_full"], (16, 16)),
+        (["experiment=smoke"], (1, 1)),
+        (["experiment=smoke", "gpus=8"], (1, 1)),  # one process is both, however many GPUs there are
+    ],
+)
+def test_the_gpus_of_an_experiment_train_or_serve(overrides: list[str], expected: tuple[int, int]) -> None:
+    layout = layout_of(compose(overrides))
+    assert (layout.trainers, layout.engines) == expected
+
+
+def test_the_gpus_of_an_engine_are_those_of_its_tensor_parallelism() -> None:
+    pairs = ["engine.num_gpus=2", "+engine.make_engine.engine_args.tensor_parallel_size=2"]
+    layout = layout_of(compose(["experiment=arpo_subset32", *pairs]))
+    assert (layout.engines, layout.replicas) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpus=0"], "gpus must be a whole number of at least 1, got 0"),
+        (["gpus=eight"], "gpus must be a whole number of at least 1, got eight"),
+        (["gpus=3", "trainer.num_nodes=2"], "gpus=3 must be a multiple of trainer.num_nodes=2"),
+        (["trainer.num_nodes=0"], "trainer.num_nodes must be a whole number of at least 1, got 0"),
+        (["layout=split", "serving_gpus=0"], "serving_gpus=0 must be at least 1"),
+        (["layout=split", "serving_gpus=8"], r"serving_gpus=8 must be at least 1 and leave some of the 8 GPU\(s\)"),
+        (["trainer=default"], "trainer.devices=.* are 8 processes: choose trainer=ddp or trainer=fsdp"),
+        (
+            ["+engine.make_engine.engine_args.tensor_parallel_size=4"],
+            r"engine\.num_gpus=1 gives .* tensor_parallel_size=4",
+        ),
+    ],
+)
+def test_gpus_that_cannot_be_shared_out_have_no_plan(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        estimate(compose(["experiment=arpo_subset32", *words]))
+
+
+def test_a_strategy_that_nobody_knows_has_no_plan() -> None:
+    with pytest.raises(ConfigError, match=r"there is no plan for trainer\.strategy=deepspeed: choose trainer=default"):
+        layout_of(compose(["experiment=smoke", "+trainer.strategy=deepspeed"]))
+
+
+def test_a_run_that_fits_says_by_how_much() -> None:
+    assert PLAN.troubles() == []
+    assert PLAN.verdict() == (
+        "It fits: a training GPU has 2.0 GiB to spare, and 3 episodes of the longest kind fit into the KV cache at "
+        "once, of 8 environments."
+    )
+
+
+def test_a_run_that_does_not_fit_says_everything_that_is_too_small() -> None:
+    wrong = replace(PLAN, reserve_gib=1.0, cache_gib=4.0, serving=Serving(9.0, 0.0, 9.0, 1.0, -1.0, 0))
+    assert wrong.verdict() == (
+        "It does not fit: a training GPU needs 12.0 GiB and has 10.0: 2.0 GiB too little; a serving GPU has -1.0 GiB "
+        "for the KV cache, too little for one context of the longest trajectory."
+    )
+
+
+def test_a_trainer_at_rest_must_fit_beside_the_engines_share() -> None:
+    beside = replace(PLAN, reserve_gib=1.0, serving=Serving(7.0, 2.5, 1.0, 1.0, 5.0, 3))
+    assert beside.troubles() == [
+        "a serving GPU needs 10.5 GiB and has 10.0, because the engine's share is 7.0 and a trainer rests beside it"
+    ]
+    assert replace(beside, serving=Serving(6.0, 2.5, 1.0, 1.0, 4.0, 2)).troubles() == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "share", "kept"),
+    [
+        (["experiment=arpo_subset32"], 0.6, 2.0),  # it sleeps
+        (["experiment=arpo_subset32", "layout=split"], 0.92, 0.0),  # vLLM's own
+        (["experiment=smoke"], 0.92, 0.92 * 79.2),  # it stays where it is
+        (["experiment=smoke", "engine=vllm", "+engine.engine_args.gpu_memory_utilization=0.3"], 0.3, 0.3 * 79.2),
+    ],
+)
+def test_what_an_engine_takes_is_read_from_its_arguments(overrides: list[str], share: float, kept: float) -> None:
+    cfg = compose(overrides)
+    assert engine_share(cfg) == share
+    assert kept_by_engine(cfg, layout_of(cfg), share * 79.2) == pytest.approx(kept)
+
+
+def test_what_would_help_is_tried_and_the_best_three_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs(cfg: DictConfig) -> Plan:
+        lora = cfg.model.policy.get("lora") is not None
+        gib = {"fsdp": 2} if "Sharded" in cfg.trainer.strategy._target_ else {"lora": 3} if lora else {"same": 99}
+        return replace(PLAN, peak=Counter({"parameters": gib.popitem()[1] * GIB}))
+
+    monkeypatch.setattr(command, "estimate", needs)
+    header, *told = recommendations(replace(PLAN, reserve_gib=9.0), ["experiment=arpo_subset32", "trainer=ddp"])
+    assert header[0] == "setting"
+    assert [(setting, figure) for setting, figure, _ in told[:2]] == [
+        ("trainer=fsdp", "3.0 GiB"),
+        ("model=qwen2_5_vl_7b", "4.0 GiB"),
+    ]
+    assert len(told) <= 3
+
+
+def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
+    offered = candidates(compose(["experiment=arpo_subset32", "model=qwen2_5_vl_7b", "layout=split"]), PLAN)
+    assert not any(
+        setting.startswith(("model=", "model.policy.train_vision", "model.policy.grad")) for setting in offered
+    )
+    assert "layout=colocated" in offered
+    selective = ["experiment=arpo_subset32", "model.policy.gradient_checkpointing=selective"]
+    assert "model.policy.gradient_checkpointing=true" in candidates(compose(selective), PLAN)
+    ahead = ["experiment=arpo_subset32", "layout=split", "rollout.settings.max_policy_lag=1"]
+    assert "layout=colocated" not in candidates(compose(ahead), PLAN)  # its engines sleep during updates
+
+
+def test_the_table_states_the_price_of_offloading() -> None:
+    assert not any("offload" in name for name, _, _ in PLAN.rows())
+    priced = replace(PLAN, offloaded=Offloaded(optimizer=2 * GIB, activations=GIB), offload_s=2.5)
+    rows = {name: figure for name, figure, _ in priced.rows()}
+    assert rows["offloaded to the host: moments"] == "2.0 GiB"
+    assert rows["offloaded to the host: activations"] == "1.0 GiB"
+    assert rows["price of offloading"] == "2.5 s"
+
+
+def test_the_table_states_each_leg_of_a_sync_and_what_sleeping_takes() -> None:
+    rows = {name: said for name, *said in replace(PLAN, sleep_s=6.0, iterations=360).rows()}
+    assert rows["weight sync"] == ["4.0 s", "0.00 GB: to the host 1.0, to the engines 3.0"]
+    assert rows["engines asleep and awake"] == ["6.0 s", "an iteration"]
+    assert rows["updates and syncs of the run"][0] == "1.1 h"  # 360 x (1 + 4 + 6) s
+    assert not any(name == "engines asleep and awake" for name, _, _ in PLAN.rows())
+
+
+def test_both_ways_of_offloading_are_offered_until_they_are_taken() -> None:
+    taken = ["model.policy.offload_activations=true", f"module.optimizer._target_={command.OFFLOADED}"]
+    for overrides, expected in (([], taken), (taken, [])):
+        offered = candidates(compose(["experiment=arpo_subset32", *overrides]), PLAN)
+        assert [setting for setting in offered if "ffload" in setting] == expected
+
+
+def test_a_plan_of_a_checkpoint_on_disk_reads_its_shape(tmp_path: Path) -> None:
+    model = make_tiny(tmp_path / "model", corpus=(), hidden=64)
+    words = ["module.micro_batch_tokens=1024", "+model.policy.gradient_checkpointing=selective"]
+    plan = estimate(compose(["experiment=smoke", f"model.path={model}", *words]))
+    assert plan.weights.total == plan.weights.trained < 10**6
+    assert plan.troubles() == []
+    assert {name: figure for name, figure, _ in plan.rows()}["longest trajectory"] == "1024 tokens"
+    assert plan.mfu > 0.35  # of an update that computes attention twice
+
+
+def test_a_run_for_gpus_that_are_too_small_is_refused_with_the_figures_of_its_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def needs(cfg: DictConfig) -> Plan:
+        asked.append(cfg.gpu.memory_gib)
+        return replace(PLAN, cache_gib=4.5)
+
+    monkeypatch.setattr(command, "estimate", needs)
+    monkeypatch.setattr(fit, "smallest_gpu_gib", lambda: 10.0)
+    cfg = OmegaConf.masked_copy(compose(["experiment=arpo_subset32"]), ["requires", "model", "trainer", "env", "gpus"])
+    with pytest.raises(ConfigError, match=r"a training GPU needs 12\.0 GiB and has 10\.0: 2\.0 GiB too little"):
+        check_memory(cfg)
+    assert asked == [10.0]
+
+
+def test_without_a_gpu_nothing_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "smallest_gpu_gib", lambda: None)
+    check_memory(compose(["experiment=arpo_subset32"]))
+
+
+@pytest.mark.parametrize("experiment", ["warmstart_fake", "offline_rs", "offline_dpo", "offline_kto"])
+def test_a_run_that_learns_from_other_data_has_no_plan(experiment: str) -> None:
+    with pytest.raises(ConfigError, match="a plan is of a run that learns from rollouts"):
+        estimate(compose([f"experiment={experiment}", "module.steps=3"]))
+
+
+def test_a_wrong_word_is_one_message_and_exit_status_2(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["gpu=abacus"]) == 2
+    assert capsys.readouterr().out == ""
+    (record,) = caplog.records
+    assert "gpu/abacus" in record.message
+    assert record.exc_info is None
+
+
+@pytest.mark.parametrize("kind", sorted(path.stem for path in (command.CONF / "gpu").glob("*.yaml")))
+def test_every_gpu_is_one_that_can_be_built(kind: str) -> None:
+    gpu: Gpu = build(compose([f"gpu={kind}"]).gpu)
+    named = float(kind.rpartition("-")[2])
+    assert 0.95 * named < gpu.memory_gib < named

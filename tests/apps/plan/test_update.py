@@ -1,0 +1,140 @@
+"""The simulation of an update, against sums and against a process with real numbers."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from arpo.apps.plan.costs import Offloaded
+from arpo.apps.plan.longest import Longest
+from arpo.apps.plan.model import WeightlessPolicy, stand_in
+from arpo.apps.plan.update import Simulated, simulate
+from arpo.models.policy import LoraSettings, Policy
+from arpo.models.tiny import make_tiny
+from arpo.modules.grpo import GRPOModule
+from arpo.modules.objective import Objective
+from arpo.modules.offload import OffloadedAdamW
+
+ROOT = Path(__file__).parent.parent.parent
+PARAMETERS_7B = 8_292_166_656
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("tiny"), corpus=(), hidden=64)
+
+
+def module(
+    path: Path,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW,
+    objective: Objective | None = None,
+    **policy: object,
+) -> GRPOModule:
+    make = partial(WeightlessPolicy, path, dtype="bfloat16", **{"gradient_checkpointing": True, **policy})
+    return GRPOModule(make, partial(optimizer, lr=1e-6), objective or Objective(), micro_batch_tokens=1)
+
+
+def update(path: Path, strategy: str = "single", ranks: int = 1, **options: object) -> Simulated:
+    longest = Longest(512, 4, 64, (112, 140), image_tokens=20)
+    return simulate(module(path, **options), longest, strategy=strategy, ranks=ranks)
+
+
+def test_one_process_holds_16_bytes_a_parameter(tiny: Path) -> None:
+    found = update(tiny)
+    assert found.weights.trained == found.weights.total
+    for category, size in {"parameters": 4, "gradients": 4, "optimizer": 8}.items():
+        assert found.peak[category] == pytest.approx(size * found.weights.total, rel=0.01), category
+
+
+def test_the_update_of_a_windowed_run_that_selects_steps_keeps_fewer_activations(tiny: Path) -> None:
+    whole = Longest(512, 4, 64, (112, 140), image_tokens=20)
+    selects = module(tiny, objective=Objective(high_entropy_steps=0.8, correction="tis_token"))
+    usual, windowed = (
+        simulate(each, longest, strategy="single", ranks=1)
+        for each, longest in ((module(tiny), whole), (selects, replace(whole, image_window=2)))
+    )
+    # A sequence of the same length with two pictures instead of four, of which 64 tokens are trained and not 256.
+    assert windowed.peak["activations"] < usual.peak["activations"]
+    assert windowed.weights == usual.weights
+
+
+def test_a_shard_holds_a_part_of_it_and_gathers_blocks(tiny: Path) -> None:
+    whole, quarter = update(tiny), update(tiny, "fsdp", 4)
+    assert quarter.weights == whole.weights
+    assert quarter.resident == pytest.approx(whole.resident / 4, rel=0.05)
+    # Beside its part of all gradients, a rank has those of one block whole, until they are reduced.
+    block = 4 * sum(parameter.numel() for parameter in Policy(tiny).model.model.language_model.layers[0].parameters())
+    assert quarter.peak["gradients"] == pytest.approx(whole.peak["gradients"] / 4 + block, rel=0.05)
+    assert quarter.peak["gathered"] > 0
+    assert quarter.peak["activations"] == pytest.approx(whole.peak["activations"], rel=0.1)
+
+
+def test_ddp_keeps_a_second_copy_of_the_gradients(tiny: Path) -> None:
+    assert update(tiny, "ddp", 4).peak["gradients"] == pytest.approx(2 * update(tiny).peak["gradients"], rel=0.01)
+
+
+def test_lora_has_gradients_and_moments_of_its_adapters_alone(tiny: Path) -> None:
+    found = update(tiny, train_vision=False, lora=LoraSettings(4))
+    frozen = found.weights.total - found.weights.trained
+    assert found.peak["optimizer"] == pytest.approx(8 * found.weights.trained, rel=0.02)
+    assert found.resident == pytest.approx(2 * frozen + 12 * found.weights.trained, rel=0.02)
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("fsdp", 4)])
+def test_offloaded_moments_are_on_the_host_and_change_nothing_else(tiny: Path, strategy: str, ranks: int) -> None:
+    usual = update(tiny, strategy, ranks)
+    found = update(tiny, strategy, ranks, optimizer=OffloadedAdamW)
+    assert usual.offloaded == Offloaded(0, 0)
+    assert found.offloaded.optimizer == pytest.approx(8 * found.weights.trained / ranks, rel=0.05)
+    left = found.peak["optimizer"]  # what is below the size that the tracker looks at
+    assert left < usual.peak["optimizer"] / 10
+    assert found.peak == usual.peak | {"optimizer": left}
+    assert found.resident == usual.resident - usual.peak["optimizer"] + left
+
+
+def test_offloaded_activations_are_the_inputs_of_the_blocks(tiny: Path) -> None:
+    usual, found = update(tiny), update(tiny, offload_activations=True)
+    # Two blocks of 512 tokens and two of 4 x 80 patches, a width of 64, 2 bytes
+    inputs = 2 * (512 + 4 * 80) * 64 * 2
+    assert inputs <= found.offloaded.activations <= 10 * inputs  # with what is outside of blocks, some in float32
+    assert sum(usual.peak.values()) - sum(found.peak.values()) >= inputs
+
+
+def test_selective_checkpointing_keeps_what_attention_computed_on_the_gpu(tiny: Path) -> None:
+    usual, found = update(tiny), update(tiny, gradient_checkpointing="selective")
+    # Two blocks of the language model: 512 tokens of a width of 64 with 2 bytes, and for each of 2 heads a float32
+    assert found.peak["activations"] - usual.peak["activations"] == 2 * 512 * (64 * 2 + 2 * 4)
+    both = (update(tiny, offload_activations=True, gradient_checkpointing=each) for each in (True, "selective"))
+    assert len({each.offloaded for each in both}) == 1  # the inputs alone wait on the host
+
+
+@pytest.fixture(scope="module")
+def seven_billion() -> Iterator[Path]:
+    architecture = yaml.safe_load((ROOT / "conf/architecture/qwen2_5_vl_7b.yaml").read_text())
+    with stand_in(architecture, 3136, 12_845_056) as path:
+        yield path
+
+
+@pytest.mark.slow
+def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint(seven_billion: Path) -> None:
+    longest = Longest(4096, 1, 1024, (1920, 1080), image_tokens=2691)
+    found = simulate(module(seven_billion), longest, strategy="single", ranks=1)
+    assert found.weights.total == PARAMETERS_7B
+    static = sum(found.peak[category] for category in ("parameters", "gradients", "optimizer"))
+    # float32: 4 for the weight, 4 for its gradient, 8 for two moments
+    assert static == pytest.approx(16 * PARAMETERS_7B, rel=0.01)
+
+
+@pytest.mark.slow
+def test_a_process_with_real_numbers_takes_what_was_simulated() -> None:
+    command = [sys.executable, "benchmarks/plan_accuracy.py", "--hidden", "64", "--tokens", "2048"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={})
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["simulated"] == pytest.approx(found["measured"], rel=0.1)

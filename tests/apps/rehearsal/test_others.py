@@ -1,0 +1,23 @@
+"""Rehearsals of the runs in one process, beside the paper's."""
+
+import pytest
+
+from tests.apps.rehearsal.play import check_played
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    """One for all, because a tiny policy is made once for each prompt."""
+    return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.mark.parametrize("experiment", ["arpo_miniwob", "arpo_desktop32", "replay_ablation"])
+def test_the_run_is_played_killed_and_played_to_its_end(experiment, output):
+    check_played(experiment, output, episodes=48)  # 2 groups of 8 in each of 3 iterations
+
+
+@pytest.mark.parametrize("experiment", ["dart_miniwob", "dart_desktop32"])  # one engine, and a fleet of two
+def test_the_run_of_dart_asks_for_as_many_episodes_as_its_tasks_need(experiment, output):
+    check_played(experiment, output, episodes=None)

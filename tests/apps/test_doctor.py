@@ -1,0 +1,73 @@
+"""The doctor: what it says of this machine, and of machines that lack something."""
+
+import pytest
+from PIL import Image
+
+from arpo.apps import doctor
+from tests.envs.desktops import needs_desktop
+
+
+def test_an_engine_that_does_not_answer_is_missing_and_says_how_to_start_one(monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    found = doctor.look_at_engine()
+    assert not found.good
+    assert found.needed
+    assert "make desktop" in found.remedy
+
+
+def test_without_an_engine_nothing_is_booted(monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    assert [finding.name for finding in doctor.examine()] == ["engine", "memory", "disk", "ports", "kvm"]
+
+
+def test_what_a_container_said_is_no_markup_and_moves_no_cursor(monkeypatch, capsys):
+    said = "it said [/x] [link=http://x]a[/] \x1b[2J"
+    monkeypatch.setattr(doctor, "examine", lambda: iter([doctor.Finding("desktop", False, said, said)]))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert doctor.main() == 1
+    assert capsys.readouterr().out.count(r"it said [/x] [link=http://x]a[/] \x1b[2J") == 2
+
+
+def test_without_an_engine_there_is_nothing_to_look_at(monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.chdir(tmp_path)
+    assert doctor.look() == 1
+    assert "make desktop" in caplog.text
+    assert not doctor.PICTURE.exists()
+
+
+@pytest.mark.parametrize("trouble", ["", "there is no /dev/kvm"])
+def test_kvm_is_wanted_and_not_needed(monkeypatch, trouble):
+    monkeypatch.setattr(doctor, "kvm_trouble", lambda: trouble)
+    found = doctor.look_at_kvm()
+    assert found.good is (trouble == "")
+    assert not found.needed
+    assert bool(found.remedy) is (trouble != "")
+
+
+class TestWithDesktops:
+    """What needs an engine and the image."""
+
+    pytestmark = needs_desktop
+
+    def test_a_machine_with_engine_and_image_boots_a_desktop_and_says_how_fast(self):
+        findings = {finding.name: finding for finding in doctor.examine()}
+        assert all(findings[name].good for name in ("engine", "image", "memory", "disk", "ports", "desktop"))
+        assert "healthy in" in findings["desktop"].said
+
+    def test_a_look_is_a_picture_of_a_desktop_with_applications(self, monkeypatch, tmp_path, caplog):
+        monkeypatch.chdir(tmp_path)
+        caplog.set_level("INFO")
+        assert doctor.look() == 0
+        assert str(doctor.PICTURE) in caplog.text
+        assert "python -m arpo watch" in caplog.text
+        picture = Image.open(tmp_path / doctor.PICTURE)
+        assert picture.size == (1280, 720)
+        assert len(picture.convert("RGB").getcolors(1280 * 720)) > 100
+
+    def test_a_missing_image_is_found_before_it_is_booted(self, monkeypatch):
+        monkeypatch.setattr(doctor, "IMAGE", "arpo/none:at-all")
+        findings = {finding.name: finding for finding in doctor.examine()}
+        assert not findings["image"].good
+        assert findings["image"].remedy == "bash docker/build_image.sh"
+        assert "desktop" not in findings

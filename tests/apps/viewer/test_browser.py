@@ -1,0 +1,358 @@
+"""The viewer in a real browser, opened from the disk: click, keys, filters, links, hostile records."""
+
+import io
+import json
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from arpo.apps.viewer.site import Site
+from arpo.rollout.updates import read_update, update_path, write_update
+from arpo.types import screenshot_key
+from tests.apps.viewer.support import address, make_episode, make_group, small_run, write_numbers, write_run
+from tests.browser import needs_chromium
+
+pytestmark = [pytest.mark.browser, needs_chromium, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "run"
+    small_run(run)
+    (run / "eval").mkdir()
+    overall = {"success_rate": 0.5, "interval_low": 0.25, "interval_high": 0.75, "episodes": 8}
+    (run / "eval" / "iteration_000002.json").write_text(json.dumps({"held_out": {"overall": overall, "lost": 0}}))
+    Site([run], run / "view").write()
+    return run / "view"
+
+
+def test_from_the_run_to_a_group_to_an_episode_and_back(page, out):
+    page.open(address(out))
+    assert page.text("h1").endswith("/ run")
+    assert page.count(".heat.rate a.cell") == 4 + 2  # two tasks in two iterations; one in two evaluations
+    assert page.count("a.cell.failed") == 1
+    assert page.count("a.cell.replay") == 1
+    page.click("a.cell.replay")
+    page.until("location.hash === '#/a/group/1%2F0'")
+    page.until("document.querySelectorAll('.member').length === 5")  # four learned from, one that made room
+    assert page.texts(".member .name") == ["1/0/0", "0/0/3", "1/0/2", "1/0/3", "1/0/1"]
+    assert page.count(".member.injected") == page.count(".member.leftout") == 1
+    assert page.texts(".member .advantage b") == ["−0.250", "+0.750", "−0.250", "−0.250"]
+    page.click(".member.injected .frame")
+    page.until("location.hash === '#/a/episode/1%2F0/1/1'")
+    page.until("document.querySelector('#at')?.innerText === 'step 1 of 2'")  # the address comes first
+    for key, step in (("ArrowRight", 2), ("ArrowLeft", 1), ("ArrowRight", 2)):
+        page.key(key)
+        page.until(f"document.querySelector('#at').innerText === 'step {step} of 2'")
+    assert page.text(".action") == "finished()"
+    page.key("ArrowDown")
+    page.until("location.hash === '#/a/episode/1%2F0/2/2'")
+    page.until("document.querySelector('#at')?.innerText === 'step 2 of 2'")
+    page.key("Escape")
+    page.until("location.hash === '#/a/group/1%2F0'")
+    page.value("history.go(-3)")
+    page.until("location.hash === '' && document.querySelectorAll('.heat').length > 0")
+    assert page.seen == []
+
+
+def test_where_episodes_part_is_marked_and_another_one_can_be_compared_with(page, out):
+    page.open(address(out, "#/a/group/0%2F0"))
+    # compared with 0/0/0, a success: the failures act differently in their second step, the other success is the same
+    assert page.texts(".forked") == ["acts differently", "acts differently"]
+    assert page.value(
+        "[...document.querySelectorAll('.member')].map((m) => m.querySelectorAll('.frame.fork').length)"
+    ) == [0, 1, 1, 0]
+    page.click(".member:nth-child(2) a.chip")
+    page.until("location.hash.includes('ref=1')")
+    page.until("document.querySelectorAll('.member:nth-child(2) .chip.ref').length === 1")
+    assert page.count(".forked") == 3
+    assert page.seen == []
+
+
+def test_a_group_says_what_the_update_did_to_each_of_its_episodes(page, tmp_path):
+    members = make_group(0, 0, 1.0, 0.0)
+    store = write_run(tmp_path / "run", members)
+    record = write_numbers(store, 0, [members])
+    change = np.repeat(np.float32([0.125, -0.25]), 6)  # six tokens an episode
+    numbers = {**record.numbers, "after_logprobs": record.numbers["old_logprobs"] + change}
+    write_update(store.root, replace(record, numbers=numbers))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert page.texts("[data-gained]") == ["log-prob +0.750", "log-prob −1.500"]
+    page.click(".member .frame")
+    page.until("document.querySelector('#measures .chosen')?.innerText === 'ratio after'")
+    assert page.text(".crumbs").endswith("iteration 0 › page/one/1")
+    assert page.seen == []
+
+
+def test_a_group_without_a_signal_says_so(page, tmp_path):
+    members = make_group(0, 0, 1.0, 1.0)
+    store = write_run(tmp_path / "run", members)
+    record = write_numbers(store, 0, [members])
+    write_update(store.root, replace(record, advantages=np.zeros(2, dtype=np.float32)))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert "every advantage is 0 and it moved nothing" in page.text("article")
+    write_update(store.root, replace(record, advantages=np.array([0.0, 0.5], dtype=np.float32)))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert "it moved nothing" not in page.text("article")
+
+
+def test_a_reward_at_the_threshold_is_no_success(page, tmp_path):
+    write_run(tmp_path / "run", make_group(0, 0, 0.5, 0.75))
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    assert page.text("article").count("1 of 2 episodes succeeded") == 1
+
+
+def test_every_tenth_of_a_hundred_iterations_has_its_number(page, tmp_path):
+    write_run(tmp_path / "run", [make_episode(f"{iteration}/0/0") for iteration in range(100)])
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view"))
+    assert page.texts(".heat .column") == [str(number) for number in range(0, 100, 10)]
+
+
+def test_an_evaluation_is_a_mark_on_its_interval(page, out):
+    page.open(address(out))
+    styles = [
+        f"getComputedStyle(document.querySelector('.meter {it}')).{of}" for it, of in (("i", "width"), ("b", "left"))
+    ]
+    assert [page.value(style) for style in styles] == ["60px", "60px"]  # of 120
+
+
+def test_filters_stand_in_the_address_and_survive_a_reload_and_the_way_back(page, out):
+    page.open(address(out, "#/a/episodes"))
+    assert page.text("#count").startswith("17 episodes of 17")  # 12 played, one of them twice, and four of evaluations
+    page.choose("split", "train")
+    page.until("document.querySelector('#count').innerText.startsWith('13 ')")
+    page.choose("result", "failure")
+    page.until("document.querySelector('#count').innerText.startsWith('7 ')")
+    page.choose("from", "1")
+    page.until("document.querySelector('#count').innerText.startsWith('4 ')")
+    assert page.hash == "#/a/episodes?split=train&result=failure&from=1"
+    page.reload()
+    assert page.text("#count").startswith("4 episodes of 17")
+    assert page.value("document.querySelector('[name=result]').value") == "failure"
+    page.click(".entry a")
+    page.until("location.hash.includes('group')")
+    page.value("history.back()")
+    page.until("document.querySelector('#count')?.innerText.startsWith('4 ')")
+    for field, value, count in (("to", "1", 4), ("to", "0", 0), ("to", "", 4), ("least", "0", 4), ("most", "0", 4)):
+        page.choose(field, value)
+        page.until(f"document.querySelector('#count').innerText.startsWith('{count} ')")
+    page.choose("replayed", "yes")
+    page.choose("most", "")
+    page.until("document.querySelector('#count').innerText.startsWith('0 ')")
+    page.choose("result", "")
+    page.until("document.querySelector('#count').innerText.startsWith('1 ')")
+    assert page.seen == []
+
+
+def test_answers_can_be_searched(page, tmp_path):
+    episodes = make_group(0, 0, 1.0, 0.0)
+    odd = replace(episodes[1], steps=(replace(episodes[1].steps[0], response="I see a Zebra"), *episodes[1].steps[1:]))
+    write_run(tmp_path / "run", [episodes[0], odd])
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/episodes?q=zebra"))
+    assert page.text("#count").startswith("0 episodes")
+    page.click("[name=answers]")
+    page.until("document.querySelector('#count').innerText.startsWith('1 episode of 2')")
+    page.reload()
+    page.until("document.querySelector('#count').innerText.startsWith('1 episode of 2')")
+    page.until("document.querySelectorAll('.member .name').length")
+    assert page.texts(".member .name") == ["0/0/1"]
+
+
+def test_a_search_that_was_given_up_shows_nothing(page, out):
+    page.open(address(out, "#/a/episodes?q=finished"))
+    assert page.text("#count").startswith("0 episodes")
+    page.value(
+        "for (const ticked of [true, false]) { const box = document.querySelector('[name=answers]');"
+        " box.checked = ticked; box.dispatchEvent(new Event('change', {bubbles: true})); }"
+    )
+    page.value("new Promise((resolve) => setTimeout(resolve, 300))")  # longer than the search takes
+    assert page.text("#count").startswith("0 episodes")
+
+
+def test_of_two_pages_the_one_that_was_asked_for_last_is_shown(page, out):
+    page.open(address(out))
+    page.value(
+        "addEventListener('hashchange', () => { location.hash = '#/a/episodes'; }, {once: true});"
+        " location.hash = '#/a/group/0%2F0';"
+    )
+    page.value("new Promise((resolve) => setTimeout(resolve, 300))")  # longer than a page takes
+    assert page.hash == "#/a/episodes"
+    assert page.text("h1") == "Episodes"
+
+
+def test_the_numbers_of_a_token_are_those_of_the_update(page, out):
+    update = read_update(update_path(out.parent / "trajectories", 1))
+    page.open(address(out, "#/a/episode/1%2F0/1/2?by=logprobs"))  # the second member, its second step
+    page.click("[data-at='2']")
+    page.until("document.querySelector('#numbers td')")
+    cells = page.value(
+        "Object.fromEntries([...document.querySelectorAll('#numbers tr')]"
+        ".map((row) => [row.dataset.name, +row.lastChild.innerText]))"
+    )
+    at = int(update.offsets[1]) + 3 + 2
+    values = {name: float(numbers[at]) for name, numbers in update.numbers.items()}
+    assert {name: cells[name] for name in values} == pytest.approx(values, abs=1e-6)
+    assert cells["ratio"] == pytest.approx(np.exp(values["logprobs"] - values["old_logprobs"]), abs=1e-6)
+    assert cells["sampler"] == pytest.approx(-1e-9, abs=1e-6)
+    assert page.text("#measures .chosen") == "log-prob in"
+    page.reload()
+    assert page.text("#measures .chosen") == "log-prob in"
+    assert page.text("#at") == "step 2 of 2"
+
+
+def test_the_record_of_an_episode_has_all_digits_of_its_seed(page, tmp_path):
+    write_run(tmp_path / "run", [make_episode(seed=2**62 + 1)])
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
+    page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    page.until("document.querySelectorAll('pre.raw').length === 2")
+    texts = page.value("[...document.querySelectorAll('pre.raw')].map((each) => each.textContent)")
+    assert [str(2**62 + 1) in text for text in texts] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "hash",
+    [
+        "#/a/group/9%2F9",
+        "#/a/episode/0%2F0/99/1",
+        "#/a/iteration/77",
+        "#/%E0%A4%A",
+        "#/a/__proto__",
+        "#/b",
+        "#/pair",
+        "#/a/episode/0%2F0/0/1?by=constructor",
+    ],
+)
+def test_an_address_that_leads_nowhere_shows_a_page_all_the_same(page, out, hash):
+    page.open(address(out, hash))
+    assert page.count("h1") == 1
+    assert page.text("h1") != "This page cannot be shown"
+    assert page.seen == []
+
+
+EVIL = (
+    '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">\'"`'
+    "\u202e\u2067עברית\u2028${window.hacked=1}\x00\ud83d"
+)
+
+
+def test_hostile_text_is_text(page, tmp_path):
+    long = "x" * 10_000 + EVIL
+    action = "type(content='<b onclick=alert(1)>')"
+    group = [
+        make_episode("0/0/0", task_id=f"evil/{EVIL}", instruction=EVIL, response=long, actions=(action, EVIL)),
+        make_episode("0/0/1", task_id=f"evil/{EVIL}", instruction=EVIL, response=EVIL, task_reward=0.0),
+        make_episode("0/0/constructor", task_id="__proto__", instruction=EVIL),
+    ]
+    store = write_run(tmp_path / EVIL.replace("/", "-")[:40].encode(errors="replace").decode(), group)
+    screens = list((store.root / "screens").rglob("*.png"))
+    screens[0].unlink()
+    screens[1].write_bytes(b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.hacked=1'/>")
+    train = store.root / "train" / "iteration_000000.jsonl"
+    whole = train.read_bytes()
+    wrong = {"id": "0/0/8", "task_reward": EVIL, "__proto__": {"a": 1}}
+    train.write_bytes(
+        whole + whole[:300] + b"\n" + json.dumps(wrong).encode() + b"\n[" + b"NaN" * 3 + b"]\n" + whole[:200]
+    )
+    out = tmp_path / "view"
+    Site([store.root.parent], out).write()
+    for hash in (
+        "",
+        "#/a/group/0%2F0",
+        "#/a/episode/0%2F0/0/1",
+        "#/a/episode/0%2F0/0/2",
+        "#/a/episode/0%2F0/1/1",
+        "#/a/episode/0%2F0/2/1",
+        "#/a/episodes?q=x&answers=1",
+        "#/a/iteration/0",
+    ):
+        page.open(address(out, hash))
+        page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        page.value("new Promise((resolve) => setTimeout(resolve, 150))")
+        assert page.value("window.hacked") is None
+        assert page.count("main script, main b[onclick], main img[onerror]") == 0
+        assert page.seen == []
+    page.open(address(out))
+    assert page.text("details.broken summary").startswith("3 broken records")
+    assert "line 4" in page.value("document.querySelector('details.broken').textContent")
+    assert "ends in a part of a record" in page.text("article")
+    page.open(address(out, "#/a/episode/0%2F0/1/1"))  # 0/0/constructor stands before 0/0/0
+    page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert (
+        page.value("document.querySelector('.said pre').textContent.length")
+        == len(long.encode("utf-16-le", "surrogatepass")) // 2
+    )
+    page.open(address(out, "#/a/group/0%2F0"))
+    page.until("document.querySelectorAll('.missing').length > 0")
+
+
+def test_a_script_that_got_into_the_page_all_the_same_is_refused(page, out):
+    page.open(address(out))
+    page.value(
+        "(() => { const script = document.createElement('script'); script.textContent = 'window.hacked = 1';"
+        " document.body.append(script); })()"
+    )
+    page.until("window.seen.length > 0")
+    assert page.seen == ["refused inline"]
+    assert page.value("window.hacked") is None
+
+
+def test_nothing_but_files_is_loaded_and_the_theme_follows_the_button(page, out):
+    page.open(address(out))
+    page.open(address(out, "#/a/group/0%2F0"))
+    page.until("document.images.length > 0")
+    asked = page.value("window.asked")
+    assert {name.partition(":")[0] for name in asked} == {"file", "data"}
+    page.open(address(out))
+    before = page.value("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    assert page.value("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_a_large_screenshot_is_whole_on_the_page_of_its_episode_and_small_elsewhere(page, tmp_path):
+    buffer = io.BytesIO()
+    Image.effect_noise((1920, 1080), 60).convert("RGB").save(buffer, "PNG")
+    key, episode = screenshot_key(buffer.getvalue()), make_episode(size=(1920, 1080))
+    steps = (replace(episode.steps[0], screenshot=key), *episode.steps[1:])
+    shown = {**episode.screenshots, key: buffer.getvalue()}
+    store = write_run(tmp_path / "50 %41#?&'", [replace(episode, steps=steps, screenshots=shown)])
+    Site([store.root.parent], tmp_path / "view").write()
+    page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
+    page.until("document.querySelector('.screen > .picture img').naturalWidth === 1920")
+    page.open(address(tmp_path / "view", "#/a/group/0%2F0"))
+    page.until("document.querySelector('.member img').naturalWidth === 480")
+    (store.root / "screens" / key[:2] / f"{key}.png").unlink()
+    page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
+    page.until("document.querySelector('.screen > .picture img').naturalWidth === 480")
+    assert page.seen == []
+
+
+@pytest.mark.slow
+def test_a_run_of_fifteen_thousand_episodes_opens_in_two_seconds(page, tmp_path):
+    one = make_episode()
+    store = write_run(tmp_path / "run", [one])
+    line = (store.root / "train" / "iteration_000000.jsonl").read_text()
+    for iteration in range(125):
+        text = "".join(
+            line.replace('"0/0/0"', f'"{iteration}/{group}/{member}"').replace(
+                "page/one/1", f"page/{group}/{iteration % 8}"
+            )
+            for group in range(15)
+            for member in range(8)
+        )
+        (store.root / "train" / f"iteration_{iteration:06d}.jsonl").write_text(text)
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view"))  # the browser is warm
+    started = time.monotonic()
+    page.open(address(tmp_path / "view"))
+    assert time.monotonic() - started < 2 * 3  # three times the promise: tests share their cores
+    assert "15,000" in page.text(".facts")

@@ -1,0 +1,107 @@
+"""Marks, words and pictures."""
+
+import base64
+import io
+
+import pytest
+from PIL import Image
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from arpo.agent import actions
+from arpo.agent.render import render
+from arpo.apps.viewer.parts import SMALL_BYTES, THUMBNAIL_WIDTH, Pictures, Words, mark
+from arpo.models.tokenization import ChatTokenizer
+from arpo.types import screenshot_key
+
+
+@pytest.mark.parametrize(
+    ("action", "drawn"),
+    [
+        (actions.Click(1, 2), ["click", 1, 2]),
+        (actions.DoubleClick(1, 2), ["double", 1, 2]),
+        (actions.RightClick(1, 2), ["right", 1, 2]),
+        (actions.Hover(1, 2), ["hover", 1, 2]),
+        (actions.Drag(1, 2, 3, 4), ["drag", 1, 2, 3, 4]),
+        (actions.Scroll("down", 1, 2), ["scroll", 1, 2, "down"]),
+        (actions.Scroll("up"), ["scroll", None, None, "up"]),
+        (actions.TypeText("a"), ["text", "type(content='a')"]),
+    ],
+    ids=str,
+)
+def test_an_action_is_drawn_as_what_it_is(action, drawn):
+    assert mark(render(action), "") == drawn
+
+
+def test_several_actions_are_told_as_text():
+    assert mark("wait()\nclick(start_box='(1,2)')", "") == ["text", "wait()\nclick(start_box='(1,2)')"]
+
+
+def test_what_is_no_action_says_why():
+    assert mark("", "bad_box") == ["error", "bad_box"]
+    assert mark("", "") == []
+    assert mark("rm -rf", "")[0] == "error"
+
+
+def test_tokens_put_together_are_the_text(tiny_model):
+    chat = ChatTokenizer(tiny_model)
+    words = Words(tiny_model)
+    text = "Action: click(start_box='(10,20)')\nThought: grüße"
+    ids = chat.encode_response(text)
+    found = dict(words.of(ids))
+    assert "".join(found[number] for number in ids).startswith(text.partition("ü")[0])
+    assert "".join(found[number] for number in ids).endswith("<|im_end|>")
+    assert found.keys() == set(ids)
+
+
+def test_a_token_that_is_not_spelled_in_bytes_stands_for_itself(tmp_path):
+    vocabulary = {"a b": 0, "日本": 1, "Ġgr": 2}
+    Tokenizer(WordLevel(vocabulary, unk_token="a b")).save(str(tmp_path / "tokenizer.json"))
+    assert Words(tmp_path).of(vocabulary.values()) == [(0, "a b"), (1, "日本"), (2, " gr")]
+
+
+def test_an_id_that_is_no_word_is_shown_by_number(tiny_model):
+    assert Words(tiny_model).of([10**6, -5, 2**70]) == [(-5, "⟨-5⟩"), (10**6, f"⟨{10**6}⟩"), (2**70, f"⟨{2**70}⟩")]
+
+
+def test_without_a_vocabulary_there_are_no_words(tmp_path):
+    assert not Words(None).known
+    assert not Words(tmp_path).known
+    assert Words(None).of([1]) == []
+
+
+def test_a_vocabulary_that_is_broken_is_none(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "trunc')
+    assert not Words(tmp_path).known
+
+
+def stored(root, png):
+    key = screenshot_key(png)
+    path = root / "screens" / key[:2] / f"{key}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png)
+    return key
+
+
+def picture(size, noise):
+    buffer = io.BytesIO()
+    made = Image.effect_noise(size, 60) if noise else Image.new("L", size, 9)
+    made.convert("RGB").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_a_small_screenshot_is_shown_as_it_is_and_a_large_one_as_a_thumbnail(tmp_path):
+    small, large = picture((168, 210), False), picture((1920, 1080), True)
+    assert len(small) < SMALL_BYTES < len(large)
+    shown = Pictures(tmp_path).of([stored(tmp_path, small), stored(tmp_path, large)])
+    assert [thumbnail for _, _, thumbnail in shown] == [False, True]
+    contents = [base64.b64decode(uri.partition(",")[2]) for _, uri, _ in shown]
+    assert contents[0] == small
+    made = Image.open(io.BytesIO(contents[1]))
+    assert (made.format, made.width, made.height) == ("WEBP", THUMBNAIL_WIDTH, 270)
+
+
+def test_what_is_no_picture_has_no_address_or_one_that_shows_nothing(tmp_path):
+    small, large = stored(tmp_path, b""), stored(tmp_path, b"x" * (SMALL_BYTES + 1))
+    shown = Pictures(tmp_path).of([small, large, "0" * 64])
+    assert shown == [(small, "data:image/png;base64,", False), (large, "", False), ("0" * 64, "", False)]

@@ -1,0 +1,307 @@
+"""The folder that opens in a browser, and that its numbers are the trainer's."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from arpo.apps.viewer.site import RunData, Site
+from arpo.callbacks.update_log import update_record
+from arpo.errors import ConfigError
+from arpo.rollout.storage import TrajectoryStore
+from arpo.rollout.updates import read_update, update_path, write_update
+from arpo.types import RolloutBatch
+from tests.apps.viewer.support import (
+    chunk_of,
+    index_of,
+    make_episode,
+    make_group,
+    numbers_of,
+    read_script,
+    small_run,
+    write_numbers,
+    write_run,
+)
+from tests.modules.conftest import fit, loaded_policy, make_module, make_policy  # noqa: F401 - fixtures
+from tests.modules.conftest import make_group as trained_group  # noqa: F401
+
+
+def written(out):
+    return {path.relative_to(out).as_posix(): path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def make_trained(trained_group):  # noqa: F811
+    def make(number, *rewards, first):
+        group = trained_group(*rewards, first=first)
+        named = tuple(replace(t, id=f"0/{number}/{member}") for member, t in enumerate(group.trajectories))
+        return replace(group, trajectories=named)
+
+    return make
+
+
+def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, make_trained, tmp_path):  # noqa: F811
+    """Advantages, log-probabilities and ratios of a group, computed once more from the record alone."""
+    groups = [make_trained(0, 1.0, 0.0, 0.0, first=0), make_trained(1, 0.0, 1.0, first=3)]
+    module = make_module(minibatches=2, optimizer=partial(torch.optim.SGD, lr=0.05))
+    module.measures_after = True
+    before = make_module()
+    before.policy.load_state_dict(module.policy.state_dict())
+    store = write_run(tmp_path, [t for group in groups for t in group.trajectories])
+    fit(module, groups)
+    write_update(store.root, update_record(RolloutBatch(0, 0, groups), module.last_tokens))
+    Site([tmp_path], tmp_path / "view").write()
+    index = index_of(tmp_path / "view")["episodes"]
+    ratios = []
+    for number, group in enumerate(groups):
+        members = chunk_of(tmp_path / "view", f"0/{number}")["members"]
+        for position, (trajectory, member) in enumerate(zip(group.trajectories, members, strict=True)):
+            at = index["id"].index(trajectory.id)
+            rewards = np.array([t.task_reward for t in group.trajectories])
+            expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+            assert index["advantage"][at] == pytest.approx(expected[position], abs=1e-6)
+            assert index["advantage"][at] == module.last_tokens.advantages[number, position]
+            numbers = numbers_of(member)
+            record = store.load_screenshots(store.get(trajectory.id))
+            assert numbers["old_logprobs"] == pytest.approx(before.sampled_logprobs([record])[0], abs=1e-6, rel=1e-6)
+            assert numbers["after_logprobs"] == pytest.approx(module.sampled_logprobs([record])[0], abs=1e-6, rel=1e-6)
+            trainers = module.last_tokens.rows("logprobs")[number, position, 0]
+            assert numbers["logprobs"].tolist() == trainers.tolist()
+            ratios += np.exp(numbers["logprobs"] - numbers["old_logprobs"]).tolist()
+    assert sorted(ratios) == pytest.approx(sorted(module.last_update["ratio"].tolist()), abs=1e-6)
+
+
+def test_everything_that_is_written_once_is_written_again_only_where_it_changes(tmp_path):
+    store = small_run(tmp_path)
+    site = Site([tmp_path], tmp_path / "view")
+    assert site.write()
+    assert not site.write()
+    before = written(tmp_path / "view")
+    store.write(make_episode("1/1/2"))
+    assert site.write()
+    changed = {name for name, time in written(tmp_path / "view").items() if before.get(name) != time}
+    group = index_of(tmp_path / "view")["groups"]
+    assert changed == {
+        f"data/a/g/{group['file'][group['key'].index('1/1')]}.js",
+        "data/a/t/train-1.js",
+        "data/a/index.js",
+        "data/a/state.json",
+        "data/site.js",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("metrics.jsonl", '{"step": 1, "policy/entropy": 0.5}\n', "curves"),
+        ("run.json", '{"starts": [{"status": "running"}]}', "origin"),
+        ("eval/iteration_000001.json", "{", "broken"),
+    ],
+)
+def test_a_file_beside_the_episodes_that_changes_is_shown(tmp_path, name, text, shown):
+    small_run(tmp_path)
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    site.write()
+    assert not index_of(tmp_path / "view")[shown]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    assert site.write()
+    assert index_of(tmp_path / "view")[shown]
+
+
+def test_a_second_call_of_the_command_writes_the_chunks_that_changed(tmp_path):
+    store = small_run(tmp_path)
+    Site([tmp_path], tmp_path / "view").write()
+    before = written(tmp_path / "view")
+    update_path(store.root, 1).unlink()
+    Site([tmp_path], tmp_path / "view").write()
+    after = written(tmp_path / "view")
+    group = index_of(tmp_path / "view")["groups"]
+    chunks = {name for name in after if name.startswith("data/a/g/") and before.get(name) != after[name]}
+    assert chunks == {f"data/a/g/{group['file'][group['key'].index(key)]}.js" for key in ("1/0", "1/1")}
+    assert group["update"][:4] == [0, 0, None, None]
+
+
+def test_a_run_that_is_written_meanwhile_shows_whole_states_only(tmp_path):
+    """The page reads site.js first: whatever it names is there, and every group that the index names has its chunk."""
+    members = make_group(0, 0, 1.0, 0.0, 1.0, 0.0)
+    store = write_run(tmp_path, members[:1])
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    for written_so_far in range(1, 5):
+        site.write()
+        index = index_of(tmp_path / "view")
+        assert index["episodes"]["id"] == [member.id for member in members[:written_so_far]]
+        assert len(chunk_of(tmp_path / "view", "0/0")["members"]) == written_so_far
+        if written_so_far < 4:
+            store.write(members[written_so_far])
+    write_numbers(store, 0, [members])
+    site.write()
+    assert index_of(tmp_path / "view")["groups"]["update"] == [0]
+
+
+def test_what_is_written_while_the_viewer_looks_is_shown_at_the_next_look(tmp_path):
+    members = make_group(0, 0, 1.0, 0.0)
+    store = write_run(tmp_path, members[:1])
+
+    class Busy(RunData):
+        """A run that ends an episode while the viewer notes the times of its files."""
+
+        def _stamps(self):
+            if not any(member.id == members[1].id for member in store.read("train", 0)):
+                store.write(members[1])
+            return super()._stamps()
+
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    site.runs = [Busy(tmp_path, "a", tmp_path / "view")]
+    site.write()
+    site.write()
+    assert index_of(tmp_path / "view")["episodes"]["id"] == ["0/0/0", "0/0/1"]
+
+
+def test_a_lost_screenshot_has_no_address_and_a_hostile_key_is_not_looked_for(tmp_path):
+    episode = make_episode()
+    odd = replace(episode.steps[1], screenshot="../../../etc/passwd")
+    store = write_run(tmp_path, [replace(episode, steps=(episode.steps[0], odd))])
+    (store.root / "screens" / episode.last_screenshot[:2] / f"{episode.last_screenshot}.png").unlink()
+    Site([tmp_path], tmp_path / "view").write()
+    pictures = {key: uri for key, uri, _ in chunk_of(tmp_path / "view", "0/0")["pictures"]}
+    assert pictures[episode.last_screenshot] == ""
+    assert pictures[episode.steps[0].screenshot].startswith("data:image/png;base64,")
+    assert not any("passwd" in key for key in pictures)
+
+
+def test_two_runs_stand_in_one_folder(tmp_path):
+    small_run(tmp_path / "one")
+    write_run(tmp_path / "two", make_group(0, 0, 1.0))
+    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
+    assert len(index_of(tmp_path / "view", "a")["episodes"]["id"]) == 17
+    assert len(index_of(tmp_path / "view", "b")["episodes"]["id"]) == 1
+
+
+def test_of_two_runs_one_may_go_on_alone(tmp_path):
+    stores = [write_run(tmp_path / name, make_group(0, 0, 1.0)) for name in ("one", "two")]
+    site = Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view", live=True)
+    assert site.write()
+    assert not site.write()
+    before = written(tmp_path / "view")
+    stores[1].write(make_episode("0/0/1"))
+    assert site.write()
+    changed = {name for name, time in written(tmp_path / "view").items() if before[name] != time}
+    assert {"data/site.js", "data/b/index.js"} <= changed
+    assert not any(name.startswith("data/a/") for name in changed)
+
+
+def test_what_was_said_lies_beside_it_for_the_search(tmp_path):
+    members = make_group(3, 0, 1.0, 0.0)
+    store = write_run(tmp_path, members)
+    site = Site([tmp_path], tmp_path / "view", live=True)
+    site.write()
+    texts = tmp_path / "view" / "data" / "a" / "t" / "train-3.js"
+    said = "Thought: I look.\nAction: click(start_box='(10,20)')\nThought: I look.\nAction: finished()"
+    assert read_script(texts)[0] == ["3/0", 0, said]
+    assert [row[:2] for row in read_script(texts)] == [["3/0", 0], ["3/0", 1]]
+    store.write(make_episode("3/1/0"))
+    site.write()
+    assert [row[:2] for row in read_script(texts)] == [["3/0", 0], ["3/0", 1], ["3/1", 0]]
+
+
+def test_an_advantage_that_is_no_number_is_unknown(tmp_path):
+    members = make_group(0, 0, 1.0, 0.0, 0.0)
+    record = write_numbers(write_run(tmp_path, members), 0, [members])
+    odd = np.array([np.nan, np.inf, 0.5], dtype=np.float32)
+    write_update(tmp_path / "trajectories", replace(record, advantages=odd))
+    Site([tmp_path], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["episodes"]["advantage"] == [None, None, 0.5]
+
+
+def test_nothing_in_the_folder_says_where_the_run_lay(tmp_path):
+    small_run(tmp_path / "run")
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    files = [path for path in (tmp_path / "view").rglob("*") if path.is_file()]
+    assert not [path.name for path in files if str(tmp_path) in path.read_text()]
+
+
+def test_an_update_that_was_taken_again_shows_its_new_numbers(tmp_path):
+    store = small_run(tmp_path)
+    site = Site([tmp_path], tmp_path / "view")
+    site.write()
+    record = read_update(update_path(store.root, 0))
+    write_update(store.root, replace(record, numbers={"logprobs": record.numbers["logprobs"] - 1}))
+    site.write()
+    numbers = numbers_of(chunk_of(tmp_path / "view", "0/0")["members"][0])
+    assert list(numbers) == ["logprobs"]
+    assert numbers["logprobs"].tolist() == (record.tokens(0)["logprobs"] - 1).tolist()
+
+
+def test_a_chunk_that_somebody_lost_is_written_again(tmp_path):
+    small_run(tmp_path)
+    Site([tmp_path], tmp_path / "view").write()
+    chunk = next((tmp_path / "view" / "data" / "a" / "g").iterdir())
+    whole = chunk.read_bytes()
+    chunk.unlink()
+    Site([tmp_path], tmp_path / "view").write()
+    assert chunk.read_bytes() == whole
+
+
+def test_a_viewer_that_was_cut_short_is_completed(tmp_path):
+    small_run(tmp_path)
+    Site([tmp_path], tmp_path / "view").write()
+    for name in ("site.js", "a/index.js", "a/state.json"):  # what is written last
+        (tmp_path / "view" / "data" / name).unlink()
+    Site([tmp_path], tmp_path / "view").write()
+    assert len(index_of(tmp_path / "view")["episodes"]["id"]) == 17
+
+
+def test_a_folder_of_something_else_is_not_written_into(tmp_path):
+    write_run(tmp_path / "run", make_group(0, 0, 1.0))
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(ConfigError, match="holds other files: name a new folder with --out"):
+        Site([tmp_path / "run"], tmp_path / "thesis")
+
+
+def test_what_holds_no_episodes_is_told_from_what_is_not_there(tmp_path):
+    write_run(tmp_path / "outputs" / "x" / "default", make_group(0, 0, 1.0))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "warm").mkdir()
+    (tmp_path / "warm" / "config.yaml").touch()
+    (tmp_path / "file").touch()
+    for run, said in {
+        "nowhere": "there is no folder .*nowhere: name that of a run, as outputs/arpo_miniwob/default",
+        "file": "there is no folder",
+        "empty": "holds no episodes: name the folder of a run",
+        "warm": "holds no episodes: none has ended yet, or",
+        "outputs": "but runs: name one of them, as .*outputs/x/default$",
+        "outputs/x": "but runs: name one of them, as .*outputs/x/default$",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            Site([tmp_path / run], tmp_path / "view")
+
+
+def test_files_of_the_run_that_are_broken_are_listed(tmp_path):
+    small_run(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    Site([tmp_path], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["broken"] == [["", 0, "run.json is broken", ""]]
+
+
+def test_a_store_of_broken_lines_alone_still_opens(tmp_path):
+    (tmp_path / "trajectories" / "train").mkdir(parents=True)
+    (tmp_path / "trajectories" / "train" / "iteration_000000.jsonl").write_text("{}\n")
+    Site([tmp_path], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["broken"][0][:2] == ["train/iteration_000000.jsonl", 1]
+
+
+def test_the_seed_of_an_episode_keeps_all_of_its_digits(tmp_path):
+    write_run(tmp_path, [make_episode(seed=2**62 + 1)])
+    Site([tmp_path], tmp_path / "view").write()
+    assert index_of(tmp_path / "view")["episodes"]["seed"] == [str(2**62 + 1)]
+    assert str(2**62 + 1) in chunk_of(tmp_path / "view", "0/0")["members"][0]["raw"]
+
+
+def test_a_store_alone_can_be_looked_at(tmp_path):
+    store: TrajectoryStore = small_run(tmp_path)
+    Site([store.root], tmp_path / "elsewhere").write()
+    assert index_of(tmp_path / "elsewhere")["screens"] == "../trajectories/screens"
