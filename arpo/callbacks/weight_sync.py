@@ -16,7 +16,7 @@ from arpo.errors import ArpoError, check_at_least, check_positive
 from arpo.inference.exam import Exam
 from arpo.inference.probe import Freshness, Watch, probe_trajectory, questions
 from arpo.modules.base import PolicyModule
-from arpo.rollout.hooks import attempt, raise_everywhere, runtime_of, tell
+from arpo.rollout.hooks import attempt, broadcast, raise_everywhere, runtime_of
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.types import Trajectory
 
@@ -151,7 +151,7 @@ class WeightSync(L.Callback):
             answered = update.outcome(self._exam.first_answers(update.ended), what)
             responses, error = answered
             asked = list(map(probe_trajectory, self._exam.requests, responses or []))
-        asked = tell(asked)
+        asked = broadcast(asked)
         opinions = module.sampled_logprobs(asked) if asked else []
         if self._exam is not None and asked:
             self._exam.judge(opinions)

@@ -20,14 +20,14 @@ from typing_extensions import override
 from arpo.agent.actions import Click, Finished
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
-from arpo.datamodules.arrivals import Arrivals
 from arpo.datamodules.batches import Batches
 from arpo.datamodules.collecting import DemonstrationCollector
+from arpo.datamodules.prefetch import PrefetchBuffer
 from arpo.datamodules.tremor import with_tremor
 from arpo.errors import ConfigError, check_at_least
 from arpo.host.files import atomically
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.curation.told import as_told
+from arpo.rollout.curation.retokenize import retokenize
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task, Trajectory
@@ -104,7 +104,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         self.arrival = arrival
         self.image_window = image_window
         self.tremor = tremor
-        self._arrivals: Arrivals[Trajectory] | None = None
+        self._arrivals: PrefetchBuffer[Trajectory] | None = None
 
     @override
     def setup(self, stage: str) -> None:
@@ -118,9 +118,9 @@ class DemonstrationDataModule(L.LightningDataModule):
         if self.trainer.global_rank == 0:
             self.trainer.strategy.barrier("demonstrations")
 
-    def _set_up(self) -> Arrivals[Trajectory]:
+    def _set_up(self) -> PrefetchBuffer[Trajectory]:
         """Begin to collect, and write the model if there is none; return what arrives."""
-        arrivals = self._arrivals = Arrivals(self._demonstrations(), "demonstrations")
+        arrivals = self._arrivals = PrefetchBuffer(self._demonstrations(), "demonstrations")
         known = arrivals.first(self._known(0))
         if not known:
             raise ConfigError(
@@ -161,7 +161,7 @@ class DemonstrationDataModule(L.LightningDataModule):
             yield [told[each.id] for each in drawn]
 
     def _tell(self, demonstration: Trajectory) -> Trajectory:
-        return as_told(demonstration, self._chat, self.prompt, self.image_window)
+        return retokenize(demonstration, self._chat, self.prompt, self.image_window)
 
     def _known(self, step: int) -> int | None:
         """Return how many demonstrations the batch of a step is drawn from at most; None for all."""

@@ -12,7 +12,7 @@ from typing_extensions import override
 from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.flow.stream import Asked, Course
+from arpo.rollout.flow.stream import RequestedGroup, ResumeState
 from arpo.rollout.hooks import on_rank_zero, start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskSampler
@@ -36,7 +36,7 @@ class RolloutDataModule(L.LightningDataModule):
         super().__init__()
         self.collector = collector
         self.sampler = sampler
-        self._pending: list[Asked] = []
+        self._pending: list[RequestedGroup] = []
         """What was asked for before this process began."""
         self._begun = False
 
@@ -79,7 +79,7 @@ class RolloutDataModule(L.LightningDataModule):
         """Once a process: forget what a crash undid, and go on with what was asked for."""
         assert self.trainer is not None
         last = None if self.trainer.max_epochs == -1 else self.trainer.max_epochs
-        course = Course(iteration, version, self.sampler.tasks_per_iteration, last, self._pending)
+        course = ResumeState(iteration, version, self.sampler.tasks_per_iteration, last, self._pending)
         self.runtime.store.truncate(iteration, version, first_iteration=course.first_iteration)
         self.collector.begin(self.sampler, course)
         self._pending, self._begun = [], True
@@ -113,7 +113,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.collector.statistics.load_state_dict(state_dict["statistics"])
         tasks = self.sampler.tasks
         self._pending = [
-            Asked(number, TaskRequest(tasks[task_id], group_size, max_steps))
+            RequestedGroup(number, TaskRequest(tasks[task_id], group_size, max_steps))
             for number, task_id, group_size, max_steps in state_dict["pending"]
         ]
 

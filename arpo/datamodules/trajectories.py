@@ -20,7 +20,7 @@ from arpo.datamodules.batches import Batches
 from arpo.datamodules.examples import Example, Make, read_examples
 from arpo.errors import ConfigError, check_at_least
 from arpo.modules.base import PolicyModule
-from arpo.rollout.curation.told import NotTellableError, told_to
+from arpo.rollout.curation.retokenize import RetokenizationError, retokenize_for
 from arpo.rollout.hooks import start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.seeds import derive_seed
@@ -155,8 +155,8 @@ class TrajectoryDataModule(L.LightningDataModule):
         left_out: Counter[str] = Counter()
         for episode in episodes:
             try:
-                told.append(told_to(self.runtime, episode, self.store))
-            except NotTellableError as error:
+                told.append(retokenize_for(self.runtime, episode, self.store))
+            except RetokenizationError as error:
                 left_out[str(error)] += 1
         for reason, count in left_out.items():
             log.warning("%d episodes %s: left out", count, reason)

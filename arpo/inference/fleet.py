@@ -30,7 +30,7 @@ from arpo.host.ray import RAY
 from arpo.host.threads import BackgroundLoop
 from arpo.host.trial import before_start
 from arpo.inference.engine import Examine, GenerateRequest, InferenceEngine, Response
-from arpo.inference.member import Member
+from arpo.inference.member import ReplicaSupervisor
 from arpo.inference.remote import Replica, Snapshot, check_gpus, gpus_of_node, placement, reserve
 from arpo.inference.router import Router
 
@@ -127,7 +127,7 @@ class FleetEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._loop = BackgroundLoop("fleet")
-        self._members: list[Member] = []
+        self._members: list[ReplicaSupervisor] = []
         self._closing = Lock()
         RAY.acquire().result()
         with ExitStack() as held:
@@ -137,7 +137,7 @@ class FleetEngine:
                 held.callback(remove_placement_group, group)
             for number in range(replicas * nodes):
                 where = placement(group, number // replicas, num_gpus)
-                self._members.append(Member(number, partial(Replica, threads, where, log)))
+                self._members.append(ReplicaSupervisor(number, partial(Replica, threads, where, log)))
                 held.callback(self._members[-1].kill)
             self._loop.start()
             held.callback(self._loop.close)
@@ -265,7 +265,7 @@ class FleetEngine:
         members = sorted(self._members, key=lambda member: member.in_flight)
         await asyncio.gather(*(self._renew_one(member, update) for member in members))
 
-    async def _renew_one(self, member: Member, update: _Update) -> None:
+    async def _renew_one(self, member: ReplicaSupervisor, update: _Update) -> None:
         """Bring a replica to the current weights when it may go out."""
 
         def has_it() -> bool:  # one that is gone comes back with it
@@ -276,7 +276,7 @@ class FleetEngine:
             self._router.close(member.number)
             await self._renew(member, member.replica)
 
-    async def _renew(self, member: Member, replica: Replica) -> None:
+    async def _renew(self, member: ReplicaSupervisor, replica: Replica) -> None:
         """Drain a replica, give it the current weights, examine and admit it; see to it if it fails."""
         try:
             async with member.lock:
@@ -310,11 +310,11 @@ class FleetEngine:
             if error is not None:
                 self._lose(member, member.replica, str(error))
 
-    async def _look_after(self, member: Member, replica: Replica) -> None:
+    async def _look_after(self, member: ReplicaSupervisor, replica: Replica) -> None:
         """Watch a replica to its end."""
         self._lose(member, replica, await member.watch(self._stall_s))
 
-    def _lose(self, member: Member, replica: Replica, reason: str) -> None:
+    def _lose(self, member: ReplicaSupervisor, replica: Replica, reason: str) -> None:
         """Have a replica that is gone started again, in the background; its requests go elsewhere. Idempotent."""
         if member.gone or member.replica is not replica:
             return
@@ -323,7 +323,7 @@ class FleetEngine:
         self._spawn(self._restart(member, reason))
         self._tell()
 
-    async def _restart(self, member: Member, reason: str) -> None:
+    async def _restart(self, member: ReplicaSupervisor, reason: str) -> None:
         """Start another replica, which gets the current weights and is admitted, or give up."""
         while member.failures <= self._max_restarts:
             log.warning("engine %d of the fleet is gone and is started again: %s", member.number, reason)
@@ -338,7 +338,7 @@ class FleetEngine:
                 return
         self._give_up(member, EngineGoneError(reason))
 
-    def _give_up(self, member: Member, error: ArpoError) -> None:
+    def _give_up(self, member: ReplicaSupervisor, error: ArpoError) -> None:
         """Go on without a replica; without any, everybody who waits is told why."""
         log.error("engine %d of the fleet is given up: %s", member.number, error)
         member.gone = member.given_up = True

@@ -22,7 +22,7 @@ from arpo.errors import check_at_least
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
-from arpo.inference.pump import PumpedEngine
+from arpo.inference.pump import ThreadedEngine
 from arpo.models.images import ImagePatches, ImageProcessor
 from arpo.models.logprobs import Float32Head
 from arpo.models.lora import add_lora, weights_by_name
@@ -32,7 +32,7 @@ from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
 
 
-class HfEngine(PumpedEngine):
+class HfEngine(ThreadedEngine):
     """An engine in a thread of this process, by `model.generate`: slower than vLLM, needs and caches nothing more.
 
     It generates on the current GPU, or on the CPU where there is none. Requests that wait are generated together,

@@ -21,7 +21,7 @@ STEPS = "engine/steps"
 """The counter that grows while an engine works; one without it stands still only when its process does."""
 
 
-class Member:
+class ReplicaSupervisor:
     """A numbered place of a fleet and the replica in it; another one comes when that one is gone.
 
     Attributes:

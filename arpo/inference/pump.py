@@ -43,7 +43,7 @@ _Command = tuple[GenerateRequest | _Update | _Sleep, Future[Any], float]
 """What is to be done, the future of what comes of it, and when it came."""
 
 
-class PumpedEngine(ABC):
+class ThreadedEngine(ABC):
     """The common part of all real engines: one thread makes every call into the library.
 
     Commands are handled in the order they came. Requests join the ones in flight between two steps. An update waits
@@ -95,7 +95,7 @@ class PumpedEngine(ABC):
         await self._put(_Sleep())
 
     @property
-    def replicas(self) -> "Sequence[PumpedEngine]":
+    def replicas(self) -> "Sequence[ThreadedEngine]":
         """The engine itself."""
         return (self,)
 
@@ -137,7 +137,7 @@ class PumpedEngine(ABC):
     def _main(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._ended.set_result, None)
-            stack.push(self._bury)
+            stack.push(self._fail_pending)
             stack.callback(self._stop)
             self._start()
             self._ready.set_result(None)
@@ -154,7 +154,7 @@ class PumpedEngine(ABC):
             self._abort(key)
             del self._in_flight[key]
         while (command := self._take()) is not None:
-            self._obey(*command)
+            self._dispatch(*command)
         if self._in_flight:
             self._counts["steps"] += 1
             for key, response in self._step():
@@ -171,7 +171,7 @@ class PumpedEngine(ABC):
             limit = self._max_in_flight if isinstance(self._commands[0][0], GenerateRequest) else 1
             return self._commands.popleft() if len(self._in_flight) < limit else None
 
-    def _obey(self, order: GenerateRequest | _Update | _Sleep, future: Future[Any], came: float) -> None:
+    def _dispatch(self, order: GenerateRequest | _Update | _Sleep, future: Future[Any], came: float) -> None:
         match order:
             case _Update():
                 self._update(order, future)
@@ -238,7 +238,7 @@ class PumpedEngine(ABC):
         self._asleep = True
         future.set_result(None)
 
-    def _bury(
+    def _fail_pending(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """Fail everyone who waits, whatever ended the thread: an error, or a call of `close`."""

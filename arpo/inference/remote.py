@@ -115,7 +115,7 @@ class Replica:
             placement: Options of Ray's that say where it runs, and with which GPUs.
             log: File to which its process writes from then on; None leaves that to Ray.
         """
-        host = ray.remote(_Host).options(
+        host = ray.remote(_EngineActor).options(
             num_cpus=0,
             max_concurrency=MAX_CALLS_IN_FLIGHT,
             runtime_env={"env_vars": {**worker_environment(), "OMP_NUM_THREADS": str(threads)}},
@@ -178,7 +178,7 @@ async def _result(reference: Awaitable[Result], what: str = "the engine's actor 
         raise EngineGoneError(f"{what}: {error}") from error
 
 
-class _Host:
+class _EngineActor:
     """The actor: it hosts the engine. Ray starts calls in the order in which the trainer made them."""
 
     _engine: InferenceEngine

@@ -23,7 +23,7 @@ from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
-from arpo.inference.pump import PumpedEngine
+from arpo.inference.pump import ThreadedEngine
 from arpo.models.names import EMBEDDING, HEAD, base_name
 from arpo.models.policy import dtype_of
 from arpo.models.tokenization import ChatTokenizer
@@ -44,7 +44,7 @@ SCREEN = (1920, 1080)
 """Width and height of the largest screenshots: those of OSWorld."""
 
 
-class VllmEngine(PumpedEngine):
+class VllmEngine(ThreadedEngine):
     """vLLM's engine core in a thread of this process.
 
     A start sets the environment variables that vLLM reads (unless set), and on CPU turns `torch.compile` off for the

@@ -38,11 +38,11 @@ from arpo.modules.pictures import (
     MOST_FEATURE_BYTES,
     VisualSizes,
     by_tower,
+    chunk_by_tokens,
     decoding_processes,
-    in_forwards,
     wanted_screenshots,
 )
-from arpo.modules.selection import Before, select_steps
+from arpo.modules.selection import OldPolicyCache, select_steps
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
@@ -189,7 +189,7 @@ class GRPOModule(PolicyModule):
         Where every step is a sequence, those that are not selected are not computed again.
         """
         keep_fraction = self.objective.high_entropy_steps
-        known = Before()
+        known = OldPolicyCache()
         later = [self.old_logprobs(minibatch, work, known) for minibatch in minibatches[1:]]
         if keep_fraction is None:
             return list(zip(minibatches, [None, *later], strict=False))
@@ -202,7 +202,7 @@ class GRPOModule(PolicyModule):
         return [(minibatch, [known.logprobs[sample.tokens] for sample in minibatch.samples]) for minibatch in trained]
 
     @torch.no_grad()
-    def old_logprobs(self, minibatch: Minibatch, work: UpdateMeter, known: Before) -> list[Tensor]:
+    def old_logprobs(self, minibatch: Minibatch, work: UpdateMeter, known: OldPolicyCache) -> list[Tensor]:
         """Return log-probabilities from before the first update of this iteration, one tensor [actions] a sample.
 
         Args:
@@ -325,7 +325,7 @@ class GRPOModule(PolicyModule):
         places = VisualSizes.of(screenshots, policy)
         if self._most(places.nbytes) > MOST_FEATURE_BYTES:
             return None
-        forwards = in_forwards(places.tokens, self.micro_batch_tokens)
+        forwards = chunk_by_tokens(places.tokens, self.micro_batch_tokens)
         keys = list(screenshots)
         features: dict[str, Tensor] = {}
         for forward in forwards + forwards[-1:] * (self._most(len(forwards)) - len(forwards)):

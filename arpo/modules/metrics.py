@@ -13,7 +13,7 @@ from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
 from arpo.algorithms.losses import LossMetrics
 from arpo.models.policy import ActionLogprobs
 from arpo.modules.token_record import Recorded, TokenRecord
-from arpo.rollout.hooks import alone
+from arpo.rollout.hooks import is_single_process
 from arpo.types import RolloutBatch
 
 Number = float | Tensor
@@ -146,7 +146,7 @@ class UpdateMeter:
 
     def over_ranks(self) -> "UpdateMeter":
         """Return the measurements of all ranks, the same on each; a collective call where there are several."""
-        if alone():
+        if is_single_process():
             return self
         self.read()
         parts: list[UpdateMeter] = [self] * dist.get_world_size()

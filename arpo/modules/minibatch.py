@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from arpo.models.tokenization import TokenizedTrajectory
-from arpo.rollout.hooks import alone, deal
+from arpo.rollout.hooks import is_single_process, scatter_object
 
 EVEN_TOKENS = 65_000
 """Length at which attention costs a 7B as much as its weights do, forward: a token needs 2 x 6.5e9 operations for the
@@ -133,14 +133,14 @@ def _filler(minibatch: Minibatch) -> tuple[Sample, ...]:
 
 def scatter(minibatches: Sequence[Minibatch] | None) -> list[Minibatch]:
     """Hand each rank its share of the minibatches that rank 0 holds; on one rank, all of them."""
-    if alone():
+    if is_single_process():
         return list(minibatches or ())
     ranks = dist.get_world_size()
     parcels: list[list[Minibatch]] | None = None
     if minibatches is not None:
         by_minibatch = [shares(minibatch, ranks) for minibatch in minibatches]
         parcels = [[dealt[rank] for dealt in by_minibatch] for rank in range(ranks)]
-    return deal(parcels)
+    return scatter_object(parcels)
 
 
 def pick(minibatch: Minibatch, chunk: Sequence[int]) -> list[Sample]:

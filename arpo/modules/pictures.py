@@ -53,7 +53,7 @@ class VisualSizes:
         return cls(tokens, sum(tokens) * width * next(policy.vision.parameters()).element_size())
 
 
-def in_forwards(tokens: Sequence[int], most: int) -> list[list[int]]:
+def chunk_by_tokens(tokens: Sequence[int], most: int) -> list[list[int]]:
     """Return positions in `tokens`, in order, in runs of `most` tokens together at most; a larger one stands alone.
 
     Pictures of unequal size need no padding in the vision tower.

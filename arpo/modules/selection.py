@@ -11,11 +11,11 @@ from torch import Tensor
 from arpo.algorithms.selection import entropy_threshold
 from arpo.models.tokenization import TokenizedTrajectory
 from arpo.modules.minibatch import Minibatch
-from arpo.rollout.hooks import alone
+from arpo.rollout.hooks import is_single_process
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class OldPolicyCache:
     """The opinion of the policy before the first update of an iteration on its sequences."""
 
     logprobs: dict[TokenizedTrajectory, Tensor] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def select_steps(
 
 
 def _of_all_ranks(groups: Mapping[int, list[float]]) -> dict[int, list[float]]:
-    if alone():
+    if is_single_process():
         return dict(groups)
     parts: list[dict[int, list[float]]] = [{}] * dist.get_world_size()
     dist.all_gather_object(parts, dict(groups))

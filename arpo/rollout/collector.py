@@ -7,7 +7,7 @@ from typing import Any
 
 from arpo.errors import ArpoError, RolloutError
 from arpo.rollout.flow.groups import Window, rollout_metrics, select_groups
-from arpo.rollout.flow.stream import AdmittedGroup, Course, GroupStream
+from arpo.rollout.flow.stream import AdmittedGroup, GroupStream, ResumeState
 from arpo.rollout.meter import Meter, together
 from arpo.rollout.runner import TRAINING
 from arpo.rollout.runtime import RolloutRuntime
@@ -31,7 +31,7 @@ class RolloutCollector:
         self._sampler: TaskSampler | None = None
         self._window = Window({}, 0.0)
 
-    def begin(self, sampler: TaskSampler, course: Course) -> None:
+    def begin(self, sampler: TaskSampler, course: ResumeState) -> None:
         """Let groups be asked for and played from now on, as far ahead of `take` as `max_policy_lag` allows.
 
         Episodes that the store holds from before a crash are taken from there, where no later policy than the

@@ -37,7 +37,7 @@ class RolloutCallback(Callback):
 
 
 @runtime_checkable
-class RollsOut(Protocol):
+class HasRuntime(Protocol):
     """A data module whose batches are rollouts."""
 
     @property
@@ -52,7 +52,7 @@ def runtime_of(trainer: Trainer) -> "RolloutRuntime":
         ConfigError: If the data module rolls nothing out, as one of demonstrations.
     """
     datamodule = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it, and declares it nowhere
-    if not isinstance(datamodule, RollsOut):
+    if not isinstance(datamodule, HasRuntime):
         raise ConfigError(
             f"this callback needs a data module that rolls out, got {type(datamodule).__name__}; leave the callback "
             "out, or train on rollouts"
@@ -72,7 +72,7 @@ def raise_everywhere(error: Exception | None) -> None:
         Exception: The error itself, on rank 0.
         ArpoError: With its words, on the others.
     """
-    told = tell(None if error is None else str(error))
+    told = broadcast(None if error is None else str(error))
     if error is not None:
         raise error
     if told is not None:
@@ -120,23 +120,23 @@ def attempt(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
         return None, error
 
 
-def tell(told: _T) -> _T:
+def broadcast(told: _T) -> _T:
     """Return what global rank 0 says, on every rank; all of them must call this."""
-    if alone():
+    if is_single_process():
         return told
     parcel = [told]
     dist.broadcast_object_list(parcel, src=0, group=_sockets())
     return parcel[0]
 
 
-def deal(parcels: list[_T] | None) -> _T:
+def scatter_object(parcels: list[_T] | None) -> _T:
     """Return the parcel that global rank 0 has for this rank; all of them must call this, and the others have none."""
     received: list[_T | None] = [None]
     dist.scatter_object_list(received, parcels, src=0, group=_sockets())
     return cast(_T, received[0])
 
 
-def alone() -> bool:
+def is_single_process() -> bool:
     """Return whether there is no other rank."""
     return not dist.is_initialized() or dist.get_world_size() == 1
 

@@ -12,7 +12,7 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineError, EnvError
 from arpo.rollout.episode import EpisodeSpec, MayAsk, Responder, at_once, run_episode
 from arpo.rollout.fingerprint import model_fingerprint, sampling_fingerprint
-from arpo.rollout.flow.turns import Turns
+from arpo.rollout.flow.fair_queue import FairQueue
 from arpo.rollout.meter import Activity, Meter
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
@@ -39,7 +39,7 @@ class EpisodeRunner:
     """
 
     def __init__(self, pool: EnvPool, responder: Responder, store: TrajectoryStore, settings: RolloutSettings) -> None:
-        self.turns = Turns(pool.size)
+        self.turns = FairQueue(pool.size)
         self.activity = Activity()
         self._pool = pool
         self._responder = responder

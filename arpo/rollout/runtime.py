@@ -17,8 +17,8 @@ from arpo.inference.engine import Examine, InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
 from arpo.rollout.flow.signal import Signal
+from arpo.rollout.flow.stall import StallDetector
 from arpo.rollout.flow.stream import Served
-from arpo.rollout.flow.watch import Watch
 from arpo.rollout.meter import Meter
 from arpo.rollout.runner import EpisodeRunner, SpecRows
 from arpo.rollout.settings import RolloutSettings
@@ -76,7 +76,7 @@ class RolloutRuntime:
         self._make_engine = make_engine
         self._engine: InferenceEngine | None = None
         self._runner: EpisodeRunner | None = None
-        self._watch: Watch | None = None
+        self._watch: StallDetector | None = None
         self._loop = BackgroundLoop("rollout")
         self._meter: Callable[[], Meter] = Meter
         self._newest_version = 0
@@ -100,7 +100,7 @@ class RolloutRuntime:
             raise
         responder = Responder(self._engine, self.chat, self.prompt, lambda: self._newest_version)
         self._runner = EpisodeRunner(self.pool, responder, self.store, self.settings)
-        self._watch = Watch(self._loop, self._runner, self.pool, self.settings.stall_s)
+        self._watch = StallDetector(self._loop, self._runner, self.pool, self.settings.stall_s)
 
     @property
     def runner(self) -> EpisodeRunner:
@@ -152,7 +152,7 @@ class RolloutRuntime:
         )
 
     def watch(self, future: "concurrent.futures.Future[_T]", who: Callable[[], str]) -> _T:
-        """Return what a future gives; blocks. See `Watch.result`."""
+        """Return what a future gives; blocks. See `StallDetector.result`."""
         if self._watch is None:
             raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
         return self._watch.result(future, who)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from arpo.datamodules.examples import every_episode, pairs, successes
 from arpo.datamodules.trajectories import TrajectoryDataModule, passes
 from arpo.errors import ConfigError
-from arpo.rollout.curation.told import as_told, longest_context
+from arpo.rollout.curation.retokenize import longest_context, retokenize
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
@@ -127,7 +127,7 @@ def test_a_solved_episode_that_ended_in_a_parse_error_is_not_one_to_imitate(make
 def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, chat, caplog):
     short, long = (replace(samples.trajectory(chat, seeds), id=f"0/0/{len(seeds)}") for seeds in ((0,), (0, 1)))
     told = make_collector(start=False).runtime
-    room = longest_context(as_told(short, told.chat, told.prompt, None), told.chat) + 8
+    room = longest_context(retokenize(short, told.chat, told.prompt, None), told.chat) + 8
     data = TrajectoryDataModule(
         make_collector(start=False, max_tokens=8, max_context=room).runtime,
         source(short, long),
@@ -143,7 +143,7 @@ def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, 
 def test_episodes_of_another_tokenizer_are_told_anew(make_data, source, runtime):
     (example,) = make_data(source(scripted("0/0/0")))._read()
     (told,) = example
-    assert told == as_told(scripted("0/0/0"), runtime.chat, runtime.prompt, None)
+    assert told == retokenize(scripted("0/0/0"), runtime.chat, runtime.prompt, None)
     assert told.steps[0].response_ids == runtime.chat.encode_response("Action: wait()\n")
 
 

@@ -13,14 +13,14 @@ from arpo.agent.coordinates import smart_resize
 from arpo.errors import EngineError, EngineGoneError, WeightSyncError
 from arpo.inference import pump
 from arpo.inference.engine import GenerateRequest, Response, Sampling
-from arpo.inference.pump import PumpedEngine, checked
+from arpo.inference.pump import ThreadedEngine, checked
 from arpo.models.vision.patches import picture_size
 from tests.inference.conftest import screenshot, together
 
 SHAPES = {"model.norm.weight": (4,), "visual.merger.weight": (2, 4)}
 
 
-class ListEngine(PumpedEngine):
+class ListEngine(ThreadedEngine):
     """Finishes a request after as many steps as it has tokens to make; notes what happens in which thread."""
 
     def __init__(self, *, max_in_flight: int = 8, broken: str = "") -> None:

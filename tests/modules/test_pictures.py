@@ -1,6 +1,6 @@
 import pytest
 
-from arpo.modules.pictures import in_forwards
+from arpo.modules.pictures import chunk_by_tokens
 
 
 @pytest.mark.parametrize(
@@ -14,4 +14,4 @@ from arpo.modules.pictures import in_forwards
     ],
 )
 def test_pictures_go_through_the_vision_tower_in_order_as_many_at_once_as_the_tokens_allow(tokens, runs):
-    assert in_forwards(tokens, most=160) == runs
+    assert chunk_by_tokens(tokens, most=160) == runs

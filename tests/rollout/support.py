@@ -24,7 +24,7 @@ from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.flow.stream import Course
+from arpo.rollout.flow.stream import ResumeState
 from arpo.rollout.sampler import TaskRequest, TaskStatistics
 from arpo.types import Observation, RolloutBatch, Task
 
@@ -144,7 +144,7 @@ class ListedCollector(RolloutCollector):
 
     def submit(self, iteration: int, tasks: Sequence[Task | TaskRequest], *, version: int = 0, iterations: int = 1):
         """Begin with an iteration of these tasks, and let no more than so many follow one another."""
-        self.begin(ListedTasks(tasks), Course(iteration, version, len(tasks), last=iteration + iterations))
+        self.begin(ListedTasks(tasks), ResumeState(iteration, version, len(tasks), last=iteration + iterations))
 
     def collect(self, tasks: Sequence[Task | TaskRequest], policy_version: int, iteration: int) -> RolloutBatch:
         self.submit(iteration, tasks, version=policy_version)

@@ -20,7 +20,7 @@ from arpo.host import threads
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
-from arpo.rollout.flow.stream import Course
+from arpo.rollout.flow.stream import ResumeState
 from arpo.rollout.meter import Meter
 from arpo.rollout.sampler import ShuffledTasks, TaskStatistics
 from arpo.rollout.seeds import derive_seed
@@ -205,7 +205,7 @@ def test_a_sampler_that_fails_ends_the_wait_with_its_error(chat, make_collector)
             raise ArpoError("no task is left")
 
     collector = make_collector(engine=ScriptedEngine(chat, red_clicker(chat)))
-    collector.begin(Failing(TASKS), Course(0, 0, len(TASKS), last=1))
+    collector.begin(Failing(TASKS), ResumeState(0, 0, len(TASKS), last=1))
     with pytest.raises(ArpoError, match="no task is left"):
         collector.take(0, 0)
 
@@ -283,7 +283,7 @@ def test_without_a_lag_it_is_the_synchronous_run_bit_for_bit(chat, make_collecto
     engine = ScriptedEngine(chat, moody_clicker(chat))
     collector = make_collector(engine=engine, size=3, seed=5)
     sampler = ShuffledTasks(TASKS, tasks_per_iteration=3, seed=2)
-    collector.begin(sampler, Course(0, 0, 3, last=4))
+    collector.begin(sampler, ResumeState(0, 0, 3, last=4))
     ours = []
     for iteration in range(4):
         ours.append(collector.take(iteration, iteration))

@@ -60,5 +60,5 @@ def test_a_rank_without_others_is_alone(seen):
 
 
 def test_one_process_without_ranks_hears_itself():
-    assert hooks.alone()
-    assert hooks.tell("this") == "this"
+    assert hooks.is_single_process()
+    assert hooks.broadcast("this") == "this"

@@ -15,7 +15,7 @@ from arpo.errors import ArpoError, EngineError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.inference.scripted import ScriptedEngine
-from arpo.rollout.flow.stream import Asked, Course
+from arpo.rollout.flow.stream import RequestedGroup, ResumeState
 from arpo.rollout.sampler import ShuffledTasks, TaskRequest, TaskStatistics
 from tests.rollout.support import TASKS, moody_clicker
 
@@ -131,10 +131,10 @@ class Trial:
             sampler.load_state_dict(self.saved["sampler"])
             collector.statistics.load_state_dict(self.saved["statistics"])
             pending = [
-                Asked(number, TaskRequest(sampler.tasks[task], size, steps))
+                RequestedGroup(number, TaskRequest(sampler.tasks[task], size, steps))
                 for number, task, size, steps in self.saved["pending"]
             ]
-        course = Course(self.iteration, self.iteration, numbers["count"], ITERATIONS, pending)
+        course = ResumeState(self.iteration, self.iteration, numbers["count"], ITERATIONS, pending)
         store = collector.runtime.store
         store.truncate(self.iteration, self.iteration, first_iteration=course.first_iteration)
         self.kept = set(store.finished(course.first_iteration))

@@ -46,8 +46,8 @@ def talk(backend: str, out: Path) -> None:
     dist.new_group = lambda **options: (groups.append(options), make(**options))[1]
     dist.broadcast_object_list = watched(dist.broadcast_object_list)
     dist.scatter_object_list = watched(dist.scatter_object_list)
-    told = [hooks.tell({"from": rank, "number": number}) for number in range(2)]
-    dealt = hooks.deal([["first"], ["second"]] if rank == 0 else None)
+    told = [hooks.broadcast({"from": rank, "number": number}) for number in range(2)]
+    dealt = hooks.scatter_object([["first"], ["second"]] if rank == 0 else None)
     made = [[group["backend"], group["timeout"].total_seconds()] for group in groups]
     keep({"told": told, "dealt": dealt, "made": made, "through the default group": through}, rank, out)
 
@@ -87,4 +87,4 @@ if __name__ == "__main__":
     ):
         on_ranks(RANKS, work, what, directory / case)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # as vLLM does in its process
-    keep({"alone": hooks.alone()}, 0, directory / "one")
+    keep({"alone": hooks.is_single_process()}, 0, directory / "one")

@@ -41,7 +41,7 @@ class Change:
     after: str
 
 
-class Recast:
+class DryRunConfig:
     """A composition on its way from the experiment to the rehearsal.
 
     Attributes:
@@ -84,7 +84,7 @@ def said(cfg: DictConfig, key: str) -> str:
     return "nothing" if value is None else str(value)
 
 
-def with_stand_ins(cfg: DictConfig, policy: Path) -> Recast:
+def with_stand_ins(cfg: DictConfig, policy: Path) -> DryRunConfig:
     """Return the composition with something in the place of everything that this machine may lack.
 
     Its numbers are still those of the experiment, so that the constructors can check them.
@@ -93,7 +93,7 @@ def with_stand_ins(cfg: DictConfig, policy: Path) -> Recast:
         cfg: The experiment's.
         policy: The directory of the tiny policy.
     """
-    recast = Recast(cfg)
+    recast = DryRunConfig(cfg)
     recast.put("requires", {})
     recast.put("model.path", str(policy))
     recast.put("warmstart", None)
@@ -109,7 +109,7 @@ def with_stand_ins(cfg: DictConfig, policy: Path) -> Recast:
     return recast
 
 
-def _on_cpus(recast: Recast) -> None:
+def _on_cpus(recast: DryRunConfig) -> None:
     """Let trainer and engines do without GPUs."""
     cfg = recast.cfg
     recast.put("trainer.devices", _processes(cfg))
@@ -126,7 +126,7 @@ def _on_cpus(recast: Recast) -> None:
         recast.put(engine, _without_vllm(OmegaConf.select(cfg, engine)))
 
 
-def with_small_numbers(recast: Recast) -> None:
+def with_small_numbers(recast: DryRunConfig) -> None:
     """Lower the numbers that only say how much, to what two cores do in a minute."""
     cfg = recast.cfg
     settings, before = cfg.rollout.settings, cfg.rollout.settings.max_context

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arpo.apps.rehearsal.changes import ITERATIONS, Recast, kept, with_small_numbers, with_stand_ins
+from arpo.apps.rehearsal.changes import ITERATIONS, DryRunConfig, kept, with_small_numbers, with_stand_ins
 from arpo.apps.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
 from arpo.apps.rehearsal.stage import StageError, on_stage
 from arpo.callbacks.graceful_stop import end_on_sigterm
@@ -88,7 +88,7 @@ def rehearse(overrides: Sequence[str]) -> None:
     log.info("The rehearsal of %s passed in %.0f s: %s.", cfg.name, time.monotonic() - began, summary(folder / "run"))
 
 
-def recast_of(cfg: DictConfig, run_dir: Path, policy: Path) -> Recast:
+def recast_of(cfg: DictConfig, run_dir: Path, policy: Path) -> DryRunConfig:
     """Return the composition of the rehearsal, after the checks that the real run makes of its own.
 
     Args:
@@ -119,7 +119,7 @@ def recast_of(cfg: DictConfig, run_dir: Path, policy: Path) -> Recast:
     return recast
 
 
-def _announce(recast: Recast, name: str, lacking: Sequence[str]) -> None:
+def _announce(recast: DryRunConfig, name: str, lacking: Sequence[str]) -> None:
     """Say what is replaced, what stays, and what this machine lacks for the real run."""
     rows = [(change.key, change.before, change.after) for change in recast.changes]
     print_table(
@@ -175,7 +175,7 @@ def _teach(cfg: DictConfig, folder: Path) -> None:
 
 def _school(cfg: DictConfig) -> DictConfig:
     """Return the imitation that gives a policy the form of actions, in conversations as an experiment has them."""
-    recast = Recast(compose("train", ["experiment=warmstart_fake"]))
+    recast = DryRunConfig(compose("train", ["experiment=warmstart_fake"]))
     recast.put("prompt", OmegaConf.to_container(cfg.prompt, resolve=True))
     recast.put("rollout.settings.image_window", cfg.rollout.settings.image_window)
     recast.put("model.make.context", max(CONTEXT, cfg.rollout.settings.max_context))

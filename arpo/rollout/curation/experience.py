@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from arpo.errors import ConfigError
-from arpo.rollout.curation.told import NotTellableError, told_to
+from arpo.rollout.curation.retokenize import RetokenizationError, retokenize_for
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Group, Task, Trajectory
@@ -75,8 +75,8 @@ class ExperiencePool:
                     outside["are longer than max_steps"] += 1
                     continue
                 try:
-                    found[trajectory.task_id].append((told_to(runtime, trajectory, store), store))
-                except NotTellableError as error:
+                    found[trajectory.task_id].append((retokenize_for(runtime, trajectory, store), store))
+                except RetokenizationError as error:
                     outside[str(error)] += 1
         for reason, count in outside.items():
             log.warning("%d successes %s and stay outside the pool", count, reason)

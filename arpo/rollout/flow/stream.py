@@ -17,7 +17,7 @@ from arpo.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedGroup:
     """A group that was asked for."""
 
     number: int
@@ -41,7 +41,7 @@ class Served:
 class AdmittedGroup:
     """A group that was asked for and not yet learned from."""
 
-    asked: Asked
+    asked: RequestedGroup
     meter: Meter
     row: Sequence[Trajectory | None] = ()
     """One trajectory a member, None where an episode was lost; empty while an episode runs."""
@@ -62,7 +62,7 @@ class AdmittedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ResumeState:
     """The place of a run in its stream of groups."""
 
     iteration: int
@@ -73,7 +73,7 @@ class Course:
     """Groups that an update learns from."""
     last: int | None = None
     """The number of iterations of the run; None: nobody knows."""
-    asked: Sequence[Asked] = ()
+    asked: Sequence[RequestedGroup] = ()
     """Groups that an earlier process asked for and no update has learned from."""
     stored: dict[str, Trajectory] = field(default_factory=dict)
     """Episodes by id that need not be made again, where they are fresh enough; the stream takes out what it uses."""
@@ -101,7 +101,7 @@ class GroupStream:
         self,
         runner: EpisodeRunner,
         settings: RolloutSettings,
-        course: Course,
+        course: ResumeState,
         next_request: Callable[[], TaskRequest],
         served: Callable[[], Served],
         changed: Signal,
@@ -166,7 +166,7 @@ class GroupStream:
         self._wanted = False
         self._changed.notify()
 
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[RequestedGroup]:
         """Return every group that was asked for and not yet released, by number."""
         waiting = [*(group.asked for group in list(self._groups.values())), *self._again]
         return sorted(waiting, key=lambda asked: asked.number)
@@ -197,7 +197,7 @@ class GroupStream:
             await self._changed.until(self._has_room)
             # A turn comes when every episode before this group's has got one: only then is its task decided.
             async with self._runner.turns.turn(TRAINING):
-                self._admit(Asked(self._admitted, self._next_request()))
+                self._admit(RequestedGroup(self._admitted, self._next_request()))
                 for _ in range(2):  # the group's task makes its episodes, and then these ask for turns before we do
                     await asyncio.sleep(0)
 
@@ -208,14 +208,14 @@ class GroupStream:
         count, lag = self._course.per_iteration, self._settings.max_policy_lag
         return self._admitted < self._taken + (lag + 1) * count and (self._wanted or lag > 0)
 
-    def _admit(self, asked: Asked) -> None:
+    def _admit(self, asked: RequestedGroup) -> None:
         self._admitted += 1
         specs = self._specs(asked)
         meter = Meter(TRAINING, total=len(specs), activity=self._runner.activity)
         group = self._groups[asked.number] = AdmittedGroup(asked, meter)
         self._start(self._play(group, specs))
 
-    def _specs(self, asked: Asked) -> tuple[EpisodeSpec, ...]:
+    def _specs(self, asked: RequestedGroup) -> tuple[EpisodeSpec, ...]:
         """Return the episodes of a group; their seeds depend on run, iteration, task, group and member alone."""
         iteration, place = divmod(asked.number, self._course.per_iteration)
         request = asked.request

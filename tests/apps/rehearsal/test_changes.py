@@ -7,7 +7,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.apps.rehearsal import changes
-from arpo.apps.rehearsal.changes import Recast, kept, with_small_numbers, with_stand_ins
+from arpo.apps.rehearsal.changes import DryRunConfig, kept, with_small_numbers, with_stand_ins
 from arpo.apps.rehearsal.rehearse import recast_of
 from arpo.errors import ConfigError
 from arpo.models.tiny import make_tiny
@@ -26,7 +26,7 @@ def composed(*overrides: str) -> DictConfig:
     return cfg
 
 
-def recast(*overrides: str) -> Recast:
+def recast(*overrides: str) -> DryRunConfig:
     result = with_stand_ins(composed(*overrides), Path("policy"))
     with_small_numbers(result)
     return result

@@ -10,7 +10,7 @@ from arpo.agent.prompt import Prompt
 from arpo.errors import ConfigError
 from arpo.models.tokenization import tokenize
 from arpo.rollout.curation.experience import ExperiencePool
-from arpo.rollout.curation.told import as_told
+from arpo.rollout.curation.retokenize import retokenize
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Task, screenshot_key
 from tests.rollout.trajectories import make_png, odd_trajectories, scripted
@@ -94,7 +94,7 @@ def test_a_scripted_success_is_told_as_the_policy_would_have_told_it(runtime, st
 
 def test_a_success_longer_than_the_context_is_left_out(make_collector, store, chat, caplog):
     short, long = scripted("0/0/0", steps=1), scripted("0/0/1", steps=3)
-    told = as_told(short, chat, Prompt.compact(), None).steps[0]
+    told = retokenize(short, chat, Prompt.compact(), None).steps[0]
     tokens = len(told.prompt_ids) - 1 + chat.image_tokens(4, 4) + len(told.response_ids)
     runtime = make_collector(start=False, max_tokens=8, max_context=tokens).runtime
     with caplog.at_level(logging.WARNING):
@@ -160,7 +160,7 @@ def test_the_length_of_a_windowed_success_is_that_of_its_longest_context(make_co
     key = screenshot_key(large)
     steps = (*(replace(step, screenshot=key, width=112, height=140) for step in (first, second)), third)
     success = replace(made, steps=steps, screenshots={**made.screenshots, key: large})
-    lengths = [len(tokens) for tokens in tokenize(as_told(success, chat, Prompt.compact(), 1), chat)]
+    lengths = [len(tokens) for tokens in tokenize(retokenize(success, chat, Prompt.compact(), 1), chat)]
     assert max(lengths) == lengths[1]
     for room, taken in ((lengths[1], 1), (lengths[1] - 1, 0)):
         runtime = make_collector(start=False, max_tokens=8, max_context=room, image_window=1).runtime

@@ -10,37 +10,37 @@ import pytest
 
 from arpo.errors import RolloutError
 from arpo.host.threads import BackgroundLoop
-from arpo.rollout.flow.watch import Watch
+from arpo.rollout.flow.stall import StallDetector
 from arpo.rollout.meter import Activity
 
 STALL_S = 0.8
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
+def watch() -> Iterator[StallDetector]:
     loop = BackgroundLoop("watched")
     loop.start()
     runner = SimpleNamespace(activity=Activity(), turns=SimpleNamespace(queued=dict))
     pool = SimpleNamespace(states=lambda: {"idle": 1, "busy": 0})
-    yield Watch(loop, runner, pool, STALL_S)  # type: ignore[arg-type]
+    yield StallDetector(loop, runner, pool, STALL_S)  # type: ignore[arg-type]
     loop.close()
 
 
-def test_a_wait_without_a_sign_of_life_ends(watch: Watch):
+def test_a_wait_without_a_sign_of_life_ends(watch: StallDetector):
     began = time.monotonic()
     with pytest.raises(RolloutError, match=r"I wait, and nothing has happened.*no episode runs"):
         watch.result(Future(), lambda: "I wait")
     assert time.monotonic() - began >= STALL_S
 
 
-def test_silence_from_before_the_wait_does_not_count(watch: Watch):
+def test_silence_from_before_the_wait_does_not_count(watch: StallDetector):
     watch.runner.activity.last -= 100 * STALL_S
     future: Future[int] = Future()
     threading.Timer(STALL_S / 2, future.set_result, [7]).start()
     assert watch.result(future, lambda: "I wait") == 7
 
 
-def test_signs_of_life_keep_a_long_wait(watch: Watch):
+def test_signs_of_life_keep_a_long_wait(watch: StallDetector):
     future: Future[int] = Future()
 
     def live() -> None:

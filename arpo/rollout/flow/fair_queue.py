@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 
-class Turns:
+class FairQueue:
     """A number of turns for which lanes queue: first come, first served in a lane, and lane after lane between them.
 
     So an evaluation that asks for a thousand episodes at once gets every second environment that becomes free, and

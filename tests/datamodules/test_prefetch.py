@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from arpo.datamodules.arrivals import Arrivals
+from arpo.datamodules.prefetch import PrefetchBuffer
 from arpo.errors import EnvError, RolloutError
 
 
@@ -34,7 +34,7 @@ class Source:
 def test_the_first_items_are_there_before_the_others_are_made():
     source = Source()
     source.permits.release(3)
-    arrivals = Arrivals(source(), "arrivals")
+    arrivals = PrefetchBuffer(source(), "arrivals")
     assert arrivals.first(3) == [0, 1, 2]
     assert arrivals.first(2) == [0, 1]
     source.permits.release()
@@ -45,7 +45,7 @@ def test_the_first_items_are_there_before_the_others_are_made():
 def test_all_of_them_are_waited_for():
     source = Source(count=5)
     source.permits.release(5)
-    with closing(Arrivals(source(), "arrivals")) as arrivals:
+    with closing(PrefetchBuffer(source(), "arrivals")) as arrivals:
         assert arrivals.first() == [0, 1, 2, 3, 4]
         assert arrivals.first(9) == [0, 1, 2, 3, 4]  # there will never be more
         assert source.closed
@@ -57,7 +57,7 @@ def test_all_of_them_are_waited_for():
 def test_an_error_of_the_source_is_raised_in_whoever_waits_for_what_it_did_not_make(error, raised):
     source = Source(count=2, error=error)
     source.permits.release(2)
-    with closing(Arrivals(source(), "arrivals")) as arrivals:
+    with closing(PrefetchBuffer(source(), "arrivals")) as arrivals:
         assert arrivals.first(2) == [0, 1]
         for count in (3, None):
             with pytest.raises(raised, match="no space left"):
@@ -67,7 +67,7 @@ def test_an_error_of_the_source_is_raised_in_whoever_waits_for_what_it_did_not_m
 def test_a_source_that_is_not_wanted_any_more_is_closed():
     source = Source()
     source.permits.release(2)
-    arrivals = Arrivals(source(), "arrivals")
+    arrivals = PrefetchBuffer(source(), "arrivals")
     arrivals.first(1)
     closing = threading.Thread(target=arrivals.close)
     closing.start()

@@ -19,7 +19,7 @@ LONGEST_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class StallDetector:
     """A watch over a loop, and over what lives on it; used from the trainer's thread."""
 
     loop: BackgroundLoop

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from arpo.rollout.flow.turns import Turns
+from arpo.rollout.flow.fair_queue import FairQueue
 
 
 async def settle():
@@ -14,7 +14,7 @@ class Queue:
     """Episodes that hold their turn until they are told to end."""
 
     def __init__(self, count):
-        self.turns = Turns(count)
+        self.turns = FairQueue(count)
         self.begun = []
         self.tasks = {}
 
@@ -79,7 +79,7 @@ def test_whoever_was_cancelled_is_passed_over_and_no_turn_is_lost():
 
 def test_a_turn_that_comes_with_a_cancellation_goes_on_to_the_next():
     async def play():
-        turns = Turns(1)
+        turns = FairQueue(1)
         await turns._take("train")
         waiting = asyncio.create_task(turns._take("train"))
         behind = asyncio.create_task(turns._take("train"))

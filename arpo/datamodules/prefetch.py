@@ -11,7 +11,7 @@ from arpo.host.threads import DaemonThread
 _T = TypeVar("_T")
 
 
-class Arrivals(Generic[_T]):
+class PrefetchBuffer(Generic[_T]):
     """A growing list; a daemon thread takes its items from an iterator until the end, an error or `close`.
 
     Args:

@@ -15,11 +15,11 @@ from arpo.types import Observation, Step, Trajectory
 log = logging.getLogger(__name__)
 
 
-class NotTellableError(ArpoError, ValueError):
+class RetokenizationError(ArpoError, ValueError):
     """A trajectory that a run's policy could not have said; the message ends a sentence about several of them."""
 
 
-def told_to(runtime: RolloutRuntime, trajectory: Trajectory, store: TrajectoryStore) -> Trajectory:
+def retokenize_for(runtime: RolloutRuntime, trajectory: Trajectory, store: TrajectoryStore) -> Trajectory:
     """Return a trajectory as the engine of a run would have read and sampled it.
 
     Args:
@@ -28,12 +28,12 @@ def told_to(runtime: RolloutRuntime, trajectory: Trajectory, store: TrajectorySt
         store: Has its screenshots; one that is lost is not looked at.
 
     Raises:
-        NotTellableError: If it shows a picture that is no screenshot, or if it is longer than a context.
+        RetokenizationError: If it shows a picture that is no screenshot, or if it is longer than a context.
     """
     _check_pictures(trajectory, store)
-    told = as_told(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
+    told = retokenize(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
     if longest_context(told, runtime.chat) > (room := runtime.settings.max_context):
-        raise NotTellableError(f"are longer than max_context={room}")
+        raise RetokenizationError(f"are longer than max_context={room}")
     return told
 
 
@@ -46,10 +46,10 @@ def _check_pictures(trajectory: Trajectory, store: TrajectoryStore) -> None:
             check_screenshot(Observation(shown[step.screenshot], step.width, step.height))
     except EnvError as error:
         log.warning("trajectory %s of task %s: %s", trajectory.id, trajectory.task_id, error)
-        raise NotTellableError("show pictures that are no screenshots") from error
+        raise RetokenizationError("show pictures that are no screenshots") from error
 
 
-def as_told(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, image_window: int | None) -> Trajectory:
+def retokenize(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, image_window: int | None) -> Trajectory:
     """Return a trajectory with the ids that this run's engine would have read and sampled.
 
     Ids that are already those stay, with their log-probabilities. Otherwise the responses are encoded anew from
