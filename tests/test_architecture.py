@@ -17,7 +17,13 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="u
 
 RUN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "arpo" / "run").rglob("*.py")}
 
-REHEARSAL = {"arpo/apps/rehearsal/rehearse.py", "arpo/apps/rehearsal/changes.py"}
+APPS = {
+    "arpo/apps/plan/command.py",
+    "arpo/apps/plan/fit.py",
+    "arpo/apps/rehearsal/changes.py",
+    "arpo/apps/rehearsal/rehearse.py",
+}
+"""What reads a run's configuration beside it."""
 
 HEAVY = {
     "ray": {
@@ -33,8 +39,8 @@ HEAVY = {
     "peft": {"arpo/models/lora.py"},
     "pyarrow": {"arpo/apps/dataset/parquet.py"},
     "tensorboard": {"arpo/run/loggers.py"},
-    "hydra": {"train.py", "evaluate.py", *REHEARSAL, *RUN},
-    "omegaconf": {"train.py", "evaluate.py", *REHEARSAL, *RUN},
+    "hydra": {"train.py", "evaluate.py", *APPS, *RUN},
+    "omegaconf": {"train.py", "evaluate.py", *APPS, *RUN},
 }
 """A library, and the only files that may import it."""
 ROOT_MODULES = 6

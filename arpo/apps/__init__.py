@@ -1,1 +1,1 @@
-"""What a person uses beside a run; nothing that a run is made of imports it."""
+"""The tools that a person uses beside a run; nothing that a run is made of imports them."""

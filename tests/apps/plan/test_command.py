@@ -216,7 +216,9 @@ def test_a_run_for_gpus_that_are_too_small_is_refused_with_the_figures_of_its_pl
 
     monkeypatch.setattr(command, "estimate", needs)
     monkeypatch.setattr(fit, "smallest_gpu_gib", lambda: 10.0)
-    cfg = OmegaConf.masked_copy(compose(["experiment=arpo_subset32"]), ["requires", "model", "trainer", "env", "gpus"])
+    cfg = OmegaConf.masked_copy(
+        compose(["experiment=arpo_subset32"]), ["requires", "model", "trainer", "env", "gpus", "datamodule"]
+    )
     with pytest.raises(ConfigError, match=r"a training GPU needs 12\.0 GiB and has 10\.0: 2\.0 GiB too little"):
         check_memory(cfg)
     assert asked == [10.0]
