@@ -58,6 +58,10 @@ def jobs(arguments: list[str]) -> list[list[str]]:
     return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
 
 
+OF_OTHERS = {"LoRARequest"}
+"""Classes of libraries that the architecture names."""
+
+
 def check_composes(script: str, arguments: list[str]) -> int:
     register_resolvers()
     split = jobs(arguments)
@@ -184,6 +188,24 @@ def test_a_file_that_the_architecture_names_by_its_place_in_the_package_exists()
     assert len(names) > 5
     for name in names:
         assert (ROOT / "arpo" / name).exists() or (ROOT / name).exists(), name
+
+
+def test_the_classes_and_methods_that_the_architecture_names_exist_and_are_called():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "arpo").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    methods = {
+        node.name: {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+    }
+    called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    named = re.findall(r"`([A-Z][a-z]\w+)\.([a-z]\w*)`", text)
+    assert len(named) > 5
+    assert [pair for pair in named if pair[1] not in methods.get(pair[0], ()) or pair[1] not in called] == []
+    aliases = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    classes = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", text))
+    assert classes - methods.keys() - aliases - OF_OTHERS == set()
 
 
 @pytest.mark.parametrize("name", ["miniwob", "replay_ablation"])
