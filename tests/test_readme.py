@@ -11,6 +11,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from arpo.__main__ import RENAMED
 from arpo.apps.comparison.command import parser as compare_parser
 from arpo.apps.viewer.command import parser as view_parser
 from arpo.run.arguments import check_arguments
@@ -83,7 +84,7 @@ def check_tool(arguments: list[str]) -> None:
         assert compare_parser().parse_args(arguments[1:]).runs, f"python -m arpo compare knows no {arguments[1:]}"
     elif arguments[:1] == ["view"]:
         view_parser().parse_args(arguments[1:])
-    elif arguments[:1] == ["episodes"]:
+    elif arguments[:1] in (["episodes"], *([word] for word in RENAMED)):
         assert arguments[2:] == ["--to", "parquet"], f"python -m arpo episodes knows no {arguments[2:]}"
     else:
         assert arguments in ([], ["doctor"], ["doctor", "--look"], ["watch"]), f"python -m arpo knows no {arguments}"
