@@ -27,11 +27,11 @@ COMMANDS = {
     ),
     "plan": (
         "python -m arpo plan experiment=… gpus=8 gpu=h100-80",
-        "Compute memory, time and disk of a run before anything is rented.",
+        "Estimate memory, time and disk of a run before anything is rented.",
     ),
     "rehearse": (
         "python -m arpo rehearse experiment=…",
-        "Play a run small on this machine, stand-ins for GPUs and desktops, with a crash on the way.",
+        "Make a scaled-down dry run on this machine, with stand-ins for GPUs and desktops, and a crash on the way.",
     ),
     "compare": (
         "python -m arpo compare 'outputs/arpo_miniwob/*'",
