@@ -20,7 +20,7 @@ from arpo.host.session import Session
 
 log = logging.getLogger(__name__)
 
-PROGRAM = Path(__file__).parent.parent.parent / "train.py"
+PROGRAM = Path(__file__).parents[3] / "train.py"
 LABEL = "ARPO_REHEARSAL"
 """The variable that marks every process of a rehearsal."""
 PATIENCE_S = 900.0

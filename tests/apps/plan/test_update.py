@@ -22,7 +22,7 @@ from arpo.modules.grpo import GRPOModule
 from arpo.modules.objective import Objective
 from arpo.modules.offload import OffloadedAdamW
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 PARAMETERS_7B = 8_292_166_656
 
 
