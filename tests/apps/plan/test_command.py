@@ -229,6 +229,22 @@ def test_without_a_gpu_nothing_is_simulated(monkeypatch: pytest.MonkeyPatch) -> 
     check_memory(compose(["experiment=arpo_subset32"]))
 
 
+@pytest.mark.parametrize(
+    ("words", "rank"),
+    [
+        pytest.param(["experiment=arpo_subset32"], "1", id="another_process_of_the_node"),
+        pytest.param(["experiment=smoke"], "0", id="a_run_made_without_gpus"),
+        pytest.param(["experiment=offline_dpo", "+requires.gpus=1"], "0", id="a_run_from_stored_data"),
+    ],
+)
+def test_gpus_are_not_looked_at_for_a_run_that_has_no_need_of_it(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], rank: str
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    monkeypatch.setattr(fit, "smallest_gpu_gib", lambda: pytest.fail("asked for the GPUs"))
+    check_memory(compose(words))
+
+
 @pytest.mark.parametrize("experiment", ["warmstart_fake", "offline_rs", "offline_dpo", "offline_kto"])
 def test_a_run_that_learns_from_other_data_has_no_plan(experiment: str) -> None:
     with pytest.raises(ConfigError, match="a plan is of a run that learns from rollouts"):
