@@ -1,4 +1,4 @@
-"""The clipped policy loss on the tokens that the policy sampled.
+"""The clipped policy loss of the tokens that the policy sampled, and their average over a minibatch.
 
 Every tensor is compact: one row a sequence, only its action tokens, packed to the left, `mask` False on padding.
 A minibatch may be computed in any split into micro-batches: each micro-batch divides by the counts of the whole
@@ -139,38 +139,36 @@ class LossMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class LossOutput:
-    """The loss of a micro-batch and what to log about it."""
+class TokenLoss:
+    """The losses of the tokens of a micro-batch and what to log about them."""
 
-    loss: Float[Tensor, ""]
-    """Carries the gradient; adds up over the micro-batches of a minibatch."""
+    losses: Float[Tensor, "batch actions"]
+    """Carries the gradient; a `MinibatchAverage` makes one number of them."""
     metrics: LossMetrics
-    """Detached; adds up as well."""
+    """Detached; adds up over micro-batches."""
 
 
 def policy_loss(
     logprobs: Float[Tensor, "batch actions"],
     old_logprobs: Float[Tensor, "batch actions"],
-    advantages: Float[Tensor, " batch"],
+    advantages: Float[Tensor, "batch actions"],
     mask: Bool[Tensor, "batch actions"],
     *,
-    average: MinibatchAverage,
     clip: ClipRange,
     level: RatioLevel = "token",
     weights: Float[Tensor, "batch actions"] | None = None,
-) -> LossOutput:
-    """Return the clipped surrogate loss of a micro-batch (arXiv 2402.03300, equation 3; 2505.16282, section 3.1).
+) -> TokenLoss:
+    """Return the clipped surrogate loss of each token (arXiv 2402.03300, equation 3; 2505.16282, section 3.1).
 
-        L = average over tokens of  -w · min(ρ A, clip(ρ, 1 - low, 1 + high) A),   ρ = exp(log π - log π_old)
+        L = -w · min(ρ A, clip(ρ, 1 - low, 1 + high) A),   ρ = exp(log π - log π_old)
 
     With a dual clip c, the min of a negative advantage is bounded below by c A (arXiv 1912.09729).
 
     Args:
         logprobs: Of the sampled tokens under the policy that is being updated; the only input with a gradient.
         old_logprobs: The same before the first minibatch.
-        advantages: One a sequence, the same for all of its tokens.
+        advantages: Of each token.
         mask: True on action tokens.
-        average: Counts of the whole minibatch.
         clip: The ratios that still count.
         level: `token`: a ratio a token. `sequence`: one ratio a sequence, the geometric mean s of its tokens' ratios
             (GSPO, arXiv 2507.18071, equation 7); a token's gradient is that of sg[s] · π / sg[π] (equation 14), so
@@ -182,15 +180,14 @@ def policy_loss(
         ValueError: When `level` is unknown.
     """
     ratio, log_ratio = _ratios(logprobs, old_logprobs, mask, level)
-    advantage = advantages[:, None]
-    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip.low, 1 + clip.high) * advantage)
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip.low, 1 + clip.high) * advantages)
     if clip.dual is not None:
-        surrogate = torch.where(advantage < 0, torch.maximum(surrogate, clip.dual * advantage), surrogate)
+        surrogate = torch.where(advantages < 0, torch.maximum(surrogate, clip.dual * advantages), surrogate)
     if weights is not None:
         surrogate = surrogate * torch.where(mask, weights.detach(), 0.0)
     with torch.no_grad():
-        metrics = _metrics(ratio, log_ratio, advantage, mask, clip)
-    return LossOutput(loss=average(-surrogate, mask), metrics=metrics)
+        metrics = _metrics(ratio, log_ratio, advantages, mask, clip)
+    return TokenLoss(-surrogate, metrics)
 
 
 def _ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, level: str) -> tuple[Tensor, Tensor]:
@@ -205,7 +202,7 @@ def _ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, level: str) ->
     return log_ratio.exp(), log_ratio
 
 
-def _metrics(ratio: Tensor, log_ratio: Tensor, advantage: Tensor, mask: Tensor, clip: ClipRange) -> LossMetrics:
+def _metrics(ratio: Tensor, log_ratio: Tensor, advantages: Tensor, mask: Tensor, clip: ClipRange) -> LossMetrics:
     def total(values: Tensor) -> Tensor:
         return torch.where(mask, values.to(ratio.dtype), 0.0).sum()
 
@@ -217,7 +214,7 @@ def _metrics(ratio: Tensor, log_ratio: Tensor, advantage: Tensor, mask: Tensor, 
         ratio_min=torch.where(mask, ratio, infinity).amin() if mask.numel() else infinity,
         ratio_max=torch.where(mask, ratio, -infinity).amax() if mask.numel() else -infinity,
         approx_kl=total(torch.expm1(log_ratio) - log_ratio),
-        clipped_low=total((advantage < 0) & (ratio < 1 - clip.low)),
-        clipped_high=total((advantage > 0) & (ratio > 1 + clip.high)),
-        clipped_dual=total((advantage < 0) & too_large),
+        clipped_low=total((advantages < 0) & (ratio < 1 - clip.low)),
+        clipped_high=total((advantages > 0) & (ratio > 1 + clip.high)),
+        clipped_dual=total((advantages < 0) & too_large),
     )

@@ -67,14 +67,16 @@ def update_record(batch: RolloutBatch, tokens: TokenRecord) -> UpdateRecord:
         for position, trajectory in enumerate(group.trajectories)
     ]
     lengths = [trajectory.action_tokens for _, trajectory in members]
+    advantages = tokens.mean_advantages()
+    numbers = {name: _concatenated(members, tokens, name) for name in NUMBERS if tokens.rows(name)}
     return UpdateRecord(
         iteration=batch.iteration,
         policy_version=batch.policy_version,
         groups=groups,
         left_out=tuple(trajectory.id for group in batch.leftovers for trajectory in group.trajectories),
-        advantages=np.array([tokens.advantages.get(place, np.nan) for place, _ in members], dtype=np.float32),
+        advantages=np.array([advantages.get(place, np.nan) for place, _ in members], dtype=np.float32),
         offsets=np.cumsum([0, *lengths], dtype=np.int64),
-        numbers={name: _concatenated(members, tokens, name) for name in NUMBERS if tokens.rows(name)},
+        numbers=numbers,
     )
 
 

@@ -128,7 +128,6 @@ class GRPOModule(PolicyModule):
         if self.global_rank == 0:  # rank 0 collects, injects and deals out
             self._announce(batch)
             groups = [self.samples(group, number) for number, group in enumerate(batch.groups)]
-            work.advantages = [sample.advantage for samples in groups for sample in samples]
             work.tokens.weigh(sample for samples in groups for sample in samples)
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
@@ -150,13 +149,13 @@ class GRPOModule(PolicyModule):
                 callback.on_rollout_end(self.trainer, self, batch)
 
     def samples(self, group: Group, number: int = 0) -> list[Sample]:
-        """Return every sequence of a group, the `number`th of the batch, with its advantage."""
+        """Return every sequence of a group, the `number`th of the batch, with the advantages of its tokens."""
         advantages = self.objective.advantages(group)
         return [
             Sample(
                 tokens,
                 trajectory.screenshots,
-                advantage,
+                torch.full((sum(tokens.step_lengths),), advantage),
                 replayed=position in group.injected,
                 group=number,
                 member=position,
@@ -245,11 +244,11 @@ class GRPOModule(PolicyModule):
         before = pad_sequence(self._old(samples, output, work) if old is None else old, batch_first=True)
         mask = output.mask & self._sent([[not sample.filler] for sample in samples])
         average = self.objective.average(minibatch, self.trainer.world_size)
-        advantages = self._sent([sample.advantage for sample in samples])
+        advantages = to_device(pad_sequence([sample.advantages for sample in samples], batch_first=True), self.device)
         selected = self._selected(samples)
         weights = self._weights(samples, before, mask, selected, work)
-        result = self.objective.loss(output, before, advantages, mask, average, weights)
-        loss = result.loss + self._kl_penalty(samples, output, mask, average, selected, work)
+        result = self.objective.loss(output, before, advantages, mask, weights)
+        loss = average(result.losses, mask) + self._kl_penalty(samples, output, mask, average, selected, work)
         self.manual_backward(loss)
         work.averages.total("train/loss", loss.detach() / work.minibatches)
         work.add(result.metrics, output, before, mask)

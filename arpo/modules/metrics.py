@@ -95,7 +95,6 @@ class UpdateMeter:
         self.averages = Averages()
         self.minibatches = 0
         """Minibatches of the update, all epochs together: fewer than configured where there are fewer groups."""
-        self.advantages: list[float] = []
         self.tokens = TokenRecord()
         self._compared = TokenRecord()
         self._loss_metrics: LossMetrics | None = None
@@ -153,7 +152,6 @@ class UpdateMeter:
         dist.all_gather_object(parts, self)
         whole = UpdateMeter()
         whole.averages = Averages.of_ranks([part.averages for part in parts])
-        whole.advantages = [advantage for part in parts for advantage in part.advantages]
         whole._ratios = [ratios for part in parts for ratios in part._ratios]
         for part in parts:
             whole._add_loss(part._loss_metrics)
@@ -177,12 +175,12 @@ class UpdateMeter:
         return metrics
 
     def record(self, batch: RolloutBatch) -> dict[str, Tensor]:
-        """Return what histograms show: advantage of each sequence, steps of each trajectory, ratio of each trained
+        """Return what histograms show: advantage of each trajectory, steps of each trajectory, ratio of each trained
         token, and the lag of each step behind the policy that learns from it."""
         self.read()
         lengths = [len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories]
         return {
-            "advantage": torch.tensor(self.advantages or [0.0]),
+            "advantage": torch.tensor(list(self.tokens.mean_advantages().values()) or [0.0]),
             "ratio": torch.cat([ratio[mask] for ratio, mask in self._ratios]) if self._ratios else torch.ones(1),
             "length": torch.tensor([float(length) for length in lengths]),
             "lag": torch.tensor([float(lag) for lag in step_lags(batch)]),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor
 
 from arpo.models.tokenization import TokenizedTrajectory
@@ -23,7 +24,8 @@ class Sample:
     tokens: TokenizedTrajectory
     screenshots: Mapping[str, bytes]
     """PNG bytes by SHA-256, at least those of `tokens`."""
-    advantage: float
+    advantages: Float[Tensor, " actions"]
+    """What each of its sampled tokens is to learn: how much better it was than what could be expected."""
     replayed: bool = False
     """Whether it came from the replay buffer."""
     group: int = 0
@@ -51,6 +53,11 @@ class Sample:
     def action_tokens(self) -> int:
         """Sampled tokens."""
         return int(self.tokens.action_mask.sum())
+
+    @property
+    def teaches(self) -> bool:
+        """Whether its policy term has a gradient: some token of it has an advantage."""
+        return bool(self.advantages.any())
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -91,12 +98,12 @@ def split(groups: Sequence[Sequence[Sample]], count: int, seed: int) -> list[Min
 
 def without_zero_advantage(minibatch: Minibatch) -> Minibatch:
     """Leave out samples whose gradient is exactly zero; the denominators keep counting them."""
-    return replace(minibatch, samples=tuple(sample for sample in minibatch.samples if sample.advantage != 0.0))
+    return replace(minibatch, samples=tuple(sample for sample in minibatch.samples if sample.teaches))
 
 
 def without_flat_groups(minibatch: Minibatch) -> Minibatch:
     """Leave out the groups in which no sample has an advantage; the denominators keep counting them."""
-    steep = {sample.group for sample in minibatch.samples if sample.advantage != 0.0}
+    steep = {sample.group for sample in minibatch.samples if sample.teaches}
     return replace(minibatch, samples=tuple(sample for sample in minibatch.samples if sample.group in steep))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from arpo.algorithms.advantages import Deviation, Estimator, group_advantages
 from arpo.algorithms.corrections import Correction, CorrectionName, CorrectionWeights
 from arpo.algorithms.kl import KLEstimator, kl_divergence
-from arpo.algorithms.losses import Aggregation, ClipRange, LossOutput, MinibatchAverage, RatioLevel, policy_loss
+from arpo.algorithms.losses import Aggregation, ClipRange, MinibatchAverage, RatioLevel, TokenLoss, policy_loss
 from arpo.algorithms.rewards import group_rewards
 from arpo.errors import ConfigError, check_at_least, check_one_of
 from arpo.models.policy import ActionLogprobs
@@ -128,19 +128,11 @@ class Objective:
         before: Tensor,
         advantages: Tensor,
         mask: Tensor,
-        average: MinibatchAverage,
         weights: Tensor | None = None,
-    ) -> LossOutput:
-        """Return the clipped loss of a micro-batch."""
+    ) -> TokenLoss:
+        """Return the clipped loss of each token of a micro-batch."""
         return policy_loss(
-            output.logprobs,
-            before,
-            advantages,
-            mask,
-            average=average,
-            clip=self.clip,
-            level=self.level,
-            weights=weights,
+            output.logprobs, before, advantages, mask, clip=self.clip, level=self.level, weights=weights
         )
 
     def kl_penalty(

@@ -1,5 +1,6 @@
 """The numbers of every token of an update, as the trainer computed them."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -18,8 +19,8 @@ class Recorded(Protocol):
         """Its place."""
 
     @property
-    def advantage(self) -> float:
-        """Its advantage."""
+    def advantages(self) -> Tensor:
+        """The advantage of each sampled token, [actions]."""
 
     @property
     def filler(self) -> bool:
@@ -31,26 +32,23 @@ class Recorded(Protocol):
 
 
 class TokenRecord:
-    """Log-probability and entropy of each sampled token, before, in and after an update.
+    """Advantage, log-probability and entropy of each sampled token, before, in and after an update.
 
-    `old_logprobs` and `old_entropy` are of the policy before it; `logprobs` and `entropy` of the forward from which
-    the token was learned, the last one where there are several epochs; `weights` the factor of its policy term, where
-    there is one; `after_logprobs` and `after_entropy` of the policy after the last optimizer step, where they were
-    asked for. A sequence that was not computed, because its advantage is 0, has none of them.
+    `advantages` are of every sequence. `old_logprobs` and `old_entropy` are of the policy before the update;
+    `logprobs` and `entropy` of the forward from which the token was learned, the last one where there are several
+    epochs; `weights` the factor of its policy term, where there is one; `after_logprobs` and `after_entropy` of the
+    policy after the last optimizer step, where they were asked for. A sequence that was not computed, because its
+    advantage is 0, has none of these.
     """
 
     def __init__(self) -> None:
-        self.advantages: dict[tuple[int, int], float] = {}
-        """The advantage of each trajectory, by group and member."""
         self._rows: dict[str, dict[Key, Tensor]] = {}
         self._whole = True
         """Whether everything is on the host."""
 
     def weigh(self, samples: Iterable[Recorded]) -> None:
         """Record the advantages of some sequences."""
-        for sample in samples:
-            group, member, _ = sample.key
-            self.advantages[group, member] = sample.advantage
+        self._rows.setdefault("advantages", {}).update((sample.key, sample.advantages) for sample in samples)
 
     def add(self, samples: Sequence[Recorded], **numbers: Tensor | None) -> None:
         """Record numbers of the sampled tokens of a micro-batch, each [samples, actions]; later ones replace earlier.
@@ -80,7 +78,6 @@ class TokenRecord:
 
     def merge(self, other: "TokenRecord") -> None:
         """Add what another rank has recorded."""
-        self.advantages |= other.advantages
         self._whole = self._whole and other._whole
         for name, rows in other._rows.items():
             self._rows.setdefault(name, {}).update(rows)
@@ -89,3 +86,10 @@ class TokenRecord:
         """Return one kind of number, [actions] for each sequence; empty where it was not recorded."""
         self.read()
         return self._rows.get(name, {})
+
+    def mean_advantages(self) -> dict[tuple[int, int], float]:
+        """Return the mean advantage of the tokens of each trajectory, by group and member."""
+        found: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        for (group, member, _), row in self.rows("advantages").items():
+            found[group, member].append(row.double())  # in which the mean of equal numbers is that number
+        return {place: torch.cat(rows).mean().item() for place, rows in found.items()}

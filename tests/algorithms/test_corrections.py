@@ -81,15 +81,15 @@ def test_on_policy_nothing_is_cut_whatever_the_format() -> None:
 
 def test_golden_loss_of_decoupled_ppo() -> None:
     """AReaL's: -mean of π_prox / π_behave · min(u A, clip(u) A) with u = π / π_prox (arXiv 2505.24298)."""
-    loss = policy_loss(
+    losses = policy_loss(
         NEW,
         OLD,
-        ADVANTAGES,
+        ADVANTAGES[:, None].expand(MASK.shape),
         MASK,
-        average=MinibatchAverage("token", sequences=2.0, tokens=5.0),
         clip=ClipRange(low=0.2, high=0.28),
         weights=correction("decoupled").weights(OLD, SAMPLER, MASK).weights,
-    ).loss
+    ).losses
+    loss = MinibatchAverage("token", sequences=2.0, tokens=5.0)(losses, MASK)
     # A = 1: u = e^.4 clipped to 1.28, e^-.4 = .67032, 1, times 1.2214028, 1, .6065307: together 2.8402463
     # A = -1: -e^-.1 = -.9048374 and -e^.6 = -1.8221188, times 1 and e: together -5.8578698
     assert_golden(loss, -(2.8402463 - 5.8578698) / 5)

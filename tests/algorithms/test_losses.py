@@ -1,5 +1,6 @@
 import itertools
 import math
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,11 +15,11 @@ from arpo.algorithms.losses import (
     MAX_SEQUENCE_LOG_RATIO,
     Aggregation,
     ClipRange,
-    LossOutput,
+    LossMetrics,
     MinibatchAverage,
     RatioLevel,
-    policy_loss,
 )
+from arpo.algorithms.losses import policy_loss as token_losses
 from arpo.algorithms.selection import entropy_threshold
 from tests.algorithms.fixture import ADVANTAGES, ENTROPIES, MASK, NEW, OLD, SAMPLER, assert_golden
 
@@ -33,6 +34,27 @@ def average(aggregation: Aggregation, mask: torch.Tensor = MASK, length: int = 3
         tokens=mask.sum().item() / ranks,
         length=length if aggregation == "dr_grpo" else None,
     )
+
+
+class Averaged(NamedTuple):
+    """The loss of a micro-batch."""
+
+    loss: torch.Tensor
+    metrics: LossMetrics
+
+
+def policy_loss(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    average: MinibatchAverage,
+    **options: Any,
+) -> Averaged:
+    """The average of the losses of tokens whose advantages are those of their sequences, [batch]."""
+    found = token_losses(logprobs, old_logprobs, advantages[:, None].expand(mask.shape), mask, **options)
+    return Averaged(average(found.losses, mask), found.metrics)
 
 
 def loss(aggregation: Aggregation, level: RatioLevel = "token", weights: torch.Tensor | None = None) -> torch.Tensor:
@@ -231,7 +253,7 @@ def test_an_outlier_leaves_loss_and_gradient_finite() -> None:
     assert bool(torch.isfinite(logprobs.grad).all())
 
 
-def compute(rows: slice, mean: MinibatchAverage, level: RatioLevel, pad: int, new: torch.Tensor) -> LossOutput:
+def compute(rows: slice, mean: MinibatchAverage, level: RatioLevel, pad: int, new: torch.Tensor) -> Averaged:
     def padded(values: torch.Tensor, value: float) -> torch.Tensor:
         return torch.nn.functional.pad(values[rows], (0, pad), value=value)
 
@@ -383,4 +405,10 @@ def test_unknown_names_are_refused(unchecked: None) -> None:
 
 def test_shapes_are_checked() -> None:
     with pytest.raises(TypeCheckError):
-        policy_loss(NEW, OLD, ADVANTAGES[:, None], MASK, average=average("token"), clip=CLIP)
+        token_losses(NEW, OLD, ADVANTAGES, MASK, clip=CLIP)
+
+
+def test_each_token_has_the_loss_of_its_own_advantage() -> None:
+    advantages = torch.tensor([[1.0, -2.0, 0.0], [0.5, -0.5, 9.0]])
+    losses = token_losses(OLD, OLD, advantages, MASK, clip=CLIP).losses
+    assert losses[MASK].tolist() == (-advantages)[MASK].tolist()  # at ratio 1

@@ -1,5 +1,7 @@
 """The file that every update leaves for the viewer."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -24,11 +26,15 @@ class Watched(IdleModule):
         if self.measures_after:
             self.asked.append(batch.iteration)
         self.last_tokens = TokenRecord()
-        self.last_tokens.advantages = {
-            (group, member): 10.0 * group + member
-            for group in range(len(batch.groups))
-            for member in range(len(batch.groups[group].trajectories))
-        }
+        self.last_tokens.weigh(
+            judged((number, member, 0), [10.0 * number + member] * trajectory.action_tokens)
+            for number, group in enumerate(batch.groups)
+            for member, trajectory in enumerate(group.trajectories)
+        )
+
+
+def judged(key, advantages):
+    return SimpleNamespace(key=key, advantages=torch.tensor(advantages))
 
 
 def test_every_iteration_leaves_what_it_learned_from(tmp_path, make_collector):
@@ -70,7 +76,7 @@ def test_tokens_stand_in_the_order_of_trajectories_and_steps_and_what_is_unknown
     one, two = make_trajectory(["a", "b"], id="3/0/0"), make_trajectory(["a"], id="1/0/1")  # 6 and 3 tokens
     tokens = TokenRecord()
     tokens._rows = {"logprobs": {(0, 1, 0): torch.tensor([-1.0, -2.0, -3.0])}}
-    tokens.advantages = {(0, 0): 0.0, (0, 1): 1.5}
+    tokens.weigh([judged((0, 0, 0), [0.0] * 6), judged((0, 1, 0), [1.5] * 3)])
     late = make_trajectory(["a"], id="2/0/0")
     batch = RolloutBatch(3, 4, [make_group(one, two, injected=(1,))], leftovers=[make_group(late)])
     record = update_record(batch, tokens)

@@ -15,14 +15,14 @@ from arpo.errors import ArpoError, ConfigError
 from arpo.models.collate import collate
 from arpo.models.policy import ActionLogprobs
 from arpo.models.tokenization import tokenize
-from arpo.modules.minibatch import Minibatch
 from arpo.rollout.hooks import RolloutCallback
 from arpo.types import RolloutBatch
 from tests.modules.conftest import fit, weights
 
 
 def advantages(module, group):
-    return [sample.advantage for sample in module.samples(group)]
+    """The advantage of each sequence, the same for all of its tokens."""
+    return [advantage for sample in module.samples(group) for advantage in sample.advantages.unique().tolist()]
 
 
 def logprobs_of(policy, trajectory, temperature=1.0):
@@ -202,9 +202,8 @@ def test_the_second_pass_over_a_batch_is_clipped(make_module, make_group):
 def objective_loss(module, ratio, advantage):
     logprobs = torch.tensor([ratio]).log()[None]
     mask = torch.ones(1, 1, dtype=torch.bool)
-    average = module.objective.average(Minibatch((), 1, 1), ranks=1)
     output = ActionLogprobs(logprobs, mask, None)
-    return module.objective.loss(output, torch.zeros(1, 1), torch.tensor([advantage]), mask, average, None).loss.item()
+    return module.objective.loss(output, torch.zeros(1, 1), torch.tensor([[advantage]]), mask).losses.item()
 
 
 def test_dual_clip_bounds_the_loss_of_a_negative_advantage(make_module):

@@ -72,7 +72,10 @@ class Row:
     member: int
     action_tokens: int
     filler: bool = False
-    advantage: float = 1.0
+
+    @property
+    def advantages(self) -> torch.Tensor:
+        return torch.ones(self.action_tokens)
 
     @property
     def key(self) -> tuple[int, int, int]:

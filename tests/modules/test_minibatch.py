@@ -22,7 +22,7 @@ def sample(length: int, *, actions: int = 2, advantage: float = 1.0) -> Sample:
     nothing = torch.zeros(length, dtype=torch.bool)
     ids = torch.arange(length)
     tokens = TokenizedTrajectory(ids, mask, nothing, ("screen",), torch.zeros(actions), (actions,))
-    return Sample(tokens, {"screen": b"png"}, advantage)
+    return Sample(tokens, {"screen": b"png"}, torch.full((actions,), advantage))
 
 
 def minibatch(*samples: Sample) -> Minibatch:
@@ -84,8 +84,8 @@ def test_a_group_in_which_somebody_has_an_advantage_stays_whole():
 
 def test_the_tokens_of_steps_that_are_left_out_are_marked():
     tokens = replace(sample(6, actions=4).tokens, step_lengths=(1, 3))
-    assert Sample(tokens, {}, 1.0).selected().tolist() == [1, 1, 1, 1]
-    assert Sample(tokens, {}, 1.0, trained=(False, True)).selected().tolist() == [0, 1, 1, 1]
+    assert Sample(tokens, {}, torch.ones(4)).selected().tolist() == [1, 1, 1, 1]
+    assert Sample(tokens, {}, torch.ones(4), trained=(False, True)).selected().tolist() == [0, 1, 1, 1]
 
 
 def test_a_sequence_of_which_no_step_is_trained_is_left_out_and_still_counted():

@@ -95,8 +95,9 @@ def test_a_group_without_a_signal_has_advantages_and_no_numbers(make_module, mak
     fit(module, [make_group(0.0, 0.0), make_group(1.0, 0.0, first=3)])
     record = module.last_tokens
     assert {key[0] for key in record.rows("logprobs")} == {1}
-    assert record.advantages[0, 0] == record.advantages[0, 1] == 0.0
-    assert record.advantages[1, 0] == pytest.approx(1.0, abs=3e-6)
+    advantages = record.mean_advantages()
+    assert advantages[0, 0] == advantages[0, 1] == 0.0
+    assert advantages[1, 0] == pytest.approx(1.0, abs=3e-6)
 
 
 def test_a_window_has_a_sequence_a_step_and_each_is_recorded(make_module, make_group):
@@ -118,8 +119,8 @@ def test_weights_of_a_correction_are_recorded(make_module, make_group):
 
 def test_a_later_number_replaces_an_earlier_one_and_padding_and_fillers_are_left_out():
     record = TokenRecord()
-    one = SimpleNamespace(key=(0, 0, 0), advantage=1.0, filler=False, action_tokens=2)
-    filler = SimpleNamespace(key=(0, 1, 0), advantage=1.0, filler=True, action_tokens=3)
+    one = SimpleNamespace(key=(0, 0, 0), advantages=torch.ones(2), filler=False, action_tokens=2)
+    filler = SimpleNamespace(key=(0, 1, 0), advantages=torch.ones(3), filler=True, action_tokens=3)
     record.add([one, filler], logprobs=torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]]), entropy=None)
     record.add([one], logprobs=torch.tensor([[5.0, 6.0, 9.0]]))
     assert {key: row.tolist() for key, row in record.rows("logprobs").items()} == {(0, 0, 0): [5.0, 6.0]}
@@ -129,7 +130,9 @@ def test_a_later_number_replaces_an_earlier_one_and_padding_and_fillers_are_left
 def test_what_ranks_recorded_comes_together():
     records = [TokenRecord(), TokenRecord()]
     for rank, record in enumerate(records):
-        sample = SimpleNamespace(key=(rank, 0, 0), advantage=float(rank), filler=False, action_tokens=1)
+        sample = SimpleNamespace(
+            key=(rank, 0, 0), advantages=torch.full((1,), float(rank)), filler=False, action_tokens=1
+        )
         record.add([sample], logprobs=torch.tensor([[float(rank)]]))
         record.weigh([sample])
     records[0].merge(records[1])
@@ -137,12 +140,12 @@ def test_what_ranks_recorded_comes_together():
         (0, 0, 0): [0.0],
         (1, 0, 0): [1.0],
     }
-    assert records[0].advantages == {(0, 0): 0.0, (1, 0): 1.0}
+    assert records[0].mean_advantages() == {(0, 0): 0.0, (1, 0): 1.0}
 
 
 def test_what_is_added_after_a_look_is_brought_to_the_host_in_float32_too():
     record = TokenRecord()
-    sample = SimpleNamespace(key=(0, 0, 0), advantage=1.0, filler=False, action_tokens=1)
+    sample = SimpleNamespace(key=(0, 0, 0), advantages=torch.ones(1), filler=False, action_tokens=1)
     for value in (1.0, 2.0):
         record.add([sample], logprobs=torch.tensor([[value]], dtype=torch.bfloat16))
         (row,) = record.rows("logprobs").values()

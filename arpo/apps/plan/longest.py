@@ -115,7 +115,7 @@ class Longest:
         for number in range(count):
             keys = tuple(f"{number}: {key}" for key in tokens.screenshots)
             own = replace(tokens, screenshots=keys)
-            samples.append(Sample(own, dict.fromkeys(keys, b""), advantage=1.0))
+            samples.append(Sample(own, dict.fromkeys(keys, b""), advantages=torch.ones(self.action_tokens)))
         return Minibatch(tuple(samples), count, count * self.action_tokens)
 
 

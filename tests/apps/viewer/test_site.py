@@ -62,7 +62,7 @@ def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, ma
             rewards = np.array([t.task_reward for t in group.trajectories])
             expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
             assert index["advantage"][at] == pytest.approx(expected[position], abs=1e-6)
-            assert index["advantage"][at] == module.last_tokens.advantages[number, position]
+            assert index["advantage"][at] == module.last_tokens.mean_advantages()[number, position]
             numbers = numbers_of(member)
             record = store.load_screenshots(store.get(trajectory.id))
             assert numbers["old_logprobs"] == pytest.approx(before.sampled_logprobs([record])[0], abs=1e-6, rel=1e-6)
