@@ -31,11 +31,11 @@ from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.model import WeightlessPolicy
 from arpo.apps.plan.tracker import MemoryTracker
 from arpo.apps.plan.update import accumulate, attach, prepare, simulate, step
+from arpo.methods.grpo import GRPO
 from arpo.models.checkpointing import Checkpointing
 from arpo.models.policy import Policy
 from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.objective import Objective
 
 WIDTHS = (64, 128, 256)
 LENGTHS = (2048, 4096, 8192)
@@ -81,7 +81,7 @@ def compare(hidden: int, tokens: int, dtype: str, checkpointing: Checkpointing) 
 
 def module(policy: type[Policy], path: Path, dtype: str, checkpointing: Checkpointing) -> GRPOModule:
     make = partial(policy, path, dtype=dtype, gradient_checkpointing=checkpointing)
-    return GRPOModule(make, partial(torch.optim.AdamW, lr=1e-6), Objective(), micro_batch_tokens=1)
+    return GRPOModule(make, partial(torch.optim.AdamW, lr=1e-6), GRPO(), micro_batch_tokens=1)
 
 
 def measure(real: GRPOModule, longest: Longest) -> int:

@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from arpo.apps.run_files import read_files
 from arpo.apps.viewer.facts import settings_of
 from arpo.callbacks.update_log import update_record
+from arpo.methods.grpo import GRPO
 from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.objective import Objective
 from arpo.modules.token_record import TokenRecord
 from arpo.rollout.storage import TrajectoryStore
 from arpo.rollout.updates import write_update
@@ -80,7 +80,7 @@ def main() -> None:
     GRPOModule.training_step = counted("update", GRPOModule.training_step)
     with tempfile.TemporaryDirectory() as scratch:
         for _ in range(TIMES):
-            module = GRPOModule(lambda: Policy(model), partial(torch.optim.AdamW, lr=3e-4), Objective())
+            module = GRPOModule(lambda: Policy(model), partial(torch.optim.AdamW, lr=3e-4), GRPO())
             module.measures_after = True
             trainer = L.Trainer(
                 accelerator="cpu", max_epochs=1, logger=False, enable_progress_bar=False,

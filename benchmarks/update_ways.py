@@ -22,6 +22,7 @@ from arpo.apps.plan.costs import backward_flops, forward_flops
 from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.model import WeightlessPolicy, stand_in
 from arpo.apps.plan.update import attach, count, simulate
+from arpo.methods.grpo import GRPO
 from arpo.models.checkpointing import checkpoint_blocks
 from arpo.models.collate import TokenBatch
 from arpo.models.images import normalized_films
@@ -32,7 +33,6 @@ from arpo.models.sharding import model_without_weights
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Minibatch, Sample
-from arpo.modules.objective import Objective
 from arpo.modules.offload import OffloadedAdamW
 
 GIB = 2**30
@@ -87,7 +87,7 @@ class Setting:
     def module(self, make: Any) -> GRPOModule:
         """Return the module that learns with a policy."""
         optimizer = torch.optim.AdamW if self.offload == "none" else OffloadedAdamW
-        return GRPOModule(make, partial(optimizer, lr=1e-6), Objective(), micro_batch_tokens=self.tokens)
+        return GRPOModule(make, partial(optimizer, lr=1e-6), GRPO(), micro_batch_tokens=self.tokens)
 
     def longest(self, image_tokens: int) -> Longest:
         """Return the bounds of its sequences."""

@@ -15,6 +15,7 @@ from typing_extensions import override
 from arpo.algorithms.losses import MinibatchAverage
 from arpo.algorithms.selection import step_entropies
 from arpo.errors import ConfigError, check_at_least, check_positive
+from arpo.methods.method import Credit, Method, TokenTerms
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import tokenize
@@ -32,7 +33,6 @@ from arpo.modules.minibatch import (
     without_untrained,
     without_zero_advantage,
 )
-from arpo.modules.objective import Objective
 from arpo.modules.optimizer import MakeOptimizer, PlannedRate
 from arpo.modules.pictures import (
     MOST_FEATURE_BYTES,
@@ -54,7 +54,7 @@ class GRPOModule(PolicyModule):
     Args:
         policy: Builds the policy; called once, when Lightning asks for the model.
         optimizer: Builds the optimizer from the trainable parameters and their names.
-        objective: From rewards to advantages, and from log-probabilities to a loss.
+        objective: The method: from groups to the credit of each token, and from log-probabilities to its loss.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
         decay: Let the learning rate fall linearly to 0 over the iterations of the run, in place of keeping it. Rise
             and fall go by iterations, each `minibatches * epochs` steps long: the run's length is known in iterations
@@ -78,7 +78,7 @@ class GRPOModule(PolicyModule):
         self,
         policy: Callable[..., Policy],
         optimizer: MakeOptimizer,
-        objective: Objective,
+        objective: Method,
         *,
         warmup_steps: int = 0,
         decay: bool = False,
@@ -127,7 +127,7 @@ class GRPOModule(PolicyModule):
         minibatches = None
         if self.global_rank == 0:  # rank 0 collects, injects and deals out
             self._announce(batch)
-            groups = [self.samples(group, number) for number, group in enumerate(batch.groups)]
+            groups = self.samples(batch.groups)
             work.tokens.weigh(sample for samples in groups for sample in samples)
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
@@ -148,21 +148,30 @@ class GRPOModule(PolicyModule):
             if isinstance(callback, RolloutCallback):
                 callback.on_rollout_end(self.trainer, self, batch)
 
-    def samples(self, group: Group, number: int = 0) -> list[Sample]:
-        """Return every sequence of a group, the `number`th of the batch, with the advantages of its tokens."""
-        advantages = self.objective.advantages(group)
+    def samples(self, groups: Sequence[Group]) -> list[list[Sample]]:
+        """Return every sequence of the groups of a batch, with what its tokens are to learn."""
+        credits = self.objective.credits(groups)
+        return [
+            [sample for member, credit in enumerate(row) for sample in self._sequences(group, number, member, credit)]
+            for number, (group, row) in enumerate(zip(groups, credits, strict=True))
+        ]
+
+    def _sequences(self, group: Group, number: int, member: int, credit: Credit) -> list[Sample]:
+        """Return the sequences of one trajectory, the `member`th of the `number`th group."""
+        trajectory = group.trajectories[member]
+        parts = tokenize(trajectory, self.policy.chat)
+        advantages = torch.split(credit.advantages, [sum(tokens.step_lengths) for tokens in parts])
         return [
             Sample(
                 tokens,
                 trajectory.screenshots,
-                torch.full((sum(tokens.step_lengths),), advantage),
-                replayed=position in group.injected,
+                row,
+                replayed=member in group.injected,
                 group=number,
-                member=position,
+                member=member,
                 part=part,
             )
-            for position, (trajectory, advantage) in enumerate(zip(group.trajectories, advantages, strict=True))
-            for part, tokens in enumerate(tokenize(trajectory, self.policy.chat))
+            for part, (tokens, row) in enumerate(zip(parts, advantages, strict=True))
         ]
 
     def _plan(self, groups: Sequence[Sequence[Sample]], iteration: int) -> list[Minibatch]:
@@ -243,11 +252,12 @@ class GRPOModule(PolicyModule):
         output = self._forward(samples, with_entropy=True)
         before = pad_sequence(self._old(samples, output, work) if old is None else old, batch_first=True)
         mask = output.mask & self._sent([[not sample.filler] for sample in samples])
-        average = self.objective.average(minibatch, self.trainer.world_size)
-        advantages = to_device(pad_sequence([sample.advantages for sample in samples], batch_first=True), self.device)
+        ranks = self.trainer.world_size  # which average their gradients
+        average = self.objective.average(minibatch.sequences / ranks, minibatch.action_tokens / ranks)
         selected = self._selected(samples)
         weights = self._weights(samples, before, mask, selected, work)
-        result = self.objective.loss(output, before, advantages, mask, weights)
+        advantages = self._padded([sample.advantages for sample in samples])
+        result = self.objective.loss(TokenTerms(output.logprobs, before, advantages, mask, weights))
         loss = average(result.losses, mask) + self._kl_penalty(samples, output, mask, average, selected, work)
         self.manual_backward(loss)
         work.averages.total("train/loss", loss.detach() / work.minibatches)
@@ -264,6 +274,10 @@ class GRPOModule(PolicyModule):
                 output = self._forward(samples, with_entropy=True)
                 work.tokens.add(samples, after_logprobs=output.logprobs, after_entropy=output.entropy)
 
+    def _padded(self, rows: Sequence[Tensor]) -> Tensor:
+        """Return one tensor of the rows of a micro-batch, on the device, [batch, actions]."""
+        return to_device(pad_sequence(list(rows), batch_first=True), self.device)
+
     def _sent(self, values: Sequence[Any]) -> Tensor:
         return to_device(torch.tensor(values), self.device)
 
@@ -271,9 +285,9 @@ class GRPOModule(PolicyModule):
         self, samples: Sequence[Sample], before: Tensor, mask: Tensor, selected: Tensor | None, work: UpdateMeter
     ) -> Tensor | None:
         """Return the factor of each token's policy term, [batch, actions]; None where all are 1."""
-        sampler = pad_sequence([sample.tokens.sampler_logprobs for sample in samples], batch_first=True)
+        sampler = self._padded([sample.tokens.sampler_logprobs for sample in samples])
         replayed = self._sent([sample.replayed for sample in samples])
-        correction = self.objective.weights(before, to_device(sampler, self.device), mask, replayed)
+        correction = self.objective.weights(before, sampler, mask, replayed)
         if correction is None:
             return selected
         work.correct(correction, mask & ~replayed[:, None])
@@ -283,7 +297,7 @@ class GRPOModule(PolicyModule):
         """Return 1 where a token is trained, else 0, [batch, actions]; None where nothing selects."""
         if self.objective.high_entropy_steps is None:
             return None
-        return to_device(pad_sequence([sample.selected() for sample in samples], batch_first=True), self.device)
+        return self._padded([sample.selected() for sample in samples])
 
     def _kl_penalty(
         self,
@@ -297,7 +311,8 @@ class GRPOModule(PolicyModule):
         if self.objective.kl_coefficient == 0:
             return 0.0
         reference = self.reference_logprobs(*inputs(samples))
-        penalty = self.objective.kl_penalty(output, reference, mask, average, selected)
+        divergence = self.objective.divergence(output.logprobs, reference.logprobs)
+        penalty = average(divergence if selected is None else divergence * selected, mask)
         work.averages.total("train/kl_reference", penalty.detach() / work.minibatches)
         return self.objective.kl_coefficient * penalty
 

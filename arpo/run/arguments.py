@@ -30,6 +30,7 @@ LIGHT = (
 """Beginnings of targets that are imported without torch."""
 NEEDS_TORCH = (
     "arpo.algorithms.",
+    "arpo.methods.",
     "arpo.replay.",
     "arpo.rollout.curation.requests.",
     "arpo.rollout.sampler.",
@@ -40,7 +41,6 @@ NEEDS_TRANSFORMERS = (
     "arpo.evaluation.",
     "arpo.inference.",
     "arpo.models.",
-    "arpo.modules.objective.",
     "arpo.rollout.",
 )
 """Beginnings of targets that are imported with transformers, but without Lightning."""

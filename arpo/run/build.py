@@ -188,7 +188,7 @@ def _check_groups(cfg: DictConfig) -> None:
         )
     grows = OmegaConf.select(cfg, "replay.buffer.replaced") == "none"
     learns = module.optimizer.get("lr") != 0  # or it only collects
-    if settings.group_size == 1 and learns and not module.objective.imitation and not grows:
+    if settings.group_size == 1 and learns and not module.objective.get("imitation", 0.0) and not grows:
         raise ConfigError(
             "rollout.settings.group_size=1 leaves nothing to compare an episode with, so that every advantage is 0: "
             "set it to 2 or more, imitate successes with module.objective.imitation, or only collect, with "

@@ -17,10 +17,10 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.envs.protocol import DesktopEnv
 from arpo.inference.engine import GenerateRequest, InferenceEngine
 from arpo.inference.scripted import ScriptedEngine
+from arpo.methods.grpo import GRPO
 from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.objective import Objective
 from arpo.replay import ReplayBuffer
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.runtime import RolloutRuntime
@@ -126,7 +126,7 @@ def train(
         enable_checkpointing=False,
         num_sanity_val_steps=0,
     )
-    module = GRPOModule(policy or partial(Policy, model), partial(torch.optim.AdamW, lr=learning_rate), Objective())
+    module = GRPOModule(policy or partial(Policy, model), partial(torch.optim.AdamW, lr=learning_rate), GRPO())
     sampler = ShuffledTasks(tasks, len(tasks), seed=0, group_size=group_size, max_steps=max_steps)
     data = RolloutDataModule(collector, sampler)
     try:

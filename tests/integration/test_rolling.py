@@ -13,9 +13,9 @@ from arpo.envs.miniwob.env import MiniWobEnv
 from arpo.envs.miniwob.tasks import miniwob_tasks
 from arpo.inference.fleet import FleetEngine
 from arpo.inference.vllm import VllmEngine
+from arpo.methods.grpo import GRPO
 from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.objective import Objective
 from arpo.rollout.hooks import runtime_of
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
@@ -111,7 +111,7 @@ def test_no_request_is_lost_and_every_step_has_the_log_probabilities_of_its_vers
     assert all(run.changed(iteration) for iteration in range(1, ITERATIONS))
 
     # Each step's log-probabilities are those of the version that it names.
-    module = GRPOModule(partial(Policy, smoke.policy), partial(torch.optim.AdamW, lr=0.0), Objective())
+    module = GRPOModule(partial(Policy, smoke.policy), partial(torch.optim.AdamW, lr=0.0), GRPO())
     module.configure_model()
     worst, seen = Counter(), Counter()
     for version, weights in versions.weights.items():

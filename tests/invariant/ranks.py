@@ -23,10 +23,10 @@ from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader
 
 from arpo.callbacks.replay import ReplayInjection
+from arpo.methods.grpo import GRPO
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.sharding import full
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.objective import Objective
 from arpo.modules.strategy import ShardedStrategy
 from arpo.replay import ReplayBuffer
 from arpo.rollout.updates import NUMBERS
@@ -167,7 +167,7 @@ def train(
     module = GRPOModule(
         make,
         partial(optimizer, lr=3e-5, eps=1e-4),  # a gradient of rounding alone must not become a whole step
-        Objective(**options["objective"]),
+        GRPO(**options["objective"]),
         reference=make if options.get("reference") else None,
         **SHARED | options.get("module", {}),
     )

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from arpo.methods.method import TokenTerms
 from tests.modules.conftest import fit, weights
 
 
@@ -63,14 +64,15 @@ def test_a_group_in_which_all_failed_pulls_at_nothing(make_module, make_group, g
     """Its gradient is not small but zero, in every parameter, when it is computed instead of being left out."""
     module = make_module(kl_coefficient=0.0)
     fit(module, groups[:1])  # attaches a trainer
-    samples = [sample for group in (make_group(0.0, 0.0, 0.0, first=11),) for sample in module.samples(group)]
+    (samples,) = module.samples([make_group(0.0, 0.0, 0.0, first=11)])
     assert [sample.teaches for sample in samples] == [False, False, False]
     output = module._forward(samples)
     before = output.logprobs.detach()
     advantages = torch.zeros_like(before)
     (minibatch,) = module._plan([samples], 0)
-    average = module.objective.average(minibatch, 1)
-    average(module.objective.loss(output, before, advantages, output.mask).losses, output.mask).backward()
+    average = module.objective.average(minibatch.sequences, minibatch.action_tokens)
+    terms = TokenTerms(output.logprobs, before, advantages, output.mask)
+    average(module.objective.loss(terms).losses, output.mask).backward()
     gradients = [parameter.grad for parameter in module.trainable_parameters()]
     assert all(gradient is not None and torch.count_nonzero(gradient) == 0 for gradient in gradients)
     assert not minibatch.samples  # and so the update leaves it out

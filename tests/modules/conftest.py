@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from arpo.methods.grpo import GRPO
 from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.objective import Objective
 from arpo.types import Group, RolloutBatch, Task, Trajectory
 from tests.models import samples
 
 MakePolicy = Callable[[], Policy]
 
-CHOICES = tuple(field.name for field in fields(Objective) if field.init)
+CHOICES = tuple(field.name for field in fields(GRPO))
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def make_module(make_policy: MakePolicy) -> Callable[..., GRPOModule]:
 
     def make(**options) -> GRPOModule:
         optimizer = options.pop("optimizer", partial(torch.optim.SGD, lr=1.0))
-        objective = Objective(**{name: options.pop(name) for name in CHOICES if name in options})
+        objective = GRPO(**{name: options.pop(name) for name in CHOICES if name in options})
         module = GRPOModule(make_policy, optimizer, objective, **({"minibatches": 1, "max_grad_norm": 1e9} | options))
         module.configure_model()
         return module

@@ -7,8 +7,8 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
+from arpo.methods.grpo import GRPO
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.objective import Objective
 from arpo.modules.sft import SFTModule
 from arpo.replay import ReplayBuffer
 from arpo.run.build import register_resolvers
@@ -20,7 +20,7 @@ CONF = Path(__file__).parents[2] / "conf"
     ("constructor", "node", "overrides"),
     [
         (GRPOModule, "module", []),
-        (Objective, "module.objective", []),
+        (GRPO, "module.objective", []),
         (ReplayBuffer, "replay.buffer", []),
         (SFTModule, "module", ["experiment=warmstart_fake"]),
     ],

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from arpo.algorithms.losses import ClipRange
 from arpo.errors import ArpoError, ConfigError
+from arpo.methods.method import TokenTerms
 from arpo.models.collate import collate
-from arpo.models.policy import ActionLogprobs
 from arpo.models.tokenization import tokenize
 from arpo.rollout.hooks import RolloutCallback
 from arpo.types import RolloutBatch
@@ -22,7 +22,7 @@ from tests.modules.conftest import fit, weights
 
 def advantages(module, group):
     """The advantage of each sequence, the same for all of its tokens."""
-    return [advantage for sample in module.samples(group) for advantage in sample.advantages.unique().tolist()]
+    return [advantage for sample in module.samples([group])[0] for advantage in sample.advantages.unique().tolist()]
 
 
 def logprobs_of(policy, trajectory, temperature=1.0):
@@ -80,7 +80,7 @@ def test_imitation_adds_to_the_advantage_of_a_success_even_where_all_succeed(mak
 
 
 def test_what_was_replayed_is_known_to_the_update(make_module, make_group):
-    replayed = [sample.replayed for sample in make_module().samples(make_group(0.0, 1.0, 0.0, injected=(1,)))]
+    replayed = [sample.replayed for sample in make_module().samples([make_group(0.0, 1.0, 0.0, injected=(1,))])[0]]
     assert replayed == [False, True, False]
 
 
@@ -202,8 +202,8 @@ def test_the_second_pass_over_a_batch_is_clipped(make_module, make_group):
 def objective_loss(module, ratio, advantage):
     logprobs = torch.tensor([ratio]).log()[None]
     mask = torch.ones(1, 1, dtype=torch.bool)
-    output = ActionLogprobs(logprobs, mask, None)
-    return module.objective.loss(output, torch.zeros(1, 1), torch.tensor([[advantage]]), mask).losses.item()
+    terms = TokenTerms(logprobs, torch.zeros(1, 1), torch.tensor([[advantage]]), mask)
+    return module.objective.loss(terms).losses.item()
 
 
 def test_dual_clip_bounds_the_loss_of_a_negative_advantage(make_module):
@@ -336,7 +336,7 @@ def test_a_frozen_vision_tower_sees_each_screenshot_once_an_update(
 
 
 def test_the_order_of_groups_follows_from_seed_and_iteration(make_module, make_group):
-    groups = [[sample] for sample in make_module().samples(make_group(*[1.0, 0.0] * 4))]
+    groups = [[sample] for sample in make_module().samples([make_group(*[1.0, 0.0] * 4)])[0]]
     plans = [make_module(seed=seed, minibatches=8)._plan(groups, iteration) for seed, iteration in ((0, 0), (0, 1))]
     again = make_module(seed=0, minibatches=8)._plan(groups, 0)
     assert plans[0] == again

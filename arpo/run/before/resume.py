@@ -91,7 +91,8 @@ def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, A
         return
     targets = old.get("_target_"), new.get("_target_")
     if targets[0] != targets[1]:
-        if targets[0] is None or pydoc.locate(targets[0]) is not None:  # else an older version had it elsewhere
+        known = None if targets[0] is None else pydoc.locate(targets[0])
+        if targets[0] is None or known not in (None, pydoc.locate(str(targets[1]))):  # else it only stood elsewhere
             yield f"{key}._target_", *targets
         return
     for name in dict.fromkeys([*old, *new]):

@@ -16,10 +16,10 @@ from arpo.apps.plan.costs import Offloaded
 from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.model import WeightlessPolicy, stand_in
 from arpo.apps.plan.update import Simulated, simulate
+from arpo.methods.grpo import GRPO
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.objective import Objective
 from arpo.modules.offload import OffloadedAdamW
 
 ROOT = Path(__file__).parents[3]
@@ -34,11 +34,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def module(
     path: Path,
     optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW,
-    objective: Objective | None = None,
+    objective: GRPO | None = None,
     **policy: object,
 ) -> GRPOModule:
     make = partial(WeightlessPolicy, path, dtype="bfloat16", **{"gradient_checkpointing": True, **policy})
-    return GRPOModule(make, partial(optimizer, lr=1e-6), objective or Objective(), micro_batch_tokens=1)
+    return GRPOModule(make, partial(optimizer, lr=1e-6), objective or GRPO(), micro_batch_tokens=1)
 
 
 def update(path: Path, strategy: str = "single", ranks: int = 1, **options: object) -> Simulated:
@@ -55,7 +55,7 @@ def test_one_process_holds_16_bytes_a_parameter(tiny: Path) -> None:
 
 def test_the_update_of_a_windowed_run_that_selects_steps_keeps_fewer_activations(tiny: Path) -> None:
     whole = Longest(512, 4, 64, (112, 140), image_tokens=20)
-    selects = module(tiny, objective=Objective(high_entropy_steps=0.8, correction="tis_token"))
+    selects = module(tiny, objective=GRPO(high_entropy_steps=0.8, correction="tis_token"))
     usual, windowed = (
         simulate(each, longest, strategy="single", ranks=1)
         for each, longest in ((module(tiny), whole), (selects, replace(whole, image_window=2)))

@@ -113,6 +113,14 @@ def test_an_option_that_an_older_version_did_not_know_makes_no_other_run():
     assert list(differences(old, new)) == []
 
 
+def test_a_class_under_its_former_name_makes_no_other_run():
+    former, now = (
+        {"a": {"_target_": name}} for name in ("arpo.modules.objective.Objective", "arpo.methods.grpo.GRPO")
+    )
+    assert list(differences(former, now)) == []
+    assert list(differences(former, {"a": {"_target_": "arpo.replay.ReplayBuffer"}}))
+
+
 def test_only_the_first_differences_are_listed(run):
     run.write("experiment=smoke")
     words = [f"module.{name}" for name in ("minibatches=4", "epochs=3", "warmup_steps=9", "decay=true")]

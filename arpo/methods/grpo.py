@@ -1,0 +1,58 @@
+"""Advantages relative to the rest of a group: GRPO, DART's step-GRPO, Dr. GRPO, RLOO and pass@k, by one option."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from arpo.algorithms.advantages import Deviation, Estimator, group_advantages
+from arpo.algorithms.rewards import group_rewards
+from arpo.errors import check_at_least, check_one_of
+from arpo.methods.method import Credit, Method
+from arpo.types import Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPO(Method):
+    """One advantage a trajectory, the same for all of its tokens, from the rewards of its group.
+
+    Args:
+        estimator: How rewards of a group become advantages; see `group_advantages`.
+        std: Standard deviation of the group: `population` as in the paper, `sample` as in its code.
+        imitation: Times the task reward, is added to every advantage, so that a success is imitated even where its
+            whole group succeeds: at a ratio of 1 the gradient is that of the language-model loss on positive
+            examples (arXiv 2504.05118, section 4.3). The paper has none.
+
+    Raises:
+        ConfigError: When a value is not one of those above; see also `Method`.
+    """
+
+    estimator: Estimator = "grpo"
+    std: Deviation = "population"
+    imitation: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_one_of(Estimator, estimator=self.estimator)
+        check_one_of(Deviation, std=self.std)
+        check_at_least(0, imitation=self.imitation)
+        super().__post_init__()
+
+    @override
+    def credits(self, groups: Sequence[Group], values: object = None) -> list[list[Credit]]:
+        return [
+            [
+                Credit.of_trajectory(trajectory, advantage)
+                for trajectory, advantage in zip(group.trajectories, self.advantages(group).tolist(), strict=True)
+            ]
+            for group in groups
+        ]
+
+    def advantages(self, group: Group) -> Float[Tensor, " group"]:
+        """Return one advantage a trajectory of the group."""
+        rewards = group_rewards(group, format_weight=self.format_weight)
+        steps = torch.tensor([len(trajectory.steps) for trajectory in group.trajectories])
+        relative = group_advantages(rewards, estimator=self.estimator, std=self.std, steps=steps)
+        return relative + self.imitation * torch.tensor([each.task_reward for each in group.trajectories])

@@ -1,0 +1,185 @@
+"""The frame of every method that learns from rollouts, and the choices that all of them share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from arpo.algorithms.corrections import Correction, CorrectionName, CorrectionWeights
+from arpo.algorithms.kl import KLEstimator, kl_divergence
+from arpo.algorithms.losses import Aggregation, ClipRange, MinibatchAverage, RatioLevel, TokenLoss, policy_loss
+from arpo.errors import ConfigError, check_at_least, check_one_of
+from arpo.types import Group, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """The lesson for each sampled token of a trajectory, step after step."""
+
+    advantages: Float[Tensor, " tokens"]
+    """How much better each was than what could be expected."""
+    returns: Float[Tensor, " tokens"] | None = None
+    """What a critic should have said before each; None without a critic."""
+
+    @classmethod
+    def of_steps(cls, trajectory: Trajectory, advantages: Float[Tensor, " steps"]) -> "Credit":
+        """Return the credit of a trajectory in which every token has the advantage of its step."""
+        lengths = torch.tensor([len(step.response_ids) for step in trajectory.steps])
+        return cls(advantages.repeat_interleave(lengths))
+
+    @classmethod
+    def of_trajectory(cls, trajectory: Trajectory, advantage: float) -> "Credit":
+        """Return the credit of a trajectory in which every token has the same advantage."""
+        return cls(torch.full((trajectory.action_tokens,), advantage))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTerms:
+    """The parts of the loss of each token of a micro-batch."""
+
+    logprobs: Float[Tensor, "batch actions"]
+    """Under the policy that is being updated, with gradient."""
+    old_logprobs: Float[Tensor, "batch actions"]
+    """Before the first step of the update."""
+    advantages: Float[Tensor, "batch actions"]
+    mask: Bool[Tensor, "batch actions"]
+    """True on action tokens."""
+    weights: Float[Tensor, "batch actions"] | None = None
+    """Factors of the policy's term: corrections and selections, without gradient; None where all are 1."""
+    values: Float[Tensor, "batch actions"] | None = None
+    """Of the critic, with gradient; None without one."""
+    returns: Float[Tensor, "batch actions"] | None = None
+    """What the critic should say; None without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A way to learn from groups of trajectories.
+
+    A method of its own is a subclass in a file of its own: `credits` says what every token is to learn, and where the
+    clipped loss is not what it wants, `loss` says how. The rest is the trainer's, which knows no method by its name.
+
+    Args:
+        format_weight: Weight of the format reward in the reward; 1.0 in the paper, 0.5 in its code.
+        clip_low: The ratio is clipped below at 1 - `clip_low`.
+        clip_high: The ratio is clipped above at 1 + `clip_high`.
+        dual_clip: Bound on the loss of a negative advantage, as a multiple of it; None is off, as in the paper.
+        level: Ratio per `token`, or per `sequence` (GSPO, arXiv 2507.18071).
+        aggregation: How token losses become one number.
+        dr_grpo_length: The constant length of the aggregation `dr_grpo`, and of no other.
+        correction: Weights for how far the engine that sampled was from the policy that learns, for
+            `max_policy_lag` > 0; the names are those of `arpo.algorithms.corrections.PUBLISHED`, or `none`.
+        correction_band: Bounds [low, high] of the ratio, where they differ from those that the correction has.
+        high_entropy_steps: Share of a group's steps to train, those in which the policy was most undecided (0.8 in
+            DART, arXiv 2509.23866); None trains all.
+        kl_coefficient: Weight of the KL term; the paper has none.
+        kl: Estimator of the KL term.
+
+    Raises:
+        ConfigError: When a value is not one of those above, or two of them contradict each other.
+        ValueError: When the clips make no range.
+    """
+
+    needs_values: ClassVar[bool] = False
+    """Whether `credits` asks for the values of a critic."""
+
+    format_weight: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.3
+    dual_clip: float | None = None
+    level: RatioLevel = "token"
+    aggregation: Aggregation = "sequence"
+    dr_grpo_length: int | None = None
+    correction: CorrectionName = "none"
+    correction_band: Sequence[float] | None = None
+    high_entropy_steps: float | None = None
+    kl_coefficient: float = 0.0
+    kl: KLEstimator = "k3"
+
+    def __post_init__(self) -> None:
+        check_one_of(RatioLevel, level=self.level)
+        check_one_of(Aggregation, aggregation=self.aggregation)
+        check_one_of(KLEstimator, kl=self.kl)
+        if (self.aggregation == "dr_grpo") != (self.dr_grpo_length is not None):
+            raise ConfigError(
+                f"dr_grpo_length={self.dr_grpo_length} with aggregation={self.aggregation}: the length belongs to "
+                "aggregation=dr_grpo, which needs it, and to no other"
+            )
+        if self.dr_grpo_length is not None:
+            check_at_least(1, dr_grpo_length=self.dr_grpo_length)
+        if self.high_entropy_steps is not None and not 0 < self.high_entropy_steps <= 1:
+            raise ConfigError(
+                f"high_entropy_steps must lie in (0, 1], got {self.high_entropy_steps}; null trains every step"
+            )
+        check_at_least(0, format_weight=self.format_weight, kl_coefficient=self.kl_coefficient)
+        _ = self.clip, self.rule  # which check their numbers
+
+    @property
+    def clip(self) -> ClipRange:
+        """The ratios that still count."""
+        return ClipRange(low=self.clip_low, high=self.clip_high, dual=self.dual_clip)
+
+    @property
+    def rule(self) -> Correction | None:
+        """The correction of what an older policy or another program sampled."""
+        return Correction.named(self.correction, self.correction_band)
+
+    @abstractmethod
+    def credits(
+        self, groups: Sequence[Group], values: Sequence[Sequence[Float[Tensor, " tokens"]]] | None = None
+    ) -> list[list[Credit]]:
+        """Return the credit of every trajectory of every group, in their order.
+
+        Args:
+            groups: All groups of a batch.
+            values: What the critic said before each sampled token of each trajectory; None unless `needs_values`.
+        """
+
+    def loss(self, terms: TokenTerms) -> TokenLoss:
+        """Return the loss of each token: the clipped surrogate."""
+        return policy_loss(
+            terms.logprobs,
+            terms.old_logprobs,
+            terms.advantages,
+            terms.mask,
+            clip=self.clip,
+            level=self.level,
+            weights=terms.weights,
+        )
+
+    def average(self, sequences: float, tokens: float) -> MinibatchAverage:
+        """Return the average over the tokens of a minibatch of so many sequences and sampled tokens."""
+        return MinibatchAverage(self.aggregation, sequences=sequences, tokens=tokens, length=self.dr_grpo_length)
+
+    def divergence(
+        self, logprobs: Float[Tensor, "batch actions"], reference: Float[Tensor, "batch actions"]
+    ) -> Float[Tensor, "batch actions"]:
+        """Return the divergence from the reference at each token, without its coefficient."""
+        return kl_divergence(logprobs, reference, estimator=self.kl)
+
+    def weights(
+        self,
+        old_logprobs: Float[Tensor, "batch actions"],
+        sampler_logprobs: Float[Tensor, "batch actions"],
+        mask: Bool[Tensor, "batch actions"],
+        replayed: Bool[Tensor, " batch"],
+    ) -> CorrectionWeights | None:
+        """Return the weight of each token for how far its sampler was off-policy; None where nothing is corrected.
+
+        A replayed success counts in full: it is there because the policy would hardly sample it.
+
+        Args:
+            old_logprobs: Of the policy before the update.
+            sampler_logprobs: Of the engine at generation.
+            mask: True on action tokens.
+            replayed: True for sequences that replay put in.
+        """
+        if self.rule is None:
+            return None
+        found = self.rule.weights(old_logprobs, sampler_logprobs, mask)
+        spared = replayed[:, None]
+        return CorrectionWeights(torch.where(spared, mask.to(found.weights.dtype), found.weights), found.cut & ~spared)
