@@ -85,6 +85,8 @@ class Step:
     """The parsed action in screen pixels, rendered; empty when the response did not parse."""
     parse_error: str = ""
     """Kind of the `ActionParseError`; empty when the response parsed."""
+    reward: float = 0.0
+    """The environment's reward of what it did, beside the checker's verdict; 0 unless the environment gives one."""
 
 
 @dataclass(frozen=True, slots=True)

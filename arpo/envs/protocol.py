@@ -17,6 +17,8 @@ class StepResult:
     """Whether the task's own end was reached: the environment accepts no further action then."""
     truncated: bool = False
     """Whether a limit outside the task has cut the episode."""
+    reward: float = 0.0
+    """What the action itself is worth, beside the verdict of `evaluate`; for methods that judge single steps."""
 
 
 class DesktopEnv(Protocol):

@@ -12,6 +12,7 @@ from torch import Tensor
 from arpo.algorithms.corrections import Correction, CorrectionName, CorrectionWeights
 from arpo.algorithms.kl import KLEstimator, kl_divergence
 from arpo.algorithms.losses import Aggregation, ClipRange, MinibatchAverage, RatioLevel, TokenLoss, policy_loss
+from arpo.algorithms.rewards import trajectory_reward
 from arpo.errors import ConfigError, check_at_least, check_one_of
 from arpo.types import Group, Trajectory
 
@@ -138,6 +139,12 @@ class Method(ABC):
             groups: All groups of a batch.
             values: What the critic said before each sampled token of each trajectory; None unless `needs_values`.
         """
+
+    def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
+        """Return the environment's rewards of a trajectory's steps, and in the last one that of the trajectory too."""
+        rewards = torch.tensor([step.reward for step in trajectory.steps])
+        rewards[-1] += trajectory_reward(trajectory, format_weight=self.format_weight)
+        return rewards
 
     def loss(self, terms: TokenTerms) -> TokenLoss:
         """Return the loss of each token: the clipped surrogate."""

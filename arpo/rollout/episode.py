@@ -186,17 +186,19 @@ async def _follow(response: Response, conversation: "_Conversation", env: Leased
     forced_to_fail = conversation.must_fail(actions)
     frame = conversation.frame()
     performed: list[Action] = []
+    reward = 0.0
     for action in (Fail(),) if forced_to_fail else actions:
         performed.append(frame.to_screen(action))
         try:
             result = await meter.of_env(env.step(performed[-1]))
         except DesktopDestroyedError as error:
             log.info("%s destroyed the desktop: %s", performed[-1], error)
-            conversation.answer(response, text, action=_text(performed))
+            conversation.answer(response, text, action=_text(performed), reward=reward)
             return Outcome.DESTROYED
+        reward += result.reward
         if isinstance(action, Terminal) or result.terminated or result.truncated:
             break
-    conversation.answer(response, text, action=_text(performed))
+    conversation.answer(response, text, action=_text(performed), reward=reward)
     conversation.show(result.observation)
     return None if forced_to_fail else outcome_of(performed[-1], result)
 
@@ -259,7 +261,9 @@ class _Conversation:
         context = tuple(chain.from_iterable(self._turns))
         return GenerateRequest(context, tuple(self._images), sampling, self._spec.id, least_version)
 
-    def answer(self, response: Response, text: str, *, action: str = "", parse_error: str = "") -> None:
+    def answer(
+        self, response: Response, text: str, *, action: str = "", parse_error: str = "", reward: float = 0.0
+    ) -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""
         if len(response.logprobs) != len(response.token_ids):
             raise EngineError(f"{len(response.token_ids)} sampled ids came with {len(response.logprobs)} logprobs")
@@ -278,6 +282,7 @@ class _Conversation:
             response=text,
             action=action,
             parse_error=parse_error,
+            reward=reward,
         )
         self.steps.append(step)
         self._turns.append(step.response_ids)

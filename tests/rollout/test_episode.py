@@ -358,6 +358,21 @@ class TruncatingDesktop(FakeDesktop):
         return replace(super().step(action), truncated=True)
 
 
+class RewardingDesktop(FakeDesktop):
+    """Gives a quarter for every action."""
+
+    def step(self, action) -> StepResult:
+        return replace(super().step(action), reward=0.25)
+
+
+def test_a_step_has_the_rewards_of_all_its_actions_beside_the_verdict(chat: ChatTokenizer):
+    texts = ["Action: wait()", "Action: wait()\n\nwait()", "nothing"]
+    played = Played(chat, texts, spec_of("infeasible", max_steps=3), desktop=RewardingDesktop())
+    assert [step.reward for step in played.steps] == [0.25, 0.5, 0.0]
+    assert played.trajectory.task_reward == 0.0
+    assert all(step.reward == 0.0 for step in Played(chat, texts, spec_of("infeasible", max_steps=3)).steps)
+
+
 def test_a_limit_of_the_desktop_truncates(chat: ChatTokenizer):
     played = Played(chat, ["Action: wait()"], spec_of(), desktop=TruncatingDesktop())
     assert (played.trajectory.outcome, len(played.steps)) == (Outcome.MAX_STEPS, 1)

@@ -1,0 +1,47 @@
+"""Discounted returns of steps and tokens, and advantages over what a critic expected."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Spread = Literal["none", "sample", "population"]
+
+
+def discounted_returns(rewards: Float[Tensor, " n"], *, discount: float) -> Float[Tensor, " n"]:
+    """Return R_t = r_t + γ R_{t+1}, with nothing after the end."""
+    returns = torch.empty_like(rewards)
+    following = rewards.new_zeros(())
+    for place in range(len(rewards) - 1, -1, -1):
+        following = rewards[place] + discount * following
+        returns[place] = following
+    return returns
+
+
+def generalized_advantages(
+    rewards: Float[Tensor, " n"], values: Float[Tensor, " n"], *, discount: float, decay: float
+) -> Float[Tensor, " n"]:
+    """Return A_t = δ_t + γ λ A_{t+1} with δ_t = r_t + γ V_{t+1} - V_t (GAE, arXiv 1506.02438, equation 16).
+
+    The value after the end is 0: every trajectory ends with its verdict.
+
+    Args:
+        rewards: r of each step or token.
+        values: V before each of them, from the critic.
+        discount: γ.
+        decay: λ. At 1 the advantage is the return less the value, at 0 it looks one step ahead.
+    """
+    following = torch.cat([values[1:], values.new_zeros(1)])
+    return discounted_returns(rewards + discount * following - values, discount=discount * decay)
+
+
+def relative(numbers: Float[Tensor, " n"], *, std: Spread, epsilon: float = 1e-6) -> Float[Tensor, " n"]:
+    """Return numbers less their mean, divided by their standard deviation where `std` wants one.
+
+    Numbers that are all equal say nothing about each other: they are exactly 0, and so is a number alone.
+    """
+    if bool((numbers == numbers[0]).all()):
+        return torch.zeros_like(numbers)
+    centred = numbers - numbers.mean()
+    return centred if std == "none" else centred / (numbers.std(correction=1 if std == "sample" else 0) + epsilon)
