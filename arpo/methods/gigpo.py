@@ -1,0 +1,69 @@
+"""GiGPO (arXiv 2505.10978): a trajectory against its group, and a step against those that saw the same screen."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from arpo.algorithms.returns import Spread, discounted_returns, relative
+from arpo.algorithms.rewards import group_rewards
+from arpo.errors import ConfigError, check_at_least, check_one_of
+from arpo.methods.method import Credit, Method
+from arpo.types import Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiGPO(Method):
+    """One advantage a step, the same for all of its tokens: A = A_episode + ω A_step.
+
+    * A_episode: the reward of the trajectory, relative to all steps of the group: one of n steps counts n times.
+    * A_step: the return of the step, R_t = r_t + γ R_{t+1}, relative to the steps of the group that saw the same
+      screenshot, byte for byte; the last step has the reward of the trajectory beside its own. Where no other step saw
+      that screenshot it is 0.
+
+    Args:
+        discount: γ.
+        step_weight: ω.
+        std: What is divided by after the mean was taken off: `none` is 1, and the paper's choice for long episodes.
+
+    Raises:
+        ConfigError: When a value is out of its range; see also `Method`.
+    """
+
+    discount: float = 0.95
+    step_weight: float = 1.0
+    std: Spread = "none"
+
+    def __post_init__(self) -> None:
+        check_one_of(Spread, std=self.std)
+        check_at_least(0, step_weight=self.step_weight)
+        if not 0 <= self.discount <= 1:
+            raise ConfigError(f"discount must lie in [0, 1], got {self.discount}")
+        super().__post_init__()
+
+    @override
+    def credits(self, groups: Sequence[Group], values: object = None) -> list[list[Credit]]:
+        return [self._of(group) for group in groups]
+
+    def _of(self, group: Group) -> list[Credit]:
+        lengths = [len(trajectory.steps) for trajectory in group.trajectories]
+        rewards = group_rewards(group, format_weight=self.format_weight).repeat_interleave(torch.tensor(lengths))
+        advantages = relative(rewards, std=self.std) + self.step_weight * self._by_screen(group)
+        rows = torch.split(advantages, lengths)
+        return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]
+
+    def _by_screen(self, group: Group) -> Float[Tensor, " steps"]:
+        """Return the return of each step relative to those of the steps with the same screenshot."""
+        rewards = map(self.step_rewards, group.trajectories)
+        returns = torch.cat([discounted_returns(row, discount=self.discount) for row in rewards])
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        for place, step in enumerate(step for trajectory in group.trajectories for step in trajectory.steps):
+            places[step.screenshot].append(place)
+        found = torch.zeros_like(returns)
+        for same in places.values():
+            found[same] = relative(returns[same], std=self.std)
+        return found

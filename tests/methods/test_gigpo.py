@@ -1,0 +1,47 @@
+"""GiGPO's credit, against numbers computed by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from arpo.errors import ConfigError
+from arpo.methods.gigpo import GiGPO
+from tests.methods.conftest import trajectory
+
+
+def test_golden_credit(make_group):
+    # Rewards 1 and 0 over four steps: mean .5, A_episode +.5 and -.5. Returns [.95, 1] and [0, 0].
+    # Screen s0 was seen with .95, 0, 0: mean .316667; s1 once.
+    group = make_group(trajectory(["s0", "s1"], 1.0, lengths=(2, 1)), trajectory(["s0", "s0"], 0.0))
+    ((good, bad),) = GiGPO().credits([group])
+    assert good.advantages.tolist() == pytest.approx([1.133333, 1.133333, 0.5], abs=1e-6)
+    assert bad.advantages.tolist() == pytest.approx([-0.816667, -0.816667], abs=1e-6)
+
+
+def test_without_weight_a_step_has_the_advantage_of_its_trajectory_over_all_steps(make_group):
+    # rewards 1, 1, 1, 0: mean 3/4, deviation sqrt(3)/4
+    group = make_group(trajectory("abc", 1.0), trajectory("a", 0.0))
+    ((good, bad),) = GiGPO(step_weight=0.0, std="population").credits([group])
+    assert good.advantages.tolist() == pytest.approx([3**-0.5] * 3, abs=1e-5)
+    assert bad.advantages.tolist() == pytest.approx([-(3**0.5)], abs=1e-5)
+
+
+def test_the_rewards_of_steps_count_in_the_returns(make_group):
+    earns = trajectory("ab", 0.0)
+    earns = replace(earns, steps=(replace(earns.steps[0], reward=1.0), earns.steps[1]))
+    ((one, other),) = GiGPO(discount=0.5).credits([make_group(earns, trajectory("ab", 0.0))])
+    # no trajectory is better; screen a was seen with returns 1 and 0, screen b with 0 and 0
+    assert one.advantages.tolist() == [0.5, 0.0]
+    assert other.advantages.tolist() == [-0.5, 0.0]
+
+
+def test_a_screen_of_another_group_is_another_screen(make_group):
+    groups = [make_group(trajectory("a", reward), trajectory("b", reward)) for reward in (1.0, 0.0)]
+    for credits in GiGPO().credits(groups):
+        assert [credit.advantages.tolist() for credit in credits] == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("options", [{"discount": 1.1}, {"step_weight": -1.0}, {"std": "both"}])
+def test_an_impossible_number_is_refused(options):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        GiGPO(**options)
