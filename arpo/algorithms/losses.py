@@ -6,7 +6,8 @@ minibatch (`MinibatchAverage`), so the losses and the gradients of the micro-bat
 minibatch, and so do the `LossMetrics`.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import torch
@@ -119,8 +120,8 @@ class LossMetrics:
     def __add__(self, other: "LossMetrics") -> "LossMetrics":
         extremes = {"ratio_min": torch.minimum, "ratio_max": torch.maximum}
         joined = {
-            field.name: extremes.get(field.name, torch.add)(getattr(self, field.name), getattr(other, field.name))
-            for field in fields(self)
+            each.name: extremes.get(each.name, torch.add)(getattr(self, each.name), getattr(other, each.name))
+            for each in fields(self)
         }
         return LossMetrics(**joined)
 
@@ -146,6 +147,8 @@ class TokenLoss:
     """Carries the gradient; a `MinibatchAverage` makes one number of them."""
     metrics: LossMetrics
     """Detached; adds up over micro-batches."""
+    measured: Mapping[str, Float[Tensor, "batch actions"]] = field(default_factory=dict)
+    """Detached numbers of each token by name, whose means are logged as `train/<name>`."""
 
 
 def policy_loss(

@@ -82,6 +82,8 @@ class ActionLogprobs:
     """True where there is a token."""
     entropy: Float[Tensor, "batch actions"] | None
     """Of the distribution each token was sampled from; without gradient; 0 on padding."""
+    values: Float[Tensor, "batch actions"] | None = None
+    """What a critic says before each token, with its gradient; 0 on padding."""
 
 
 class Policy(nn.Module):
@@ -177,7 +179,12 @@ class Policy(nn.Module):
         return self._dtype
 
     def action_logprobs(
-        self, batch: TokenBatch, temperature: float = 1.0, *, with_entropy: bool = False
+        self,
+        batch: TokenBatch,
+        temperature: float = 1.0,
+        *,
+        with_entropy: bool = False,
+        critic: nn.Module | None = None,
     ) -> ActionLogprobs:
         """Return the log-probability of every sampled token of the batch.
 
@@ -188,6 +195,8 @@ class Policy(nn.Module):
             batch: On any device.
             temperature: At which the tokens were sampled.
             with_entropy: Whether to give entropies too, for the metrics.
+            critic: Makes a value [tokens, 1] of the states [tokens, hidden] that predict the tokens; its gradient
+                ends there.
 
         Raises:
             ValueError: If the temperature is not positive.
@@ -198,9 +207,10 @@ class Policy(nn.Module):
         offloads = self._offload_activations and torch.is_grad_enabled()
         with self._format(), self._offload() if offloads else nullcontext():
             hidden = self._hidden_states(batch)
+        # The state at one token predicts the next.
+        states = hidden.flatten(0, 1).index_select(0, batch.action_places - 1)
         logprobs, entropy = chosen_logprobs(
-            # The state at one token predicts the next.
-            hidden.flatten(0, 1).index_select(0, batch.action_places - 1),
+            states,
             batch.input_ids.flatten().index_select(0, batch.action_places),
             self.model.lm_head,
             self._forbidden,
@@ -212,6 +222,7 @@ class Policy(nn.Module):
             pack_left(logprobs, batch.packed_mask, batch.packed_places),
             batch.packed_mask,
             None if entropy is None else pack_left(entropy, batch.packed_mask, batch.packed_places),
+            None if critic is None else pack_left(_values(critic, states), batch.packed_mask, batch.packed_places),
         )
 
     @property
@@ -322,6 +333,11 @@ class Policy(nn.Module):
             inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
         ).last_hidden_state
         return hidden
+
+
+def _values(critic: nn.Module, states: Float[Tensor, "tokens hidden"]) -> Float[Tensor, " tokens"]:
+    values: Tensor = critic(states.detach().float())
+    return values.squeeze(1)
 
 
 def dtype_of(name: str) -> torch.dtype:

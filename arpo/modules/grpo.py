@@ -18,7 +18,6 @@ from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.methods.method import Credit, Method, TokenTerms
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
-from arpo.models.tokenization import tokenize
 from arpo.models.transfer import to_device
 from arpo.modules.base import PolicyModule
 from arpo.modules.metrics import UpdateMeter
@@ -27,6 +26,7 @@ from arpo.modules.minibatch import (
     Sample,
     inputs,
     pick,
+    samples_of,
     scatter,
     split,
     without_flat_groups,
@@ -68,6 +68,8 @@ class GRPOModule(PolicyModule):
         temperature: The sampling temperature: log-probabilities are of the distribution that was sampled.
         replayed_old_logprobs: Old log-probabilities of a replayed trajectory: `recompute`d with the current policy
             (the ratio starts at 1, as in the official code), or the `stored` ones of the policy that sampled it.
+        critic_rate: Learning rate of the critic, where the method wants one: a linear function of the states from
+            which the policy predicts its tokens, which no gradient of it changes. It starts at 0.
         seed: Seeds the order of groups in minibatches.
 
     Raises:
@@ -89,6 +91,7 @@ class GRPOModule(PolicyModule):
         max_grad_norm: float = 1.0,
         temperature: float = 1.0,
         replayed_old_logprobs: Literal["recompute", "stored"] = "recompute",
+        critic_rate: float = 1e-3,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -107,7 +110,7 @@ class GRPOModule(PolicyModule):
             raise ConfigError(f"replayed_old_logprobs must be recompute or stored, got {replayed_old_logprobs!r}")
         check_at_least(1, minibatches=minibatches, epochs=epochs)
         check_at_least(0, warmup_steps=warmup_steps)
-        check_positive(temperature=temperature)
+        check_positive(temperature=temperature, critic_rate=critic_rate)
         self.objective = objective
         self.format_weight = objective.format_weight
         self.warmup_steps = warmup_steps
@@ -116,6 +119,8 @@ class GRPOModule(PolicyModule):
         self.epochs = epochs
         self.temperature = temperature
         self.replayed_old_logprobs = replayed_old_logprobs
+        self.critic_rate = critic_rate
+        self.critic: torch.nn.Linear | None = None
         self.seed = seed
 
     # --- one iteration, as in the paper's algorithm box -------------------------------------------------------------
@@ -127,7 +132,9 @@ class GRPOModule(PolicyModule):
         minibatches = None
         if self.global_rank == 0:  # rank 0 collects, injects and deals out
             self._announce(batch)
-            groups = self.samples(batch.groups)
+        values = self._ask_critic(batch.groups) if self.objective.needs_values else None
+        if self.global_rank == 0:
+            groups = self.samples(batch.groups, values)
             work.tokens.weigh(sample for samples in groups for sample in samples)
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
@@ -148,30 +155,36 @@ class GRPOModule(PolicyModule):
             if isinstance(callback, RolloutCallback):
                 callback.on_rollout_end(self.trainer, self, batch)
 
-    def samples(self, groups: Sequence[Group]) -> list[list[Sample]]:
-        """Return every sequence of the groups of a batch, with what its tokens are to learn."""
-        credits = self.objective.credits(groups)
-        return [
-            [sample for member, credit in enumerate(row) for sample in self._sequences(group, number, member, credit)]
-            for number, (group, row) in enumerate(zip(groups, credits, strict=True))
-        ]
+    def samples(self, groups: Sequence[Group], values: Sequence[Sequence[Tensor]] | None = None) -> list[list[Sample]]:
+        """Return every sequence of the groups of a batch, with what its tokens are to learn.
 
-    def _sequences(self, group: Group, number: int, member: int, credit: Credit) -> list[Sample]:
-        """Return the sequences of one trajectory, the `member`th of the `number`th group."""
-        trajectory = group.trajectories[member]
-        parts = tokenize(trajectory, self.policy.chat)
-        advantages = torch.split(credit.advantages, [sum(tokens.step_lengths) for tokens in parts])
+        Args:
+            groups: Of the batch.
+            values: What the critic says before each sampled token of each trajectory; None without one.
+        """
+        return samples_of(groups, self.objective.credits(groups, values), self.policy.chat)
+
+    @torch.no_grad()
+    def _ask_critic(self, groups: Sequence[Group]) -> list[list[Tensor]]:
+        """Return what the critic says before each sampled token of each trajectory, [tokens]; every rank asks a part.
+
+        The groups are those of rank 0; on other ranks nothing is returned.
+        """
+        whole = None
+        if self.global_rank == 0:
+            nothing = [[Credit(torch.zeros(each.action_tokens)) for each in group.trajectories] for group in groups]
+            whole = split(samples_of(groups, nothing, self.policy.chat), 1, self.seed)
+        minibatches = scatter(whole)
+        said = UpdateMeter()
+        with self._pictures(minibatches):
+            for chunk in self._chunks([sample.length for sample in minibatches[0].samples]):
+                samples = pick(minibatches[0], chunk)
+                said.tokens.add(samples, values=self._forward(samples).values)
+        found = said.over_ranks().tokens.by_trajectory("values")
+        if self.global_rank > 0:
+            return []
         return [
-            Sample(
-                tokens,
-                trajectory.screenshots,
-                row,
-                replayed=member in group.injected,
-                group=number,
-                member=member,
-                part=part,
-            )
-            for part, (tokens, row) in enumerate(zip(parts, advantages, strict=True))
+            [found[number, member] for member in range(len(group.trajectories))] for number, group in enumerate(groups)
         ]
 
     def _plan(self, groups: Sequence[Sequence[Sample]], iteration: int) -> list[Minibatch]:
@@ -240,6 +253,8 @@ class GRPOModule(PolicyModule):
             # A filler, for which a rank without samples has an empty chunk, has no old log-probabilities.
             before = [old[index] for index in chunk] if old is not None and chunk else None
             self._accumulate(minibatch, chunk, before, work)
+        if self.critic is not None:  # it has a norm of its own, which its gradient alone fills
+            torch.nn.utils.clip_grad_norm_(self.critic.parameters(), self.max_grad_norm)
         norm = self.take_step()
         if norm is None:
             work.averages.total("train/refused_gradients", 1.0)
@@ -256,12 +271,21 @@ class GRPOModule(PolicyModule):
         average = self.objective.average(minibatch.sequences / ranks, minibatch.action_tokens / ranks)
         selected = self._selected(samples)
         weights = self._weights(samples, before, mask, selected, work)
-        advantages = self._padded([sample.advantages for sample in samples])
-        result = self.objective.loss(TokenTerms(output.logprobs, before, advantages, mask, weights))
+        returns = [sample.returns for sample in samples if sample.returns is not None]
+        terms = TokenTerms(
+            output.logprobs,
+            before,
+            self._padded([sample.advantages for sample in samples]),
+            mask,
+            weights,
+            output.values,
+            self._padded(returns) if returns else None,
+        )
+        result = self.objective.loss(terms)
         loss = average(result.losses, mask) + self._kl_penalty(samples, output, mask, average, selected, work)
         self.manual_backward(loss)
         work.averages.total("train/loss", loss.detach() / work.minibatches)
-        work.add(result.metrics, output, before, mask)
+        work.add(result, output, before, mask)
         work.tokens.add(samples, old_logprobs=before, logprobs=output.logprobs, entropy=output.entropy)
         work.tokens.add(samples, weights=weights, old_entropy=output.entropy if old is None else None)
 
@@ -360,7 +384,7 @@ class GRPOModule(PolicyModule):
         return chunks + [[]] * (self._most(len(chunks)) - len(chunks))
 
     def _forward(self, samples: Sequence[Sample], *, with_entropy: bool = False) -> ActionLogprobs:
-        return self.action_logprobs(*inputs(samples), with_entropy=with_entropy)
+        return self.action_logprobs(*inputs(samples), with_entropy=with_entropy, critic=self.critic)
 
     def _old(self, samples: Sequence[Sample], output: ActionLogprobs, work: UpdateMeter) -> list[Tensor]:
         """Return old log-probabilities from a forward that no update preceded, and compare them with the sampler's."""
@@ -385,12 +409,27 @@ class GRPOModule(PolicyModule):
     # --- Lightning --------------------------------------------------------------------------------------------------
 
     @override
+    def configure_model(self) -> None:
+        super().configure_model()
+        if not self.objective.needs_values or self.critic is not None:
+            return
+        if self.device_mesh is not None:
+            raise ConfigError("a critic is not cut into shards: take trainer=ddp, or a method that needs no values")
+        self.critic = torch.nn.Linear(self.policy.model.get_input_embeddings().embedding_dim, 1)
+        torch.nn.init.zeros_(self.critic.weight)
+        torch.nn.init.zeros_(self.critic.bias)
+
+    @override
     def on_fit_end(self) -> None:
         self.policy.images.close()
 
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.make_optimizer(self.named_trainable_parameters())
+        if self.critic is not None:
+            names = "param_names" in optimizer.param_groups[0]  # torch wants them of all parameters or of none
+            critic = list(self.critic.named_parameters() if names else self.critic.parameters())
+            optimizer.add_param_group({"params": critic, "lr": self.critic_rate, "weight_decay": 0.0})
         rate = PlannedRate(optimizer, warmup_steps=self.warmup_steps, decay_steps=self._decay_steps())
         return {"optimizer": optimizer, "lr_scheduler": rate}
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
-from arpo.algorithms.losses import LossMetrics
+from arpo.algorithms.losses import LossMetrics, TokenLoss
 from arpo.models.policy import ActionLogprobs
 from arpo.modules.token_record import Recorded, TokenRecord
 from arpo.rollout.hooks import is_single_process
@@ -101,9 +101,11 @@ class UpdateMeter:
         self._ratios: list[tuple[Tensor, Tensor]] = []
         """The ratios of each micro-batch, and where in them a token is trained."""
 
-    def add(self, metrics: LossMetrics, output: ActionLogprobs, before: Tensor, mask: Tensor) -> None:
+    def add(self, loss: TokenLoss, output: ActionLogprobs, before: Tensor, mask: Tensor) -> None:
         """Add the measurements of one micro-batch."""
-        self._add_loss(metrics)
+        self._add_loss(loss.metrics)
+        for name, numbers in loss.measured.items():
+            self.averages.part(f"train/{name}", torch.where(mask, numbers, 0.0).sum(), mask.sum())
         self._ratios.append(((output.logprobs.detach() - before).exp(), mask))
         if output.entropy is not None:
             self.averages.part("policy/entropy", torch.where(mask, output.entropy, 0.0).sum(), mask.sum())

@@ -9,8 +9,10 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from arpo.models.tokenization import TokenizedTrajectory
+from arpo.methods.method import Credit
+from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
 from arpo.rollout.hooks import is_single_process, scatter_object
+from arpo.types import Group
 
 EVEN_TOKENS = 65_000
 """Length at which attention costs a 7B as much as its weights do, forward: a token needs 2 x 6.5e9 operations for the
@@ -26,6 +28,8 @@ class Sample:
     """PNG bytes by SHA-256, at least those of `tokens`."""
     advantages: Float[Tensor, " actions"]
     """What each of its sampled tokens is to learn: how much better it was than what could be expected."""
+    returns: Float[Tensor, " actions"] | None = None
+    """What a critic should have said before each of them; None without a critic."""
     replayed: bool = False
     """Whether it came from the replay buffer."""
     group: int = 0
@@ -56,8 +60,8 @@ class Sample:
 
     @property
     def teaches(self) -> bool:
-        """Whether its policy term has a gradient: some token of it has an advantage."""
-        return bool(self.advantages.any())
+        """Whether it has a gradient: some token of it has an advantage, or there is a critic to teach."""
+        return self.returns is not None or bool(self.advantages.any())
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -80,6 +84,44 @@ class Minibatch:
     """Sequences of the whole minibatch, over all ranks, those without advantage included."""
     action_tokens: int
     """Sampled tokens of the whole minibatch, likewise."""
+
+
+def samples_of(
+    groups: Sequence[Group], credits: Sequence[Sequence[Credit]], chat: ChatTokenizer
+) -> list[list[Sample]]:
+    """Return every sequence of each group, with its part of the credit of its trajectory.
+
+    Args:
+        groups: Of a batch, or some of them.
+        credits: One a trajectory, in the same order.
+        chat: Makes sequences of trajectories.
+    """
+    return [
+        [sample for member, credit in enumerate(row) for sample in _sequences(group, number, member, credit, chat)]
+        for number, (group, row) in enumerate(zip(groups, credits, strict=True))
+    ]
+
+
+def _sequences(group: Group, number: int, member: int, credit: Credit, chat: ChatTokenizer) -> list[Sample]:
+    """Return the sequences of one trajectory, the `member`th of the `number`th group."""
+    trajectory = group.trajectories[member]
+    parts = tokenize(trajectory, chat)
+    lengths = [sum(tokens.step_lengths) for tokens in parts]
+    advantages = torch.split(credit.advantages, lengths)
+    returns = [None] * len(parts) if credit.returns is None else torch.split(credit.returns, lengths)
+    return [
+        Sample(
+            tokens,
+            trajectory.screenshots,
+            advantages[part],
+            returns[part],
+            replayed=member in group.injected,
+            group=number,
+            member=member,
+            part=part,
+        )
+        for part, tokens in enumerate(parts)
+    ]
 
 
 def split(groups: Sequence[Sequence[Sample]], count: int, seed: int) -> list[Minibatch]:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 import torch
@@ -87,9 +88,14 @@ class TokenRecord:
         self.read()
         return self._rows.get(name, {})
 
+    def by_trajectory(self, name: str) -> dict[tuple[int, int], Tensor]:
+        """Return one kind of number for all tokens of each trajectory, [tokens], by group and member."""
+        found: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        for (group, member, _), row in sorted(self.rows(name).items(), key=itemgetter(0)):
+            found[group, member].append(row)
+        return {place: torch.cat(rows) for place, rows in found.items()}
+
     def mean_advantages(self) -> dict[tuple[int, int], float]:
         """Return the mean advantage of the tokens of each trajectory, by group and member."""
-        found: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
-        for (group, member, _), row in self.rows("advantages").items():
-            found[group, member].append(row.double())  # in which the mean of equal numbers is that number
-        return {place: torch.cat(rows).mean().item() for place, rows in found.items()}
+        # In double precision, in which the mean of equal numbers is that number.
+        return {place: row.double().mean().item() for place, row in self.by_trajectory("advantages").items()}

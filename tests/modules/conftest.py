@@ -61,7 +61,8 @@ def make_module(make_policy: MakePolicy) -> Callable[..., GRPOModule]:
 
     def make(**options) -> GRPOModule:
         optimizer = options.pop("optimizer", partial(torch.optim.SGD, lr=1.0))
-        objective = GRPO(**{name: options.pop(name) for name in CHOICES if name in options})
+        method = options.pop("method", None)
+        objective = method or GRPO(**{name: options.pop(name) for name in CHOICES if name in options})
         module = GRPOModule(make_policy, optimizer, objective, **({"minibatches": 1, "max_grad_norm": 1e9} | options))
         module.configure_model()
         return module

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from arpo.algorithms.corrections import CorrectionWeights
-from arpo.algorithms.losses import LossMetrics
+from arpo.algorithms.losses import LossMetrics, TokenLoss
 from arpo.models.policy import ActionLogprobs
 from arpo.modules.metrics import Averages, UpdateMeter
 from arpo.types import Group, Outcome, RolloutBatch, Step, Task, Trajectory
@@ -51,17 +51,25 @@ def test_micro_batches_are_averaged_by_their_tokens():
     meter = UpdateMeter()
     for tokens, ratio, entropy in ((1, 2.0, 4.0), (3, 1.0, 1.0)):
         out = output([[0.0] * 3], [[index < tokens for index in range(3)]], entropy)
-        meter.add(metrics(tokens, ratio), out, torch.zeros(1, 3), out.mask)
+        meter.add(TokenLoss(torch.zeros(1, 3), metrics(tokens, ratio)), out, torch.zeros(1, 3), out.mask)
     computed = meter.compute()
     assert computed["train/ratio_mean"] == 1.25  # (1 · 2 + 3 · 1) / 4
     assert computed["policy/entropy"] == 1.75  # (1 · 4 + 3 · 1) / 4
     assert computed["train/ratio_max"] == 2.0
 
 
+def test_what_a_method_measures_of_each_token_is_averaged_over_tokens():
+    meter = UpdateMeter()
+    out = output([[0.0, 0.0]], [[True, False]])
+    loss = TokenLoss(torch.zeros(1, 2), metrics(1, 1.0), {"error": torch.tensor([[3.0, 9.0]])})
+    meter.add(loss, out, torch.zeros(1, 2), out.mask)
+    assert meter.compute()["train/error"] == 3.0
+
+
 def test_padding_gives_no_ratio():
     meter = UpdateMeter()
     out = output([[0.0, 0.0]], [[True, False]])
-    meter.add(metrics(1, 1.0), out, torch.full((1, 2), -1.0), out.mask)
+    meter.add(TokenLoss(torch.zeros(1, 2), metrics(1, 1.0)), out, torch.full((1, 2), -1.0), out.mask)
     assert meter.record(RolloutBatch(0, 0, []))["ratio"].tolist() == pytest.approx([2.718281828])
 
 
@@ -151,7 +159,12 @@ def test_collecting_asks_the_device_for_no_number():
     mask = torch.ones(2, 3, dtype=torch.bool, device="meta")
     logprobs = torch.zeros(2, 3, device="meta")
     for _ in range(2):
-        meter.add(on_device, ActionLogprobs(logprobs, mask, logprobs), logprobs, mask)
+        meter.add(
+            TokenLoss(logprobs, on_device, {"numbers": logprobs}),
+            ActionLogprobs(logprobs, mask, logprobs),
+            logprobs,
+            mask,
+        )
         meter.compare(Row(0, 3), logprobs[0], logprobs[1])
         meter.correct(CorrectionWeights(logprobs, mask), mask)
         meter.averages.total("train/loss", logprobs.sum())

@@ -1,0 +1,104 @@
+"""The critic of a module, by a method that asks for values and teaches it the number of each token."""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from arpo.algorithms.losses import TokenLoss
+from arpo.methods.method import Credit, Method
+from arpo.models.collate import collate
+from arpo.models.tokenization import tokenize
+from tests.modules.conftest import fit, weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(Method):
+    """Advantages are what the critic said plus one; the critic is to say the place of the token, from 1."""
+
+    needs_values: ClassVar[bool] = True
+
+    asked: list = field(default_factory=list)
+    teaches: bool = True
+
+    def credits(self, groups, values=None):
+        self.asked.append(values)
+        return [[Credit(said + 1.0, torch.arange(1.0, len(said) + 1)) for said in row] for row in values]
+
+    def loss(self, terms):
+        policy = super().loss(terms)
+        errors = (terms.values - terms.returns).square() / 2 * self.teaches
+        return TokenLoss(policy.losses + errors, policy.metrics, {"value_error": errors.detach()})
+
+
+class Watching(torch.nn.Module):
+    """Keeps the states that it is shown."""
+
+    def forward(self, states):
+        self.states = states
+        return states[:, :1]
+
+
+def states_of(policy, trajectory):
+    """The states from which a policy predicts the sampled tokens, a tensor for each sequence of a trajectory."""
+    watching, found = Watching(), []
+    for tokens in tokenize(trajectory, policy.chat):
+        policy.action_logprobs(collate([tokens], trajectory.screenshots, policy.images), critic=watching)
+        found.append(watching.states)
+    return found
+
+
+@pytest.mark.parametrize("window", [None, 1])
+@pytest.mark.parametrize("micro_batch_tokens", [65536, 1])
+def test_a_first_update_teaches_the_critic_by_its_formula(make_module, make_group, window, micro_batch_tokens):
+    """From V = 0 the gradient of the mean of (V - R)² / 2 is -1/N Σ_i mean_t R s, with s the state of a token."""
+    group = make_group(1.0, 0.0)
+    group = replace(group, trajectories=tuple(replace(each, image_window=window) for each in group.trajectories))
+    module = make_module(method=Counting(), critic_rate=0.5, micro_batch_tokens=micro_batch_tokens)
+    means = []
+    for trajectory in group.trajectories:
+        rows = states_of(module.policy, trajectory)
+        returns = torch.arange(1.0, trajectory.action_tokens + 1).split([len(states) for states in rows])
+        means += [(r[:, None] * states).mean(0) for states, r in zip(rows, returns, strict=True)]
+    fit(module, [group])
+    assert_close(module.critic.weight[0].detach(), 0.5 * torch.stack(means).mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_what_the_critic_learns_pulls_at_nothing_of_the_policy(make_module, make_group):
+    moved = []
+    for teaches in (False, True):
+        module = make_module(method=Counting(teaches=teaches))
+        torch.nn.init.constant_(module.critic.weight, 0.1)
+        before = weights(module.policy)
+        fit(module, [make_group(1.0, 0.0)])
+        moved.append(weights(module.policy) - before)
+    assert torch.equal(*moved)
+
+
+def test_what_the_critic_said_is_asked_before_every_update_and_measured(make_module, make_group):
+    """Advantages are all 1 at first, when it says 0, and other ones once it has learned."""
+    module = make_module(method=Counting(), critic_rate=0.01, optimizer=partial(torch.optim.SGD, lr=0.0))
+    group = make_group(1.0, 0.0)
+    trainer = fit(module, [group], [group])
+    first, second = module.objective.asked
+    assert [[len(row) for row in rows] for rows in first] == [[each.action_tokens for each in group.trajectories]]
+    assert all((row == 0).all() for rows in first for row in rows)
+    assert all((row != 0).all() for rows in second for row in rows)
+    assert trainer.callback_metrics["train/value_error"] > 0
+
+
+def test_a_checkpoint_holds_the_critic(make_module, make_group, tmp_path):
+    trained = make_module(method=Counting(), critic_rate=0.1)
+    fit(trained, [make_group(1.0, 0.0)]).save_checkpoint(tmp_path / "one.ckpt")
+    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
+    resumed = make_module(method=Counting())
+    resumed.on_load_checkpoint(checkpoint)
+    resumed.load_state_dict(checkpoint["state_dict"])
+    assert torch.equal(resumed.critic.weight, trained.critic.weight)
+
+
+def test_without_a_method_that_wants_one_there_is_no_critic(make_module):
+    assert make_module().critic is None
