@@ -1,0 +1,71 @@
+"""PPO with a critic (arXiv 1707.06347): advantages of tokens by GAE (arXiv 1506.02438)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from arpo.algorithms.losses import TokenLoss
+from arpo.algorithms.returns import generalized_advantages, relative
+from arpo.errors import ConfigError
+from arpo.methods.method import Credit, Method, TokenTerms
+from arpo.types import Group, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO(Method):
+    """One advantage a token, over what a critic expected, relative to all tokens of the batch.
+
+    The reward of a step is earned by its last token, that of the trajectory by the last of all. The critic is taught
+    A + V, before the advantages are normalised: the mean of (V - A - V_old)² / 2 is added to the loss.
+
+    Args:
+        discount: γ, from token to token.
+        decay: λ of GAE; 1 asks the critic for nothing but a baseline.
+
+    Raises:
+        ConfigError: When a value is out of its range; see also `Method`.
+    """
+
+    needs_values: ClassVar[bool] = True
+
+    discount: float = 1.0
+    decay: float = 0.95
+
+    def __post_init__(self) -> None:
+        for name in ("discount", "decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        super().__post_init__()
+
+    @override
+    def credits(
+        self, groups: Sequence[Group], values: Sequence[Sequence[Float[Tensor, " tokens"]]] | None = None
+    ) -> list[list[Credit]]:
+        assert values is not None, "needs_values"
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        said = [row for rows in values for row in rows]
+        raw = [self._advantages(*pair) for pair in zip(trajectories, said, strict=True)]
+        lengths = [len(row) for row in raw]
+        rows = torch.split(relative(torch.cat(raw), std="population"), lengths)
+        credits = iter([Credit(row, a + v) for row, a, v in zip(rows, raw, said, strict=True)])
+        return [[next(credits) for _ in group.trajectories] for group in groups]
+
+    def _advantages(self, trajectory: Trajectory, values: Tensor) -> Tensor:
+        """Return the advantage of each token of a trajectory, [tokens]."""
+        rewards = torch.zeros_like(values)
+        ends = torch.tensor([len(step.response_ids) for step in trajectory.steps]).cumsum(0) - 1
+        rewards[ends] = self.step_rewards(trajectory)
+        return generalized_advantages(rewards, values, discount=self.discount, decay=self.decay)
+
+    @override
+    def loss(self, terms: TokenTerms) -> TokenLoss:
+        assert terms.values is not None, "needs_values"
+        assert terms.returns is not None, "needs_values"
+        policy = super().loss(terms)
+        errors = (terms.values - terms.returns).square() / 2
+        return TokenLoss(policy.losses + errors, policy.metrics, {"value_error": errors.detach()})
