@@ -28,11 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arpo.apps.run_files import read_files
 from arpo.apps.viewer.facts import settings_of
-from arpo.callbacks.update_log import update_record
 from arpo.methods.grpo import GRPO
 from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
-from arpo.modules.token_record import TokenRecord
+from arpo.modules.metrics import UpdateMeter
 from arpo.rollout.storage import TrajectoryStore
 from arpo.rollout.updates import write_update
 from arpo.types import Group, RolloutBatch, Task
@@ -74,8 +73,9 @@ def main() -> None:
     torch.set_num_threads(files.config["threads"])
     iteration_s = statistics.median(line["time/iteration"] for line in files.metrics if line.get("time/iteration"))
     batch = batch_of(asked.run, asked.iteration)
-    TokenRecord.add = counted("record", TokenRecord.add)
-    TokenRecord.read = counted("record", TokenRecord.read)
+    UpdateMeter.note = counted("record", UpdateMeter.note)
+    UpdateMeter.read = counted("record", UpdateMeter.read)
+    UpdateMeter.record = counted("record", UpdateMeter.record)
     GRPOModule._measure_after = counted("after", GRPOModule._measure_after)
     GRPOModule.training_step = counted("update", GRPOModule.training_step)
     with tempfile.TemporaryDirectory() as scratch:
@@ -87,7 +87,7 @@ def main() -> None:
                 enable_model_summary=False, enable_checkpointing=False,
             )  # fmt: skip
             trainer.fit(module, DataLoader([batch], batch_size=None))
-            write = counted("write", lambda made: write_update(Path(scratch), update_record(batch, made.last_tokens)))
+            write = counted("write", lambda made: write_update(Path(scratch), made.last_update))
             write(module)
     spent = {name: seconds / TIMES for name, seconds in SPENT.items()}
     always, after = spent["record"] + spent["write"], spent["after"]

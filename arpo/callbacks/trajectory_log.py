@@ -65,13 +65,28 @@ class TrajectoryLog(RolloutCallback):
     ) -> None:
         if not self._is_due(batch.iteration):
             return
+        record = PolicyModule.of(pl_module).last_update
+        shown = {} if record is None else {"advantage": record.advantages, "ratio": record.ratios()}
+        lengths = [len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories]
+        shown |= {"length": np.array(lengths, dtype=float), "lag": np.array(step_lags(batch), dtype=float)}
         for writer in writers_of(trainer):
-            for name, tensor in PolicyModule.of(pl_module).last_update.items():
-                if tensor.numel():
-                    writer.add_histogram(f"train/{name}", tensor.float().cpu().numpy(), batch.iteration + 1)
+            for name, numbers in shown.items():
+                if numbers.size:
+                    writer.add_histogram(f"train/{name}", numbers, batch.iteration + 1)
 
     def _is_due(self, iteration: int) -> bool:
         return iteration == 0 or (iteration + 1) % self.every_n_iterations == 0
+
+
+def step_lags(batch: RolloutBatch) -> list[int]:
+    """Return how many versions behind each sampled step is; what replay put in was chosen, and is not counted."""
+    return [
+        batch.policy_version - step.policy_version
+        for group in batch.groups
+        for position, trajectory in enumerate(group.trajectories)
+        if position not in group.injected
+        for step in trajectory.steps
+    ]
 
 
 def writers_of(trainer: L.Trainer) -> list[SummaryWriter]:

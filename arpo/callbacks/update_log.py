@@ -1,18 +1,13 @@
 """The record of what every update did to the tokens it learned from."""
 
-from collections.abc import Sequence
-
 import lightning as L
-import numpy as np
-import torch
 from typing_extensions import override
 
 from arpo.errors import check_at_least
 from arpo.modules.base import PolicyModule
-from arpo.modules.token_record import TokenRecord
 from arpo.rollout.hooks import runtime_of
-from arpo.rollout.updates import NUMBERS, UpdatedGroup, UpdateRecord, forget_updates, write_update
-from arpo.types import RolloutBatch, Trajectory
+from arpo.rollout.updates import forget_updates, write_update
+from arpo.types import RolloutBatch
 
 
 class UpdateLog(L.Callback):
@@ -50,48 +45,6 @@ class UpdateLog(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: RolloutBatch, batch_idx: int
     ) -> None:
-        if trainer.is_global_zero:
-            tokens = PolicyModule.of(pl_module).last_tokens
-            write_update(runtime_of(trainer).store.root, update_record(batch, tokens))
-
-
-def update_record(batch: RolloutBatch, tokens: TokenRecord) -> UpdateRecord:
-    """Return the record of an update, from the batch as it was learned from and the trainer's numbers."""
-    groups = tuple(
-        UpdatedGroup(group.task.id, tuple(trajectory.id for trajectory in group.trajectories), group.injected)
-        for group in batch.groups
-    )
-    members = [
-        ((number, position), trajectory)
-        for number, group in enumerate(batch.groups)
-        for position, trajectory in enumerate(group.trajectories)
-    ]
-    lengths = [trajectory.action_tokens for _, trajectory in members]
-    advantages = tokens.mean_advantages()
-    numbers = {name: _concatenated(members, tokens, name) for name in NUMBERS if tokens.rows(name)}
-    return UpdateRecord(
-        iteration=batch.iteration,
-        policy_version=batch.policy_version,
-        groups=groups,
-        left_out=tuple(trajectory.id for group in batch.leftovers for trajectory in group.trajectories),
-        advantages=np.array([advantages.get(place, np.nan) for place, _ in members], dtype=np.float32),
-        offsets=np.cumsum([0, *lengths], dtype=np.int64),
-        numbers=numbers,
-    )
-
-
-def _concatenated(members: Sequence[tuple[tuple[int, int], Trajectory]], tokens: TokenRecord, name: str) -> np.ndarray:
-    """Return one kind of number of all tokens, NaN where there is none."""
-    rows = tokens.rows(name)
-    found: list[torch.Tensor] = []
-    for place, trajectory in members:
-        for part, length in enumerate(_parts(trajectory)):
-            found.append(rows.get((*place, part), torch.full((length,), torch.nan)))
-    return torch.cat(found).numpy()
-
-
-def _parts(trajectory: Trajectory) -> list[int]:
-    """Return the sampled tokens of each of a trajectory's sequences: one a step where a response saw a window."""
-    if trajectory.image_window is None:
-        return [trajectory.action_tokens]
-    return [len(step.response_ids) for step in trajectory.steps]
+        record = PolicyModule.of(pl_module).last_update
+        if trainer.is_global_zero and record is not None:
+            write_update(runtime_of(trainer).store.root, record)

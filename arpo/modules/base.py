@@ -16,7 +16,7 @@ from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.sharding import full
 from arpo.models.tokenization import TokenizedTrajectory, tokenize
 from arpo.modules.optimizer import GradientGuard, MakeOptimizer, NamedParameter
-from arpo.modules.token_record import TokenRecord
+from arpo.rollout.updates import UpdateRecord
 from arpo.types import Trajectory
 
 
@@ -65,10 +65,8 @@ class PolicyModule(L.LightningModule):
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm
         self.policy_version = 0
-        self.last_update: dict[str, torch.Tensor] = {}
-        """The numbers of the last update by name, for histograms; see `UpdateMeter.record`."""
-        self.last_tokens = TokenRecord()
-        """The numbers of each token that the last update learned from; whole on rank 0."""
+        self.last_update: UpdateRecord | None = None
+        """The record of the last update from rollouts, on rank 0."""
         self._guard = GradientGuard()
 
     @classmethod

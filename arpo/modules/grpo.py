@@ -135,7 +135,8 @@ class GRPOModule(PolicyModule):
         values = self._ask_critic(batch.groups) if self.objective.needs_values else None
         if self.global_rank == 0:
             groups = self.samples(batch.groups, values)
-            work.tokens.weigh(sample for samples in groups for sample in samples)
+            for samples in groups:
+                work.note(samples, advantages=[sample.advantages for sample in samples])
             minibatches = self._plan(groups, batch.iteration)
         minibatches = scatter(minibatches)
         work.minibatches = len(minibatches)
@@ -179,8 +180,8 @@ class GRPOModule(PolicyModule):
         with self._pictures(minibatches):
             for chunk in self._chunks([sample.length for sample in minibatches[0].samples]):
                 samples = pick(minibatches[0], chunk)
-                said.tokens.add(samples, values=self._forward(samples).values)
-        found = said.over_ranks().tokens.by_trajectory("values")
+                said.note(samples, values=self._forward(samples).values)
+        found = said.over_ranks().by_trajectory("values")
         if self.global_rank > 0:
             return []
         return [
@@ -236,7 +237,7 @@ class GRPOModule(PolicyModule):
             chunk = [new[place] for place in places]
             samples = pick(minibatch, chunk)
             output = self._forward(samples, with_entropy=True)
-            work.tokens.add(samples, old_entropy=output.entropy)
+            work.note(samples, old_entropy=output.entropy)
             for row, (index, old) in enumerate(zip(chunk, self._old(samples, output, work), strict=False)):
                 tokens = minibatch.samples[index].tokens
                 known.logprobs[tokens] = old
@@ -285,9 +286,9 @@ class GRPOModule(PolicyModule):
         loss = average(result.losses, mask) + self._kl_penalty(samples, output, mask, average, selected, work)
         self.manual_backward(loss)
         work.averages.total("train/loss", loss.detach() / work.minibatches)
-        work.add(result, output, before, mask)
-        work.tokens.add(samples, old_logprobs=before, logprobs=output.logprobs, entropy=output.entropy)
-        work.tokens.add(samples, weights=weights, old_entropy=output.entropy if old is None else None)
+        work.add(result, output, mask)
+        work.note(samples, old_logprobs=before, logprobs=output.logprobs, entropy=output.entropy)
+        work.note(samples, weights=weights, old_entropy=output.entropy if old is None else None)
 
     @torch.no_grad()
     def _measure_after(self, minibatches: Sequence[Minibatch], work: UpdateMeter) -> None:
@@ -296,7 +297,7 @@ class GRPOModule(PolicyModule):
             for chunk in self._chunks([sample.length for sample in minibatch.samples]) if minibatch.samples else ():
                 samples = pick(minibatch, chunk)
                 output = self._forward(samples, with_entropy=True)
-                work.tokens.add(samples, after_logprobs=output.logprobs, after_entropy=output.entropy)
+                work.note(samples, after_logprobs=output.logprobs, after_entropy=output.entropy)
 
     def _padded(self, rows: Sequence[Tensor]) -> Tensor:
         """Return one tensor of the rows of a micro-batch, on the device, [batch, actions]."""
@@ -395,7 +396,7 @@ class GRPOModule(PolicyModule):
             stored = sample.replayed and self.replayed_old_logprobs == "stored"
             rows.append(sampler if stored else logprobs)
             if not sample.replayed:
-                work.compare(sample, logprobs, sampler)
+                work.note([sample], trainer=[logprobs], sampler=[sampler])
         return rows
 
     def _report(self, batch: RolloutBatch, work: UpdateMeter, seconds: float) -> None:
@@ -403,8 +404,7 @@ class GRPOModule(PolicyModule):
         metrics = work.compute() | {"time/update": seconds, "policy/version": float(self.policy_version)}
         metrics["train/learning_rate"] = self.learning_rate
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)
-        self.last_update = work.record(batch)
-        self.last_tokens = work.tokens
+        self.last_update = work.record(batch) if self.global_rank == 0 else None
 
     # --- Lightning --------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,13 @@
 """The measurements of an update on its way."""
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from operator import itemgetter
 from typing import Self
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -12,9 +15,10 @@ from torch import Tensor
 from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
 from arpo.algorithms.losses import LossMetrics, TokenLoss
 from arpo.models.policy import ActionLogprobs
-from arpo.modules.token_record import Recorded, TokenRecord
+from arpo.modules.minibatch import Key, Sample
 from arpo.rollout.hooks import is_single_process
-from arpo.types import RolloutBatch
+from arpo.rollout.updates import NUMBERS, UpdatedGroup, UpdateRecord
+from arpo.types import RolloutBatch, Trajectory
 
 Number = float | Tensor
 """A number on the host, or one on a device that nobody has asked for yet."""
@@ -89,44 +93,63 @@ class Averages:
 
 
 class UpdateMeter:
-    """The sums of one update over its minibatches and micro-batches."""
+    """The record of one update on its way: averages over its micro-batches, and numbers of each of its tokens."""
 
     def __init__(self) -> None:
         self.averages = Averages()
         self.minibatches = 0
         """Minibatches of the update, all epochs together: fewer than configured where there are fewer groups."""
-        self.tokens = TokenRecord()
-        self._compared = TokenRecord()
         self._loss_metrics: LossMetrics | None = None
-        self._ratios: list[tuple[Tensor, Tensor]] = []
-        """The ratios of each micro-batch, and where in them a token is trained."""
+        self._rows: dict[str, dict[Key, Tensor]] = {}
+        self._whole = True
+        """Whether all rows are on the host."""
 
-    def add(self, loss: TokenLoss, output: ActionLogprobs, before: Tensor, mask: Tensor) -> None:
-        """Add the measurements of one micro-batch."""
+    def add(self, loss: TokenLoss, output: ActionLogprobs, mask: Tensor) -> None:
+        """Add the averages of one micro-batch."""
         self._add_loss(loss.metrics)
         for name, numbers in loss.measured.items():
             self.averages.part(f"train/{name}", torch.where(mask, numbers, 0.0).sum(), mask.sum())
-        self._ratios.append(((output.logprobs.detach() - before).exp(), mask))
         if output.entropy is not None:
             self.averages.part("policy/entropy", torch.where(mask, output.entropy, 0.0).sum(), mask.sum())
 
-    def compare(self, sample: Recorded, trainer: Tensor, sampler: Tensor) -> None:
-        """Take the log-probabilities of a sequence, the trainer's before the update and the engine's, [actions].
+    def note(self, samples: Sequence[Sample], **numbers: Sequence[Tensor] | Tensor | None) -> None:
+        """Record numbers of the sampled tokens of some sequences, a row each; later ones replace earlier ones.
 
-        They are compared once, though several epochs and ranks may compute them.
+        They stay on their device until `read`, because a copy of each would make the host wait. The names are those of
+        `arpo.rollout.updates.NUMBERS`; `advantages`; `trainer` and `sampler`, the log-probabilities before the update
+        and at generation; `values`. What several epochs and ranks compute alike is kept once.
         """
-        self._compared.add([sample], trainer=trainer[None], sampler=sampler[None])
+        self._whole = False
+        for name, values in numbers.items():
+            if values is None:
+                continue
+            rows = self._rows.setdefault(name, {})
+            for sample, row in zip(samples, values, strict=True):
+                if not sample.filler:
+                    rows[sample.key] = row.detach()[: sample.action_tokens]
 
     def correct(self, correction: CorrectionWeights, mask: Tensor) -> None:
         """Add the weights of one micro-batch, of the tokens where `mask` is True."""
         _weigh(self.averages, "policy/weight", correction.weights, mask)
         self.averages.part("policy/weight_cut", torch.where(mask, correction.cut, 0.0).sum(), mask.sum())
 
+    def rows(self, name: str) -> Mapping[Key, Tensor]:
+        """Return one kind of number, [actions] for each sequence; empty where it was not recorded."""
+        self.read()
+        return self._rows.get(name, {})
+
+    def by_trajectory(self, name: str) -> dict[tuple[int, int], Tensor]:
+        """Return one kind of number for all tokens of each trajectory, [tokens], by group and member."""
+        found: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        for (group, member, _), row in sorted(self.rows(name).items(), key=itemgetter(0)):
+            found[group, member].append(row)
+        return {place: torch.cat(rows) for place, rows in found.items()}
+
     def _gaps(self) -> Averages:
         """Return how far the engine's log-probabilities are from the trainer's, over every token once."""
         gaps = Averages()
-        sampled = self._compared.rows("sampler")
-        for key, trainer in self._compared.rows("trainer").items():
+        sampled = self.rows("sampler")
+        for key, trainer in self.rows("trainer").items():
             difference = trainer - sampled[key]
             gaps.part("engine/logprob_gap_mean", difference.abs().sum(), len(difference))
             gaps.maximum("engine/logprob_gap_max", difference.abs().max())
@@ -134,16 +157,19 @@ class UpdateMeter:
         return gaps
 
     def read(self) -> None:
-        """Bring what is on a device to the host."""
+        """Bring what is on a device to the host, in one copy for each kind of number."""
         self.averages.read()
         if self._loss_metrics is not None:
             metrics = self._loss_metrics
             self._loss_metrics = LossMetrics(
                 **{field.name: getattr(metrics, field.name).cpu() for field in fields(metrics)}
             )
-        self._ratios = [(ratio.cpu(), mask.cpu()) for ratio, mask in self._ratios]
-        self.tokens.read()
-        self._compared.read()
+        for name, rows in self._rows.items() if not self._whole else ():
+            if rows:
+                lengths = [len(row) for row in rows.values()]
+                copied = torch.split(torch.cat(list(rows.values())).float().cpu(), lengths)
+                self._rows[name] = dict(zip(rows, copied, strict=True))
+        self._whole = True
 
     def over_ranks(self) -> "UpdateMeter":
         """Return the measurements of all ranks, the same on each; a collective call where there are several."""
@@ -154,11 +180,10 @@ class UpdateMeter:
         dist.all_gather_object(parts, self)
         whole = UpdateMeter()
         whole.averages = Averages.of_ranks([part.averages for part in parts])
-        whole._ratios = [ratios for part in parts for ratios in part._ratios]
         for part in parts:
             whole._add_loss(part._loss_metrics)
-            whole.tokens.merge(part.tokens)
-            whole._compared.merge(part._compared)
+            for name, rows in part._rows.items():
+                whole._rows.setdefault(name, {}).update(rows)
         return whole
 
     def _add_loss(self, metrics: LossMetrics | None) -> None:
@@ -176,28 +201,43 @@ class UpdateMeter:
             metrics |= {f"train/{name}": value for name, value in self._loss_metrics.averages().items()}
         return metrics
 
-    def record(self, batch: RolloutBatch) -> dict[str, Tensor]:
-        """Return what histograms show: advantage of each trajectory, steps of each trajectory, ratio of each trained
-        token, and the lag of each step behind the policy that learns from it."""
-        self.read()
-        lengths = [len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories]
-        return {
-            "advantage": torch.tensor(list(self.tokens.mean_advantages().values()) or [0.0]),
-            "ratio": torch.cat([ratio[mask] for ratio, mask in self._ratios]) if self._ratios else torch.ones(1),
-            "length": torch.tensor([float(length) for length in lengths]),
-            "lag": torch.tensor([float(lag) for lag in step_lags(batch)]),
-        }
+    def record(self, batch: RolloutBatch) -> UpdateRecord:
+        """Return the record of the update, from the batch as it was learned from."""
+        members = [
+            ((number, position), trajectory)
+            for number, group in enumerate(batch.groups)
+            for position, trajectory in enumerate(group.trajectories)
+        ]
+        # In double precision, in which the mean of equal numbers is that number.
+        means = {place: row.double().mean().item() for place, row in self.by_trajectory("advantages").items()}
+        return UpdateRecord(
+            iteration=batch.iteration,
+            policy_version=batch.policy_version,
+            groups=tuple(
+                UpdatedGroup(group.task.id, tuple(trajectory.id for trajectory in group.trajectories), group.injected)
+                for group in batch.groups
+            ),
+            left_out=tuple(trajectory.id for group in batch.leftovers for trajectory in group.trajectories),
+            advantages=np.array([means.get(place, np.nan) for place, _ in members], dtype=np.float32),
+            offsets=np.cumsum([0, *(trajectory.action_tokens for _, trajectory in members)], dtype=np.int64),
+            numbers={name: self._concatenated(members, name) for name in NUMBERS if self.rows(name)},
+        )
+
+    def _concatenated(self, members: Sequence[tuple[tuple[int, int], Trajectory]], name: str) -> np.ndarray:
+        """Return one kind of number of all tokens, NaN where there is none."""
+        rows = self.rows(name)
+        found: list[Tensor] = []
+        for place, trajectory in members:
+            for part, length in enumerate(_parts(trajectory)):
+                found.append(rows.get((*place, part), torch.full((length,), torch.nan)))
+        return torch.cat(found).numpy()
 
 
-def step_lags(batch: RolloutBatch) -> list[int]:
-    """Return how many versions behind each sampled step is; what replay put in was chosen, and is not counted."""
-    return [
-        batch.policy_version - step.policy_version
-        for group in batch.groups
-        for position, trajectory in enumerate(group.trajectories)
-        if position not in group.injected
-        for step in trajectory.steps
-    ]
+def _parts(trajectory: Trajectory) -> list[int]:
+    """Return the sampled tokens of each of a trajectory's sequences: one a step where a response saw a window."""
+    if trajectory.image_window is None:
+        return [trajectory.action_tokens]
+    return [len(step.response_ids) for step in trajectory.steps]
 
 
 def _weigh(averages: Averages, name: str, weights: Tensor, mask: Tensor) -> None:

@@ -19,6 +19,10 @@ EVEN_TOKENS = 65_000
 weights of the blocks, and 2 x 28 layers x 3,584 for each token before it, which is half the length in the mean."""
 
 
+Key = tuple[int, int, int]
+"""The place of a sequence in the batch: its group, the member of the group, and its part of that trajectory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One sequence to learn from."""
@@ -64,7 +68,7 @@ class Sample:
         return self.returns is not None or bool(self.advantages.any())
 
     @property
-    def key(self) -> tuple[int, int, int]:
+    def key(self) -> Key:
         """Its place in the batch, on whatever rank it is."""
         return self.group, self.member, self.part
 

@@ -14,8 +14,9 @@ from arpo.errors import ArpoError
 from arpo.host.files import atomically
 
 NUMBERS = ("old_logprobs", "old_entropy", "logprobs", "entropy", "weights", "after_logprobs", "after_entropy")
-"""What is known of a token: before the update, in the last forward that it was learned from, and after the update;
-`arpo.modules.token_record.TokenRecord` describes each."""
+"""What is known of a token: log-probability and entropy before the update, in the last forward that it was learned
+from, and, where they were asked for, after it; `weights` are the factors of its policy term, where there are any. A
+token of a sequence that was not computed, because it teaches nothing, has none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class UpdateRecord:
     left_out: tuple[str, ...]
     """Ids of what was collected and not learned from: stale, or of a group that became too small."""
     advantages: Float32[np.ndarray, " trajectories"]
+    """Of each trajectory, the mean over its tokens; NaN where it has none."""
     offsets: Int64[np.ndarray, " trajectories+1"]
     numbers: Mapping[str, Float32[np.ndarray, " tokens"]]
     """Of each token by name, NaN where the update did not compute it; the names are some of `NUMBERS`."""
@@ -60,6 +62,14 @@ class UpdateRecord:
         start, end = self.offsets[number], self.offsets[number + 1]
         found = {name: values[start:end] for name, values in self.numbers.items()}
         return {name: values for name, values in found.items() if not np.isnan(values).all()}
+
+    def ratios(self) -> Float32[np.ndarray, " trained"]:
+        """Return π / π_old of each token that was learned from."""
+        if not {"logprobs", "old_logprobs"} <= set(self.numbers):
+            return np.empty(0, dtype=np.float32)
+        differences = self.numbers["logprobs"] - self.numbers["old_logprobs"]
+        ratios: np.ndarray = np.exp(differences[~np.isnan(differences)])
+        return ratios
 
 
 def update_path(root: Path, iteration: int) -> Path:

@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning as L
 import torch
@@ -17,9 +18,11 @@ from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
 from arpo.models.policy import Policy
 from arpo.modules.base import PolicyModule
+from arpo.modules.metrics import UpdateMeter
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.sampler import ShuffledTasks
+from arpo.rollout.updates import UpdateRecord
 from arpo.types import Group, Outcome, RolloutBatch, Step, Task, Trajectory
 
 
@@ -99,16 +102,23 @@ class IdleModule(PolicyModule):
         self.at_step()
         self.optimizers().step()
         self.policy_version += 1
-        self.last_update = {
-            "advantage": torch.tensor([-1.0, 1.0]),
-            "ratio": torch.ones(5),
-            "length": torch.tensor([1.0, 2.0]),
-        }
+        self.last_update = update_of(batch)
         metrics = {"time/update": 0.5, "policy/version": float(self.policy_version)}
         self.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.make_optimizer(self.named_parameters())
+
+
+def update_of(batch: RolloutBatch) -> UpdateRecord:
+    """The record of an update in which a trajectory has ten times its group and its place as advantage."""
+    meter = UpdateMeter()
+    for group, row in enumerate(batch.groups):
+        for member, trajectory in enumerate(row.trajectories):
+            place = SimpleNamespace(key=(group, member, 0), filler=False, action_tokens=trajectory.action_tokens)
+            numbers = torch.zeros(1, trajectory.action_tokens)
+            meter.note([place], advantages=numbers + 10 * group + member, logprobs=numbers, old_logprobs=numbers)
+    return meter.record(batch)
 
 
 class EngineFollows(L.Callback):

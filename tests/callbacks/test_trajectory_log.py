@@ -1,6 +1,7 @@
 """What TensorBoard shows of episodes, read back from its files."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,10 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from arpo.agent.actions import Click, TypeText, Wait
-from arpo.callbacks.trajectory_log import TrajectoryLog, as_markdown, choose
+from arpo.callbacks.trajectory_log import TrajectoryLog, as_markdown, choose, step_lags
 from arpo.errors import ConfigError
 from arpo.run.loggers import TensorBoardLogger
-from arpo.types import Outcome
+from arpo.types import Outcome, RolloutBatch, Trajectory
 from tests.callbacks.support import fit, make_group, make_trajectory
 
 SUCCESS = make_trajectory([Click(1, 2)], id="3/0/0")
@@ -69,10 +70,10 @@ def test_a_fit_writes_strips_texts_and_histograms(tmp_path: Path, make_collector
     for tag in shown:  # a text beside every strip
         texts = events.Tensors(f"{tag}/text_summary")
         assert [event.step for event in texts] == [event.step for event in events.Images(tag)]
-    assert set(tags["histograms"]) == {"train/advantage", "train/ratio", "train/length"}
+    assert set(tags["histograms"]) == {"train/advantage", "train/ratio", "train/length", "train/lag"}
     histogram = events.Histograms("train/advantage")[-1]
     assert histogram.step == 4
-    assert histogram.histogram_value.num == 2
+    assert histogram.histogram_value.num == events.Histograms("train/length")[-1].histogram_value.num
 
 
 def test_without_tensorboard_nothing_is_drawn(tmp_path: Path, make_collector) -> None:
@@ -89,3 +90,14 @@ def test_a_strip_without_room_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             TrajectoryLog(**options)
+
+
+def test_the_lag_is_that_of_what_was_sampled_for_the_batch() -> None:
+    # Versions 3, 5 and 5 for a policy of version 5; the replayed trajectory is not counted
+    def sampled(*versions: int) -> Trajectory:
+        played = make_trajectory(["a"] * len(versions))
+        steps = zip(played.steps, versions, strict=True)
+        return replace(played, steps=tuple(replace(step, policy_version=version) for step, version in steps))
+
+    rows = [sampled(3, 5), sampled(5), sampled(0, 0)]
+    assert step_lags(RolloutBatch(0, 5, [make_group(*rows, injected=(2,))])) == [2, 0, 0]

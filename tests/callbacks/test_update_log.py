@@ -1,17 +1,12 @@
 """The file that every update leaves for the viewer."""
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 import torch
 
-from arpo.callbacks.update_log import UpdateLog, update_record
+from arpo.callbacks.update_log import UpdateLog
 from arpo.errors import ConfigError
-from arpo.modules.token_record import TokenRecord
 from arpo.rollout.updates import read_update, update_path
-from arpo.types import RolloutBatch
-from tests.callbacks.support import IdleModule, fit, make_group, make_trajectory
+from tests.callbacks.support import IdleModule, fit
 
 
 class Watched(IdleModule):
@@ -25,16 +20,6 @@ class Watched(IdleModule):
         super().training_step(batch, batch_idx)
         if self.measures_after:
             self.asked.append(batch.iteration)
-        self.last_tokens = TokenRecord()
-        self.last_tokens.weigh(
-            judged((number, member, 0), [10.0 * number + member] * trajectory.action_tokens)
-            for number, group in enumerate(batch.groups)
-            for member, trajectory in enumerate(group.trajectories)
-        )
-
-
-def judged(key, advantages):
-    return SimpleNamespace(key=key, advantages=torch.tensor(advantages))
 
 
 def test_every_iteration_leaves_what_it_learned_from(tmp_path, make_collector):
@@ -70,29 +55,3 @@ def test_a_run_that_goes_on_forgets_the_updates_that_it_takes_again(tmp_path, ma
 def test_a_negative_number_is_refused():
     with pytest.raises(ConfigError, match="after_every_n_iterations"):
         UpdateLog(after_every_n_iterations=-1)
-
-
-def test_tokens_stand_in_the_order_of_trajectories_and_steps_and_what_is_unknown_is_nan():
-    one, two = make_trajectory(["a", "b"], id="3/0/0"), make_trajectory(["a"], id="1/0/1")  # 6 and 3 tokens
-    tokens = TokenRecord()
-    tokens._rows = {"logprobs": {(0, 1, 0): torch.tensor([-1.0, -2.0, -3.0])}}
-    tokens.weigh([judged((0, 0, 0), [0.0] * 6), judged((0, 1, 0), [1.5] * 3)])
-    late = make_trajectory(["a"], id="2/0/0")
-    batch = RolloutBatch(3, 4, [make_group(one, two, injected=(1,))], leftovers=[make_group(late)])
-    record = update_record(batch, tokens)
-    assert record.groups[0].members == ("3/0/0", "1/0/1")
-    assert record.groups[0].injected == (1,)
-    assert record.left_out == ("2/0/0",)
-    assert record.offsets.tolist() == [0, 6, 9]
-    assert record.numbers["logprobs"][6:].tolist() == [-1.0, -2.0, -3.0]
-    assert np.isnan(record.numbers["logprobs"][:6]).all()
-
-
-def test_the_sequences_of_a_window_are_put_one_after_the_other():
-    from dataclasses import replace
-
-    windowed = replace(make_trajectory(["a", "b"], id="3/0/0"), image_window=1)
-    tokens = TokenRecord()
-    tokens._rows = {"entropy": {(0, 0, 1): torch.tensor([4.0, 5.0, 6.0]), (0, 0, 0): torch.tensor([1.0, 2.0, 3.0])}}
-    record = update_record(RolloutBatch(3, 3, [make_group(windowed)]), tokens)
-    assert record.numbers["entropy"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]

@@ -29,7 +29,6 @@ from arpo.models.sharding import full
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.strategy import ShardedStrategy
 from arpo.replay import ReplayBuffer
-from arpo.rollout.updates import NUMBERS
 from arpo.types import RolloutBatch, Trajectory
 
 SHARED = {"minibatches": 2, "micro_batch_tokens": 160}
@@ -130,11 +129,11 @@ class Result(L.Callback):
         pl_module.measures_after = batch.iteration != 1
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        ratios = len(pl_module.last_update["ratio"])
         logged = trainer._results.metrics(on_step=False)["log"]  # of this iteration alone
-        self.metrics.append({name: float(value) for name, value in logged.items()} | {"ratios": ratios})
-        known = {name: pl_module.last_tokens.rows(name) for name in NUMBERS}
-        self.tokens.append({name: torch.cat([of[key] for key in sorted(of)]) for name, of in known.items() if of})
+        self.metrics.append({name: float(value) for name, value in logged.items()})
+        record = pl_module.last_update  # of rank 0 alone
+        numbers = {} if record is None else record.numbers
+        self.tokens.append({name: torch.from_numpy(values) for name, values in numbers.items()})
 
     def on_train_end(self, trainer, pl_module) -> None:
         weights = {name: full(parameter.detach()) for name, parameter in pl_module.policy.named_parameters()}

@@ -88,6 +88,17 @@ def fit(module: L.LightningModule, *batches: Sequence[Group] | Sequence[Trajecto
     return trainer
 
 
+def rows(module: L.LightningModule, name: str) -> dict[tuple[int, int], torch.Tensor]:
+    """One kind of number of each trajectory's tokens in the last update, by group and member, where it is known."""
+    record, found = module.last_update, {}
+    sizes = [len(group.members) for group in record.groups]
+    places = [(group, member) for group, size in enumerate(sizes) for member in range(size)]
+    for number, place in enumerate(places):
+        if name in record.tokens(number):
+            found[place] = torch.from_numpy(record.tokens(number)[name])
+    return found
+
+
 def weights(policy: Policy) -> torch.Tensor:
     """All trainable weights as one vector."""
     return torch.cat([p.detach().flatten() for p in policy.parameters() if p.requires_grad])

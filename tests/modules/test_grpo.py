@@ -275,8 +275,8 @@ def test_old_logprobs_of_later_minibatches_are_from_before_the_first_step(make_m
     one, two = make_module(minibatches=1), make_module(minibatches=2, optimizer=partial(torch.optim.SGD, lr=0.01))
     fit(one, groups)
     fit(two, groups)
-    assert torch.equal(one.last_update["ratio"], torch.ones_like(one.last_update["ratio"]))
-    assert (two.last_update["ratio"] == 1).float().mean() < 0.9
+    assert (one.last_update.ratios() == 1).all()
+    assert (two.last_update.ratios() == 1).mean() < 0.9
 
 
 class CountedPolicy:
@@ -519,7 +519,7 @@ def test_without_a_coefficient_no_reference_is_loaded(make_module):
 def test_a_replayed_trajectory_is_learned_from_as_if_it_were_new(make_module, make_group):
     module = make_module()
     fit(module, [make_group(0.0, 1.0, injected=(1,))])
-    assert torch.equal(module.last_update["ratio"], torch.ones_like(module.last_update["ratio"]))
+    assert (module.last_update.ratios() == 1).all()
 
 
 def test_stored_old_logprobs_make_the_ratio_that_of_the_policy_that_sampled_it(make_module, make_group):
@@ -529,7 +529,7 @@ def test_stored_old_logprobs_make_the_ratio_that_of_the_policy_that_sampled_it(m
     stored = torch.tensor([p for step in group.trajectories[1].steps for p in step.sampler_logprobs])
     fit(module, [group])
     expected = torch.cat([torch.ones_like(own), (replayed - stored).exp()])
-    assert_close(module.last_update["ratio"].sort().values, expected.sort().values, rtol=1e-4, atol=1e-4)
+    assert sorted(module.last_update.ratios()) == pytest.approx(expected.sort().values.tolist(), rel=1e-4, abs=1e-4)
 
 
 def test_only_what_was_just_sampled_is_compared_with_the_engine(make_module, make_group):
@@ -910,4 +910,4 @@ def test_callbacks_see_and_change_the_batch_before_anything_is_computed_from_it(
     )
     trainer.fit(module, DataLoader([RolloutBatch(0, 0, [make_group(0.0, 0.0)])], batch_size=None))
     assert trainer.global_step == 1
-    assert module.last_update["advantage"].tolist() == pytest.approx([-1.0, 1.0], abs=3e-6)
+    assert module.last_update.advantages.tolist() == pytest.approx([-1.0, 1.0], abs=3e-6)

@@ -1,5 +1,6 @@
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,7 +8,8 @@ from arpo.algorithms.corrections import CorrectionWeights
 from arpo.algorithms.losses import LossMetrics, TokenLoss
 from arpo.models.policy import ActionLogprobs
 from arpo.modules.metrics import Averages, UpdateMeter
-from arpo.types import Group, Outcome, RolloutBatch, Step, Task, Trajectory
+from arpo.types import RolloutBatch
+from tests.callbacks.support import make_group, make_trajectory
 
 
 def test_a_mean_is_weighted():
@@ -51,7 +53,7 @@ def test_micro_batches_are_averaged_by_their_tokens():
     meter = UpdateMeter()
     for tokens, ratio, entropy in ((1, 2.0, 4.0), (3, 1.0, 1.0)):
         out = output([[0.0] * 3], [[index < tokens for index in range(3)]], entropy)
-        meter.add(TokenLoss(torch.zeros(1, 3), metrics(tokens, ratio)), out, torch.zeros(1, 3), out.mask)
+        meter.add(TokenLoss(torch.zeros(1, 3), metrics(tokens, ratio)), out, out.mask)
     computed = meter.compute()
     assert computed["train/ratio_mean"] == 1.25  # (1 · 2 + 3 · 1) / 4
     assert computed["policy/entropy"] == 1.75  # (1 · 4 + 3 · 1) / 4
@@ -62,15 +64,8 @@ def test_what_a_method_measures_of_each_token_is_averaged_over_tokens():
     meter = UpdateMeter()
     out = output([[0.0, 0.0]], [[True, False]])
     loss = TokenLoss(torch.zeros(1, 2), metrics(1, 1.0), {"error": torch.tensor([[3.0, 9.0]])})
-    meter.add(loss, out, torch.zeros(1, 2), out.mask)
+    meter.add(loss, out, out.mask)
     assert meter.compute()["train/error"] == 3.0
-
-
-def test_padding_gives_no_ratio():
-    meter = UpdateMeter()
-    out = output([[0.0, 0.0]], [[True, False]])
-    meter.add(TokenLoss(torch.zeros(1, 2), metrics(1, 1.0)), out, torch.full((1, 2), -1.0), out.mask)
-    assert meter.record(RolloutBatch(0, 0, []))["ratio"].tolist() == pytest.approx([2.718281828])
 
 
 @dataclass(frozen=True)
@@ -80,14 +75,11 @@ class Row:
     member: int
     action_tokens: int
     filler: bool = False
-
-    @property
-    def advantages(self) -> torch.Tensor:
-        return torch.ones(self.action_tokens)
+    part: int = 0
 
     @property
     def key(self) -> tuple[int, int, int]:
-        return 0, self.member, 0
+        return 0, self.member, self.part
 
 
 ONE, TWO = Row(0, 2), Row(1, 1)
@@ -95,8 +87,8 @@ ONE, TWO = Row(0, 2), Row(1, 1)
 
 def test_the_gap_between_engine_and_trainer_is_told_as_mean_and_maximum():
     meter = UpdateMeter()
-    meter.compare(ONE, torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
-    meter.compare(TWO, torch.tensor([-3.0]), torch.tensor([-2.0]))
+    meter.note([ONE], trainer=[torch.tensor([-1.0, -2.0])], sampler=[torch.tensor([-1.5, -2.0])])
+    meter.note([TWO], trainer=[torch.tensor([-3.0])], sampler=[torch.tensor([-2.0])])
     computed = meter.compute()
     assert computed["engine/logprob_gap_mean"] == 0.5  # (0.5 + 0 + 1) / 3
     assert computed["engine/logprob_gap_max"] == 1.0
@@ -104,8 +96,8 @@ def test_the_gap_between_engine_and_trainer_is_told_as_mean_and_maximum():
 
 def test_the_ratios_between_trainer_and_engine_are_told_with_their_effective_sample_size():
     meter = UpdateMeter()
-    meter.compare(ONE, torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
-    meter.compare(TWO, torch.tensor([-3.0]), torch.tensor([-2.0]))
+    meter.note([ONE], trainer=[torch.tensor([-1.0, -2.0])], sampler=[torch.tensor([-1.5, -2.0])])
+    meter.note([TWO], trainer=[torch.tensor([-3.0])], sampler=[torch.tensor([-2.0])])
     computed = meter.compute()
     # e^.5 + 1 + e^-1 = 1.6487213 + 1 + 0.3678794 = 3.0166007; squares 2.7182818 + 1 + 0.1353353 = 3.8536171
     assert computed["policy/importance_mean"] == pytest.approx(3.0166007 / 3, abs=1e-6)
@@ -117,9 +109,9 @@ def test_the_ratios_between_trainer_and_engine_are_told_with_their_effective_sam
 def test_a_token_is_compared_once_however_often_it_was_computed_and_a_filler_never():
     meter = UpdateMeter()
     for _ in range(2):  # of two epochs
-        meter.compare(ONE, torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
-    meter.compare(TWO, torch.tensor([-3.0]), torch.tensor([-2.0]))
-    meter.compare(Row(7, 1, filler=True), torch.tensor([-9.0]), torch.tensor([0.0]))
+        meter.note([ONE], trainer=[torch.tensor([-1.0, -2.0])], sampler=[torch.tensor([-1.5, -2.0])])
+    meter.note([TWO], trainer=[torch.tensor([-3.0])], sampler=[torch.tensor([-2.0])])
+    meter.note([Row(7, 1, filler=True)], trainer=[torch.tensor([-9.0])], sampler=[torch.tensor([0.0])])
     for _ in range(2):  # asked again, it says the same
         computed = meter.compute()
         assert computed["engine/logprob_gap_mean"] == 0.5  # (0.5 + 0 + 1) / 3
@@ -134,21 +126,49 @@ def test_weights_that_are_all_zero_have_no_effective_sample():
     assert (computed["policy/weight_ess"], computed["policy/weight_cut"]) == (0.0, 1.0)
 
 
-def test_the_lag_is_that_of_what_was_sampled_for_the_batch():
-    # Versions 3, 5 and 5 for a policy of version 5; the replayed trajectory is not counted
-    group = Group(Task("t", ""), tuple(trajectory(versions) for versions in ((3, 5), (5,), (0, 0))), injected=(2,))
-    assert UpdateMeter().record(RolloutBatch(0, 5, [group]))["lag"].tolist() == [2.0, 0.0, 0.0]
+def test_a_later_number_replaces_an_earlier_one_and_padding_and_fillers_are_left_out():
+    meter = UpdateMeter()
+    filler = Row(1, 3, filler=True)
+    meter.note([ONE, filler], logprobs=torch.tensor([[1.0, 2.0, 9.0], [3.0, 4.0, 5.0]]), entropy=None)
+    meter.note([ONE], logprobs=torch.tensor([[5.0, 6.0, 9.0]]))
+    assert {key: row.tolist() for key, row in meter.rows("logprobs").items()} == {ONE.key: [5.0, 6.0]}
+    assert meter.rows("entropy") == {}
 
 
-def trajectory(versions: tuple[int, ...]) -> Trajectory:
-    steps = tuple(Step("", 1, 1, (), (), (), version, "") for version in versions)
-    return Trajectory("0/0/0", "t", "", "", 0, steps, Outcome.FINISHED, 0.0, 0.0)
+def test_what_is_added_after_a_look_is_brought_to_the_host_in_float32_too():
+    meter = UpdateMeter()
+    for value in (1.0, 2.0):
+        meter.note([TWO], logprobs=torch.tensor([[value]], dtype=torch.bfloat16))
+        (row,) = meter.rows("logprobs").values()
+        assert (row.dtype, row.tolist()) == (torch.float32, [value])
 
 
-def test_an_update_that_saw_nothing_still_has_a_record_that_can_be_drawn():
-    record = UpdateMeter().record(RolloutBatch(0, 0, []))
-    assert record["advantage"].tolist() == [0.0]
-    assert record["ratio"].tolist() == [1.0]
+def test_tokens_stand_in_the_order_of_trajectories_and_steps_and_what_is_unknown_is_nan():
+    one, two = make_trajectory(["a", "b"], id="3/0/0"), make_trajectory(["a"], id="1/0/1")  # 6 and 3 tokens
+    meter = UpdateMeter()
+    meter.note([Row(0, 6), Row(1, 3)], advantages=[torch.zeros(6), torch.tensor([1.0, 1.5, 2.0])])
+    meter.note([Row(1, 3)], logprobs=torch.tensor([[-1.0, -2.0, -3.0]]))
+    late = make_trajectory(["a"], id="2/0/0")
+    batch = RolloutBatch(3, 4, [make_group(one, two, injected=(1,))], leftovers=[make_group(late)])
+    record = meter.record(batch)
+    assert (record.iteration, record.policy_version) == (3, 4)
+    assert record.groups[0].members == ("3/0/0", "1/0/1")
+    assert record.groups[0].injected == (1,)
+    assert record.left_out == ("2/0/0",)
+    assert record.offsets.tolist() == [0, 6, 9]
+    assert record.advantages.tolist() == [0.0, 1.5]
+    assert record.numbers["logprobs"][6:].tolist() == [-1.0, -2.0, -3.0]
+    assert np.isnan(record.numbers["logprobs"][:6]).all()
+    assert record.ratios().tolist() == []
+
+
+def test_the_sequences_of_a_window_are_put_one_after_the_other():
+    windowed = replace(make_trajectory(["a", "b"], id="3/0/0"), image_window=1)
+    meter = UpdateMeter()
+    for part, numbers in ((1, [4.0, 5.0, 6.0]), (0, [1.0, 2.0, 3.0])):
+        meter.note([Row(0, 3, part=part)], entropy=torch.tensor([numbers]))
+    record = meter.record(RolloutBatch(3, 3, [make_group(windowed)]))
+    assert record.numbers["entropy"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
 def test_collecting_asks_the_device_for_no_number():
@@ -162,10 +182,9 @@ def test_collecting_asks_the_device_for_no_number():
         meter.add(
             TokenLoss(logprobs, on_device, {"numbers": logprobs}),
             ActionLogprobs(logprobs, mask, logprobs),
-            logprobs,
             mask,
         )
-        meter.compare(Row(0, 3), logprobs[0], logprobs[1])
+        meter.note([Row(0, 3)], trainer=[logprobs[0]], sampler=[logprobs[1]])
         meter.correct(CorrectionWeights(logprobs, mask), mask)
         meter.averages.total("train/loss", logprobs.sum())
 

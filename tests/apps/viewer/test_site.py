@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from arpo.apps.viewer.site import RunData, Site
-from arpo.callbacks.update_log import update_record
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
 from arpo.rollout.updates import read_update, update_path, write_update
-from arpo.types import RolloutBatch
 from tests.apps.viewer.support import (
     chunk_of,
     index_of,
@@ -24,7 +22,7 @@ from tests.apps.viewer.support import (
     write_numbers,
     write_run,
 )
-from tests.modules.conftest import fit, loaded_policy, make_module, make_policy  # noqa: F401 - fixtures
+from tests.modules.conftest import fit, loaded_policy, make_module, make_policy, rows  # noqa: F401 - fixtures
 from tests.modules.conftest import make_group as trained_group  # noqa: F401
 
 
@@ -51,7 +49,7 @@ def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, ma
     before.policy.load_state_dict(module.policy.state_dict())
     store = write_run(tmp_path, [t for group in groups for t in group.trajectories])
     fit(module, groups)
-    write_update(store.root, update_record(RolloutBatch(0, 0, groups), module.last_tokens))
+    write_update(store.root, module.last_update)
     Site([tmp_path], tmp_path / "view").write()
     index = index_of(tmp_path / "view")["episodes"]
     ratios = []
@@ -62,15 +60,14 @@ def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, ma
             rewards = np.array([t.task_reward for t in group.trajectories])
             expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
             assert index["advantage"][at] == pytest.approx(expected[position], abs=1e-6)
-            assert index["advantage"][at] == module.last_tokens.mean_advantages()[number, position]
             numbers = numbers_of(member)
             record = store.load_screenshots(store.get(trajectory.id))
             assert numbers["old_logprobs"] == pytest.approx(before.sampled_logprobs([record])[0], abs=1e-6, rel=1e-6)
             assert numbers["after_logprobs"] == pytest.approx(module.sampled_logprobs([record])[0], abs=1e-6, rel=1e-6)
-            trainers = module.last_tokens.rows("logprobs")[number, position, 0]
+            trainers = rows(module, "logprobs")[number, position]
             assert numbers["logprobs"].tolist() == trainers.tolist()
             ratios += np.exp(numbers["logprobs"] - numbers["old_logprobs"]).tolist()
-    assert sorted(ratios) == pytest.approx(sorted(module.last_update["ratio"].tolist()), abs=1e-6)
+    assert sorted(ratios) == pytest.approx(sorted(module.last_update.ratios().tolist()), abs=1e-6)
 
 
 def test_everything_that_is_written_once_is_written_again_only_where_it_changes(tmp_path):
