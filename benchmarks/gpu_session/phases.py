@@ -94,7 +94,7 @@ def weights(play: Play) -> None:
         make_tiny(play.model, corpus=["Action: wait()"] * 4, words=600)
         return
     from arpo.models.saving import write_weights
-    from benchmarks.published import write_companions
+    from benchmarks.gpu_session.published import write_companions
 
     if not (play.model / "config.json").exists():  # a part has brought them where there is no network
         write_companions(play.model, yaml.safe_load(ARCHITECTURE.read_text(encoding="utf-8")))

@@ -19,7 +19,7 @@ import yaml
 
 from arpo.apps.plan.command import compose, estimate
 from benchmarks.gpu_session.phases import ARCHITECTURE, LOOPS
-from benchmarks.published import write_companions
+from benchmarks.gpu_session.published import write_companions
 
 ROOT = Path(__file__).parents[2]
 MOST_MIB = 56

@@ -17,7 +17,7 @@ from arpo.models.images import ImageProcessor
 from arpo.models.sharding import model_without_weights
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.types import Outcome, Step, Trajectory
-from benchmarks.published import UnavailableError, write_companions
+from benchmarks.gpu_session.published import UnavailableError, write_companions
 from tests.models.samples import screenshot
 
 pytestmark = pytest.mark.slow  # of the download
