@@ -1,4 +1,4 @@
-"""Episodes to look at: film strips, text and histograms in TensorBoard."""
+"""Episodes as text, and histograms of the update, in TensorBoard; `python -m arpo view` shows their screenshots."""
 
 import logging
 
@@ -9,8 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
-from arpo.display.drawing import ending, film_strip
-from arpo.errors import ConfigError, check_at_least
+from arpo.errors import check_at_least
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import Group, RolloutBatch, Step, Trajectory
@@ -22,27 +21,20 @@ MAX_RESPONSE = 2000
 
 
 class TrajectoryLog(RolloutCallback):
-    """Log of a success, a failure and a replayed trajectory every n iterations, as a film strip and as text.
+    """Log of a success, a failure and a replayed trajectory every n iterations, as text.
 
     It stands after replay injection in the list of callbacks: what it shows is what the update learns from.
 
     Args:
         every_n_iterations: How often; the first iteration is always shown.
-        columns: Steps side by side in a strip.
-        rows: Rows of a strip at most; of longer episodes it shows the beginning and the end.
-        width: Of one screenshot in a strip, in pixels, about.
 
     Raises:
-        ConfigError: If a number is impossible.
+        ConfigError: If the number is below 1.
     """
 
-    def __init__(self, *, every_n_iterations: int = 10, columns: int = 5, rows: int = 3, width: int = 320) -> None:
-        check_at_least(1, every_n_iterations=every_n_iterations, columns=columns, rows=rows)
-        check_at_least(64, width=width)
-        if columns * rows < 2:
-            raise ConfigError(f"a strip must have room for 2 screenshots, got {columns=} and {rows=}")
+    def __init__(self, *, every_n_iterations: int = 10) -> None:
+        check_at_least(1, every_n_iterations=every_n_iterations)
         self.every_n_iterations = every_n_iterations
-        self.columns, self.rows, self.width = columns, rows, width
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
@@ -51,12 +43,8 @@ class TrajectoryLog(RolloutCallback):
             return
         threshold = runtime_of(trainer).settings.success_threshold
         for kind, trajectory in choose(batch.groups, success_threshold=threshold).items():
-            strip = film_strip(
-                trajectory, success_threshold=threshold, columns=self.columns, rows=self.rows, width=self.width
-            )
             text = as_markdown(trajectory, replayed=kind == "replayed")
             for writer in writers:
-                writer.add_image(f"trajectory/{kind}", np.asarray(strip), batch.iteration + 1, dataformats="HWC")
                 writer.add_text(f"trajectory/{kind}", text, batch.iteration + 1)
 
     @override
@@ -111,11 +99,12 @@ def choose(groups: list[Group], *, success_threshold: float) -> dict[str, Trajec
 
 def as_markdown(trajectory: Trajectory, *, replayed: bool = False) -> str:
     """Return an episode as text: what was asked, every response and its action, and how it ended."""
-    origin = "from the replay buffer" if replayed else "collected"
+    origin, steps = "from the replay buffer" if replayed else "collected", len(trajectory.steps)
     lines = [
         f"**{_inline(trajectory.instruction or trajectory.task_id)}**",
-        f"{ending(trajectory)}; {origin}, policy version {trajectory.policy_version}, `{trajectory.id}`, "
-        f"{trajectory.duration_s:.1f} s",
+        f"{trajectory.task_id}: task reward {trajectory.task_reward:g}, format reward {trajectory.format_reward:g}, "
+        f"{trajectory.outcome.value} after {steps} step{'s' * (steps != 1)}; {origin}, "
+        f"policy version {trajectory.policy_version}, `{trajectory.id}`, {trajectory.duration_s:.1f} s",
     ]
     lines += [_step_text(number, step) for number, step in enumerate(trajectory.steps, start=1)]
     return "\n\n".join(lines).encode(errors="replace").decode()  # half a surrogate pair cannot be written
