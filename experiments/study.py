@@ -4,7 +4,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,12 +15,14 @@ from scipy import stats
 from arpo.apps.comparison import arms as compared_arms
 from arpo.apps.comparison.command import write_rows
 from arpo.apps.comparison.compare import Column, Comparison, compare, rows
+from arpo.apps.comparison.curves import Panel
 from arpo.apps.comparison.intervals import Interval
 from arpo.apps.comparison.measures import Measure
 from arpo.apps.comparison.runs import Run, read_runs
 from arpo.apps.comparison.words import provenance, report
 from arpo.apps.run_files import read_files
 from arpo.run.folder import run_name
+from experiments.curves import Bars, save
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_SEEDS = 20
@@ -118,38 +120,43 @@ def paired(comparison: Comparison, name: str, key: str) -> dict[str, Any] | None
     return {"seeds": list(found.seeds), "values": list(found.values), "student": asdict(found.interval)}
 
 
-def collect(
-    here: Path,
-    description: str | None,
-    arms: Sequence[Arm],
-    measures: Sequence[Measure],
-    columns: Mapping[str, str | Column],
-    arguments: Sequence[str] | None,
-    *,
-    subject: str = "",
-    first: Callable[[Comparison], str] | None = None,
-) -> None:
-    """Write what came out into the folder of a study, and on demand into its README: the whole of a `collect.py`.
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A comparison of arms, and its picture."""
 
-    The first arm is what the others are compared with.
+    title: str
+    """Of the picture."""
+    arms: tuple[Arm, ...]
+    """The first one is what the others are compared with."""
+    measures: tuple[Measure, ...] | Callable[[Path, Sequence[Arm]], tuple[Measure, ...]]
+    """What is measured of a run; or what says it, from the folder of the outputs and the arms."""
+    columns: Mapping[str, str | Column]
+    """Of `results.csv`, as `rows` has them."""
+    panels: tuple[Panel, ...]
+    """Curves of `results.csv`."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    subject: str = ""
+    """A pattern of the keys by which the arms are meant to differ, such as `tasks.train.*`."""
+    first: Callable[[Comparison], str] | None = None
+    """The beginning of the measured block, above the comparison."""
+    bars: Callable[[Path], tuple[Bars, ...]] = field(default=lambda _: ())
+    """Bars beside the curves, from the folder of the study."""
 
-    Args:
-        here: The folder.
-        description: What `--help` says.
-        arms: What is compared.
-        measures: What is measured of a run.
-        columns: Of `results.csv`, as `rows` has them.
-        arguments: The command line; None for that of the process.
-        subject: A pattern of the keys by which the arms are meant to differ, such as `tasks.train.*`.
-        first: What the block says above the comparison.
-    """
-    options = collect_options(description, "", arguments)
-    comparison = compare_arms(options.runs, arms, measures, against=arms[0].name, subject=subject)
-    write_study(here, rows(comparison.arms, columns), summarize(comparison))
-    words = "\n\n".join([*([first(comparison)] if first is not None else []), report(comparison)])
+
+def collect(folder: Path, study: Study, outputs: Path, *, write: bool) -> None:
+    """Write what came out into the folder of a study, and on demand into its README."""
+    measures = study.measures if isinstance(study.measures, tuple) else study.measures(outputs, study.arms)
+    comparison = compare_arms(outputs, study.arms, measures, against=study.arms[0].name, subject=study.subject)
+    write_study(folder, rows(comparison.arms, study.columns), summarize(comparison))
+    words = "\n\n".join([*([study.first(comparison)] if study.first is not None else []), report(comparison)])
     print(words)
-    if options.write:
-        write_block(here / "README.md", words)
+    if write:
+        write_block(folder / "README.md", words)
+
+
+def plot(folder: Path, study: Study) -> None:
+    """Draw plot.png of a study from the files in its folder."""
+    save(folder, study.panels, study.title, study.bars(folder))
 
 
 def scores(run: Run, iteration: int, listed: str, by: str) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,13 @@ from arpo.apps.comparison.runs import find_runs, read_run, read_runs
 from arpo.apps.comparison.words import report
 from arpo.errors import ConfigError
 from arpo.run.build import build
-from experiments import curves, small, study
-from experiments.generalisation import collect as generalisation
+from experiments import collect as collector
+from experiments import curves, studies, study
 from experiments.miniwob import collect as miniwob
-from experiments.offline_online import collect as offline_online
 from experiments.replay_ablation import collect as ablation
 from experiments.scheduling import collect as scheduling
+from experiments.studies import STUDIES
 from experiments.study import Arm, compare_arms, summarize
-from experiments.subset import collect as subset
 from tests.apps.comparison.folders import START, STUDY, compose, rebuild_replay_ablation, write_run
 
 
@@ -160,9 +158,6 @@ def test_the_evaluation_after_the_last_update_is_reported_where_both_arms_have_i
 
 # --- arms -----------------------------------------------------------------------------------------------------------
 
-OF_ARMS = ["policy_lag", "dart_ablation", "dart_miniwob", "dart_desktop32"]
-OF_ARMS += ["generalisation", "subset", "offline_online", "seeds_a_page", "replay_key"]
-"""The studies whose commands are written from their arms."""
 PLAIN, CURATED = Arm("plain", "study"), Arm("curated", "study", ("replay=pool", "module.objective.clip_high=0.28"))
 MEASURES = (
     Measure("evaluated", "success", evaluated("in_domain"), is_compared=True),
@@ -241,12 +236,26 @@ def test_the_time_to_a_success_is_counted_until_five_iterations_reach_it_togethe
     assert minutes_to(0.6)(run) is None
 
 
-@pytest.mark.parametrize("name", OF_ARMS)
+def test_a_study_is_written_and_drawn_by_its_name(tmp_path, monkeypatch, capsys):
+    for arm in STUDIES["subset"].arms:
+        small_run(tmp_path / "outputs", arm, 0, {"miniwob/a/1000": 4, "miniwob/a/1002": 1})
+    monkeypatch.setattr(collector, "HERE", tmp_path)
+    (tmp_path / "subset").mkdir()
+    (tmp_path / "subset" / "README.md").write_text("<!-- measured -->\n<!-- /measured -->\n")
+    collector.main(["subset", str(tmp_path / "outputs"), "--write"])
+    assert capsys.readouterr().out.strip() in (tmp_path / "subset" / "README.md").read_text()
+    assert json.loads((tmp_path / "subset" / "summary.json").read_text())["reference"] == "128 tasks"
+    (tmp_path / "subset" / "plot.png").unlink()
+    collector.main(["subset", "--plot"])
+    assert (tmp_path / "subset" / "plot.png").exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
 def test_the_page_of_a_study_has_the_command_of_every_arm(name):
-    collect = import_module(f"experiments.{name}.collect")
+    collected = STUDIES[name]
     page = (study.ROOT / "experiments" / name / "README.md").read_text()
     typed = [line for line in page.splitlines() if line.startswith("python train.py")]
-    assert typed == [arm.command(collect.SEEDS) for arm in collect.ARMS]
+    assert typed == [arm.command(collected.seeds) for arm in collected.arms]
     assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1
 
 
@@ -308,24 +317,24 @@ def small_run(outputs: Path, arm: Arm, seed: int, successes: dict[str, int], *, 
 
 def test_the_pages_where_arpo_leads_most_come_first(tmp_path):
     for seed, (grpo, arpo) in enumerate([(1, 3), (0, 2)]):
-        small_run(tmp_path, small.GRPO, seed, {"miniwob/a/1000": 4, "miniwob/b/1001": grpo})
-        small_run(tmp_path, small.ARPO, seed, {"miniwob/a/1000": 2, "miniwob/b/1001": arpo})
-    comparison = compare_arms(tmp_path, generalisation.ARMS, generalisation.MEASURES, against="GRPO")
-    assert generalisation.page_rows(comparison, "in_domain") == [
+        small_run(tmp_path, studies.GRPO, seed, {"miniwob/a/1000": 4, "miniwob/b/1001": grpo})
+        small_run(tmp_path, studies.ARPO, seed, {"miniwob/a/1000": 2, "miniwob/b/1001": arpo})
+    comparison = compare_arms(tmp_path, STUDIES["generalisation"].arms, studies.EVALUATED, against="GRPO")
+    assert studies.page_rows(comparison, "in_domain") == [
         ["b", "–", "12.5 %", "62.5 %", "+50.0"],  # 1 of 8 and 5 of 8
         ["a", "–", "100.0 %", "50.0 %", "-50.0"],
     ]
-    words = generalisation.beside_the_paper(comparison)
+    words = studies.figure_4(comparison)
     assert "| the 32 tasks | – | 56.2 % | 56.2 % |" in words
     assert "| *paper: 96 other tasks of OSWorld* | 55.2 % | 52.1 % | 56.3 % |" in words
 
 
 def test_both_lists_of_the_subset_are_measured_on_one_evaluation(tmp_path):
-    for arm in subset.ARMS:
+    for arm in STUDIES["subset"].arms:
         small_run(
             tmp_path, arm, 0, {"miniwob/a/1000": 4, "miniwob/a/1001": 2, "miniwob/a/1002": 1, "miniwob/a/1007": 0}
         )
-    comparison = compare_arms(tmp_path, subset.ARMS, subset.MEASURES, against="128 tasks")
+    comparison = compare_arms(tmp_path, STUDIES["subset"].arms, STUDIES["subset"].measures, against="128 tasks")
     found = comparison.values["32 tasks"][0]
     assert (found["subset"], found["others"]) == (6 / 8, 1 / 8)
     assert found["signal"] == 0.75  # 1 - 0.25
@@ -336,13 +345,13 @@ def test_the_subset_is_the_one_of_the_configuration():
     cfg = compose("experiment=miniwob_small")
     trained, judged = build(cfg.tasks.train), build(cfg.tasks.in_domain)
     assert (len(trained), len(judged)) == (32, 128)
-    assert [task for task in judged if small.is_of_the_subset(task.id)] == trained
+    assert [task for task in judged if studies.is_of_the_subset(task.id)] == trained
     assert build(compose("experiment=miniwob_small", "tasks=miniwob_128").tasks.train) == judged
 
 
 def test_offline_arms_are_shown_at_both_numbers_of_steps(tmp_path):
-    for arm in (offline_online.GRPO, offline_online.EQUAL[1], offline_online.MORE[1]):
-        done = 3 if arm in offline_online.MORE else 1
+    for arm in (studies.GRPO, studies.EQUAL[1], studies.MORE[1]):
+        done = 3 if arm in studies.MORE else 1
         small_run(
             tmp_path,
             arm,
@@ -350,8 +359,8 @@ def test_offline_arms_are_shown_at_both_numbers_of_steps(tmp_path):
             {"miniwob/a/1000": done, "miniwob/a/1002": done},
             lists=("in_domain", "held_out", "held_out_pages"),
         )
-    comparison = compare_arms(tmp_path, offline_online.ARMS, offline_online.MEASURES, against="GRPO")
-    rows = offline_online.beside_the_paper(comparison).splitlines()
+    comparison = compare_arms(tmp_path, STUDIES["offline_online"].arms, studies.EVALUATED, against="GRPO")
+    rows = studies.figure_6(comparison).splitlines()
     assert "| DPO | 25.0 % | 25.0 % | 25.0 % | 25.0 % | 75.0 % | 75.0 % | 75.0 % | 75.0 % | 22.4 % |" in rows
     assert "| GRPO | 25.0 % | 25.0 % | 25.0 % | 25.0 % | – | – | – | – | 26.0 % |" in rows
 
@@ -361,10 +370,10 @@ def test_the_arms_of_the_paper_in_small_have_one_budget():
     steps = online.iterations * online.module.minibatches
     episodes = online.iterations * online.datamodule.sampler.tasks_per_iteration * online.rollout.settings.group_size
     assert (steps, episodes) == (80, 2560)
-    for arm in offline_online.EQUAL:
+    for arm in studies.EQUAL:
         offline = compose(f"experiment={arm.experiment}", "seed=3")
         assert (offline.datamodule.steps, offline.datamodule.first) == (steps, None)
-        assert offline.source == str(small.BASE.folder(Path("outputs"), 3))
+        assert offline.source == str(studies.BASE.folder(Path("outputs"), 3))
     base = compose("experiment=base_rollouts")
     assert (base.module.optimizer.lr, base.module.optimizer.weight_decay, base.replay._target_) == (0, 0, None)
     assert build(base.tasks.train) == build(online.tasks.train)

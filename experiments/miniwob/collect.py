@@ -1,7 +1,7 @@
 """The main job in numbers: `python experiments/miniwob/collect.py [outputs/arpo_miniwob] --write`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -10,13 +10,16 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
+from arpo.apps.comparison.curves import Panel, draw  # noqa: E402
 from arpo.apps.comparison.intervals import Interval, t_interval  # noqa: E402
 from arpo.apps.comparison.runs import Run, find_runs, read_run, read_runs  # noqa: E402
 from arpo.apps.comparison.words import origin, percent, points, provenance, table  # noqa: E402
+from experiments.curves import Bars  # noqa: E402
 from experiments.study import ROOT, collect_options, scores, write_block, write_study  # noqa: E402
 
 LISTS = {"held_out": "held-out seeds", "in_domain": "training tasks", "held_out_pages": "held-out pages"}
 PHASES = ("rollout", "update", "sync")
+PANELS = (Panel("success", "success of the sampled episodes (%)", 100),)
 
 
 def choose(runs: Sequence[Run], unfinished: Sequence[str]) -> tuple[list[Run], list[str]]:
@@ -201,6 +204,19 @@ def headline(summary: dict[str, Any]) -> str:
     )
 
 
+# --- picture --------------------------------------------------------------------------------------------------------
+
+
+def bars(found: Mapping[str, Any]) -> Bars:
+    """Success on every task list before and after training, a dot a seed."""
+    words = {"base": "warm start", "final": "after training"}
+    values = {
+        words[phase]: {LISTS[name]: [row[phase] for row in found[name]["seeds"]] for name in LISTS if found[name]}
+        for phase in words
+    }
+    return Bars("success in an evaluation (%)", values)
+
+
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs, left_out = choose(*read_runs(find_runs([str(options.runs)])))
     summary = summarize(runs, left_out, warmstart_seconds(options.runs))
     write_study(HERE, rows(runs), summary)
+    lines = [row | {"arm": "ARPO, mean of the seeds"} for row in rows(runs)]
+    title = "A tiny agent on sixteen MiniWoB++ pages, from screenshots"
+    draw(lines, PANELS, title, HERE / "plot.png", [bars(summary["success"])])
     print(report(summary))
     if options.write:
         write_block(HERE / "README.md", report(summary))

@@ -11,10 +11,12 @@ sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside
 
 from arpo.apps.comparison import measures as of  # noqa: E402
 from arpo.apps.comparison.compare import Comparison, rows  # noqa: E402
+from arpo.apps.comparison.curves import Panel  # noqa: E402
 from arpo.apps.comparison.intervals import Interval  # noqa: E402
 from arpo.apps.comparison.measures import FINAL, Measure  # noqa: E402
 from arpo.apps.comparison.runs import SUCCESS  # noqa: E402
 from arpo.apps.comparison.words import origin, percent, points, runs, table, written  # noqa: E402
+from experiments.curves import save  # noqa: E402
 from experiments.study import (  # noqa: E402
     ROOT,
     Arm,
@@ -43,6 +45,11 @@ COLUMNS = {
     "all_failed": "group/all_failed",
     "injected": lambda line: line.get("replay/injected") or 0.0,  # GRPO has no buffer and injects nothing
 }
+PANELS = (
+    Panel("success", "training success (%)", 100),
+    Panel("all_failed", "groups that failed as a whole (%)", 100),
+    Panel("injected", "trajectories injected (per iteration)"),
+)
 
 
 def measured(outputs: Path) -> Comparison:
@@ -143,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = collect_options(__doc__, "", arguments)
     comparison = measured(options.runs)
     write_study(HERE, lines(comparison), summarize(comparison))
+    save(HERE, PANELS, "Replay on sparse MiniWoB++ tasks")
     print(report(comparison))
     if options.write:
         write_block(HERE / "README.md", report(comparison))

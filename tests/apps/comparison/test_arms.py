@@ -1,12 +1,12 @@
 """Which runs are one arm, what an arm is called, and which arms may be compared."""
 
 import re
-from importlib import import_module
 
 import pytest
 
 from arpo.apps.comparison.arms import Arm, group, obstacle, warnings
 from arpo.apps.comparison.runs import Run, read_run
+from experiments.studies import STUDIES
 from tests.apps.comparison.folders import START, compose, resolved, write_run
 
 
@@ -135,16 +135,11 @@ def test_what_a_study_may_change_is_comparable(tmp_path, words):
     assert obstacle(reference, composed(tmp_path, "experiment=replay_ablation", *words, seed=3)) == ""
 
 
-STUDIES = ["policy_lag", "dart_ablation", "dart_miniwob", "dart_desktop32", "replay_ablation"]
-STUDIES += ["generalisation", "subset", "offline_online", "seeds_a_page", "replay_key"]
-
-
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_arms_of_every_study_are_comparable(tmp_path, name):
-    study = import_module(f"experiments.{name}.collect")
-    arms = [composed(tmp_path, f"experiment={arm.experiment}", *arm.overrides) for arm in study.ARMS]
-    subject = getattr(study, "SUBJECT", "")
-    assert [obstacle(arms[0], arm, subject=subject) for arm in arms[1:]] == [""] * (len(arms) - 1)
+    study = STUDIES[name]
+    arms = [composed(tmp_path, f"experiment={arm.experiment}", *arm.overrides) for arm in study.arms]
+    assert [obstacle(arms[0], arm, subject=study.subject) for arm in arms[1:]] == [""] * (len(arms) - 1)
 
 
 def test_what_a_study_is_about_is_no_obstacle_and_everything_else_is(tmp_path):
