@@ -13,7 +13,7 @@ from zlib import crc32
 
 import torch
 import yaml
-from screens import desktop
+from gpu_session.screens import desktop
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile

@@ -18,7 +18,7 @@ from arpo.inference.vllm import VllmEngine
 from arpo.rollout import episode
 from arpo.types import Observation, Task
 from benchmarks.gpu_session.play import RESULTS, note
-from benchmarks.screens import HEIGHT, WIDTH, desktop
+from benchmarks.gpu_session.screens import HEIGHT, WIDTH, desktop
 
 
 def drawn(seed: int, instruction: str = "") -> Observation:
