@@ -35,11 +35,11 @@ EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception): .+$", re.MULTILINE)
 """The line of a traceback with the exception; Hydra writes more below it."""
 
 
-class StageError(ArpoError):
+class RehearsalError(ArpoError):
     """A rehearsal that went wrong; the message is what the real run would say."""
 
 
-class Stage:
+class RunHarness:
     """A place for runs of `train.py`: on one machine, or on several nodes that this machine plays.
 
     Args:
@@ -78,7 +78,7 @@ class Stage:
         """Wait until something has happened.
 
         Raises:
-            StageError: If a launcher fails before, all of them end before, or it takes too long.
+            RehearsalError: If a launcher fails before, all of them end before, or it takes too long.
         """
         deadline = time.monotonic() + PATIENCE_S
         while not happened():
@@ -86,16 +86,19 @@ class Stage:
             failed = [node for node, code in enumerate(codes) if code]
             if failed or (None not in codes and not happened()):
                 node = failed[0] if failed else 0
-                raise StageError(self._last_words(node, f"the run ended with exit status {codes[node]} before {what}"))
+                raise RehearsalError(
+                    self._last_words(node, f"the run ended with exit status {codes[node]} before {what}")
+                )
             if time.monotonic() > deadline:
-                raise StageError(f"the run did not come to {what} within {PATIENCE_S:.0f} s: see {self.output(0)}")
+                said = f"see {self.output(0)}"
+                raise RehearsalError(f"the run did not come to {what} within {PATIENCE_S:.0f} s: {said}")
             time.sleep(0.05)
 
     def wait(self) -> None:
         """Wait until all launchers have ended well.
 
         Raises:
-            StageError: If one of them fails, or it takes too long.
+            RehearsalError: If one of them fails, or it takes too long.
         """
         self.wait_until(lambda: all(launcher.poll() == 0 for launcher in self._launchers), "its end")
 
@@ -122,8 +125,8 @@ class Stage:
 
 
 @contextmanager
-def on_stage(folder: Path, nodes: int, desktops: int) -> Iterator[Stage]:
-    """Yield a stage, and leave nothing running or lying about after the block.
+def harnessed(folder: Path, nodes: int, desktops: int) -> Iterator[RunHarness]:
+    """Yield a harness, and leave nothing running or lying about after the block.
 
     Args:
         folder: Where the output of the processes goes.
@@ -131,7 +134,7 @@ def on_stage(folder: Path, nodes: int, desktops: int) -> Iterator[Stage]:
         desktops: Room for them on each node of a cluster.
 
     Raises:
-        StageError: If the block ended well and something was left running.
+        RehearsalError: If the block ended well and something was left running.
     """
     label = secrets.token_hex(8)
     temporary = Path("/tmp") / secrets.token_hex(3)  # short, because the sockets of Ray lie in it
@@ -145,7 +148,7 @@ def on_stage(folder: Path, nodes: int, desktops: int) -> Iterator[Stage]:
                 rooms = [{f"docker:10.0.0.{node + 1}": float(desktops)} for node in range(nodes)]
                 environment["RAY_ADDRESS"] = stack.enter_context(ray_nodes(rooms))
                 environment |= {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
-            yield Stage(folder, nodes, environment)
+            yield RunHarness(folder, nodes, environment)
         _check_empty(label, temporary)
     finally:
         end_processes(label, temporary, LABEL)
@@ -156,13 +159,13 @@ def _check_empty(label: str, temporary: Path) -> None:
     """Check that a run that came to its end has ended all that it started.
 
     Raises:
-        StageError: If it has not.
+        RehearsalError: If it has not.
     """
     deadline = time.monotonic() + GRACE_S
     while (left := count_processes(label, temporary, LABEL)) and time.monotonic() < deadline:
         time.sleep(0.2)
     if left:
-        raise StageError(f"the run came to its end and left {left} processes running")
+        raise RehearsalError(f"the run came to its end and left {left} processes running")
 
 
 def _of_torchrun(node: int, nodes: int, port: int) -> dict[str, str]:

@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arpo.apps.rehearsal.changes import ITERATIONS, DryRunConfig, kept, with_small_numbers, with_stand_ins
+from arpo.apps.rehearsal.harness import RehearsalError, harnessed
 from arpo.apps.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
-from arpo.apps.rehearsal.stage import StageError, on_stage
 from arpo.callbacks.graceful_stop import end_on_sigterm
 from arpo.display.tables import print_table
 from arpo.errors import ArpoError, ConfigError
@@ -53,7 +53,7 @@ def main(overrides: Sequence[str]) -> int:
     end_on_sigterm()
     try:
         rehearse(overrides)
-    except StageError as error:
+    except RehearsalError as error:
         log.error("the rehearsal failed: %s", error)  # noqa: TRY400 - the sentence is for a person
         return 1
     except (ArpoError, HydraException, OmegaConfBaseException) as error:
@@ -73,7 +73,7 @@ def rehearse(overrides: Sequence[str]) -> None:
 
     Raises:
         ConfigError: If the run would refuse its own configuration.
-        StageError: If it fails on stage.
+        RehearsalError: If it fails while it is played.
     """
     began = time.monotonic()
     cfg = compose("train", overrides)
@@ -136,19 +136,19 @@ def _play(cfg: DictConfig, folder: Path) -> None:
     """Play a rehearsal: until it is killed, and from there to its end.
 
     Raises:
-        StageError: If anything is not as it must be.
+        RehearsalError: If anything is not as it must be.
     """
     run_dir, composition = folder / "run", folder / "rehearsal.yaml"
     _write(cfg, composition)
-    with on_stage(folder, cfg.trainer.num_nodes, cfg.env.size) as stage:
-        log.info("The run starts; %s has what it says.", stage.output(0))
-        stage.start(composition)
-        stage.wait_until(lambda: iterations_on_disk(run_dir) >= ITERATIONS - 1, f"iteration {ITERATIONS - 1}")
-        stage.kill()
+    with harnessed(folder, cfg.trainer.num_nodes, cfg.env.size) as harness:
+        log.info("The run starts; %s has what it says.", harness.output(0))
+        harness.start(composition)
+        harness.wait_until(lambda: iterations_on_disk(run_dir) >= ITERATIONS - 1, f"iteration {ITERATIONS - 1}")
+        harness.kill()
         checkpoint = checkpoint_to_resume_from(run_dir)
         log.info("It was killed (kill -9) in iteration %d, and goes on from %s.", ITERATIONS, checkpoint.name)
-        stage.start(composition, "resume=auto")
-        stage.wait()
+        harness.start(composition, "resume=auto")
+        harness.wait()
     probe_every = OmegaConf.select(cfg, "callbacks.weight_sync.probe_every", default=1)
     check_end(run_dir, ITERATIONS, probe_every=probe_every)
 
@@ -168,9 +168,9 @@ def _teach(cfg: DictConfig, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     composition = folder / "school.yaml"
     _write(cfg, composition)
-    with on_stage(folder, nodes=1, desktops=0) as stage:
-        stage.start(composition, "resume=auto")
-        stage.wait()
+    with harnessed(folder, nodes=1, desktops=0) as harness:
+        harness.start(composition, "resume=auto")
+        harness.wait()
 
 
 def _school(cfg: DictConfig) -> DictConfig:

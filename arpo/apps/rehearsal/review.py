@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arpo.apps.rehearsal.stage import StageError
+from arpo.apps.rehearsal.harness import RehearsalError
 from arpo.callbacks.checkpoint import checkpoints, is_valid, iteration_of
 
 PROBE = "engine/probe_gap"
@@ -26,11 +26,11 @@ def checkpoint_to_resume_from(run_dir: Path) -> Path:
     """Return the newest checkpoint of a run that was killed.
 
     Raises:
-        StageError: If it has none.
+        RehearsalError: If it has none.
     """
     found = [path for path in checkpoints(run_dir / "checkpoints") if is_valid(path)]
     if not found:
-        raise StageError(
+        raise RehearsalError(
             f"the run was killed after {iterations_on_disk(run_dir)} iterations and has no checkpoint to go on from: "
             "put callbacks.checkpoint back"
         )
@@ -46,7 +46,7 @@ def check_end(run_dir: Path, iterations: int, *, probe_every: int) -> None:
         probe_every: Policy versions from one probe of the engine to the next; 0 for no probe.
 
     Raises:
-        StageError: With everything that is wrong.
+        RehearsalError: With everything that is wrong.
     """
     lines = [line for line in lines_of(run_dir) if line["step"] > 0]
     wrong = []
@@ -64,7 +64,7 @@ def check_end(run_dir: Path, iterations: int, *, probe_every: int) -> None:
     if not written or iteration_of(written[-1]) != iterations:
         wrong.append(f"the newest checkpoint is {written[-1].name if written else 'none'}, not of the last iteration")
     if wrong:
-        raise StageError("; ".join(wrong))
+        raise RehearsalError("; ".join(wrong))
 
 
 def summary(run_dir: Path) -> str:

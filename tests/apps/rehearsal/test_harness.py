@@ -1,11 +1,11 @@
-"""Processes on stage: the last words of a run that fails, and that none is left."""
+"""The harness of a rehearsal: the last words of a run that fails, and that none is left."""
 
 from pathlib import Path
 
 import pytest
 
-from arpo.apps.rehearsal import stage
-from arpo.apps.rehearsal.stage import StageError, on_stage
+from arpo.apps.rehearsal import harness
+from arpo.apps.rehearsal.harness import RehearsalError, harnessed
 
 LOGGING = """
 import logging, os, subprocess, sys, time
@@ -20,14 +20,14 @@ def program(tmp_path, monkeypatch):
     def write(code: str) -> None:
         path = tmp_path / "program.py"
         path.write_text(LOGGING + code)
-        monkeypatch.setattr(stage, "PROGRAM", path)
+        monkeypatch.setattr(harness, "PROGRAM", path)
 
     return write
 
 
 def play(folder: Path, *overrides: str, until: str = "") -> str:
     """Start the program, wait for its end or for a file, and return what it said."""
-    with on_stage(folder, nodes=1, desktops=0) as played:
+    with harnessed(folder, nodes=1, desktops=0) as played:
         played.start(folder / "composition.yaml", *overrides)
         if until:
             played.wait_until((folder / until).exists, until)
@@ -38,7 +38,7 @@ def play(folder: Path, *overrides: str, until: str = "") -> str:
 
 
 def failure(folder: Path, *overrides: str, until: str = "") -> str:
-    with pytest.raises(StageError) as error:
+    with pytest.raises(RehearsalError) as error:
         play(folder, *overrides, until=until)
     return str(error.value)
 
@@ -87,13 +87,13 @@ def test_a_run_that_ends_before_something_has_happened_has_failed(program, tmp_p
 
 
 def test_a_run_that_takes_too_long_is_given_up(program, tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(harness, "PATIENCE_S", 0.5)
     program("time.sleep(60)")
     assert failure(tmp_path).startswith("the run did not come to its end within")
 
 
 def test_a_process_that_outlives_its_run_is_found_and_ended(program, tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "GRACE_S", 0.5)
+    monkeypatch.setattr(harness, "GRACE_S", 0.5)
     pid = tmp_path / "pid"
     program(
         'child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])\n'

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from arpo.apps.rehearsal.harness import RehearsalError
 from arpo.apps.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
-from arpo.apps.rehearsal.stage import StageError
 
 
 def left(run_dir: Path, *steps: int, checkpoints: tuple[int, ...] = (3,), **metrics: float | None) -> Path:
@@ -24,7 +24,7 @@ def left(run_dir: Path, *steps: int, checkpoints: tuple[int, ...] = (3,), **metr
 
 
 def wrong(run_dir: Path, probe_every: int = 1) -> str:
-    with pytest.raises(StageError) as error:
+    with pytest.raises(RehearsalError) as error:
         check_end(run_dir, 3, probe_every=probe_every)
     return str(error.value)
 
@@ -76,6 +76,6 @@ def test_a_run_that_was_killed_goes_on_from_its_newest_whole_checkpoint(tmp_path
 
 def test_a_run_that_was_killed_without_a_checkpoint_has_failed(tmp_path):
     with pytest.raises(
-        StageError, match=r"killed after 2 iterations and has no checkpoint .* put callbacks\.checkpoint"
+        RehearsalError, match=r"killed after 2 iterations and has no checkpoint .* put callbacks\.checkpoint"
     ):
         checkpoint_to_resume_from(left(tmp_path, 1, 2, checkpoints=()))
