@@ -2,12 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from arpo.apps.viewer.records import Broken, Episode
+from arpo.apps.viewer.records import Broken, Episode, Files, Stamp
 from arpo.errors import ArpoError
 from arpo.rollout.updates import UpdateRecord, read_update
 
@@ -52,43 +51,29 @@ class Updates:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._known: dict[Path, tuple[tuple[int, int], UpdateRecord | Broken]] = {}
+        self._files = Files(self._head)
 
-    def refresh(self) -> bool:
-        """Read what was written since the last call, and return whether there was anything."""
-        found: dict[Path, tuple[int, int]] = {}
-        for path in sorted(self.root.glob("updates/iteration_*.safetensors")):
-            with suppress(FileNotFoundError):  # a resumed run has just removed it
-                stat = path.stat()
-                found[path] = (stat.st_mtime_ns, stat.st_size)
-        changed = self._known.keys() != found.keys()
-        known = self._known
-        self._known = {}
-        for path, state in found.items():
-            if path in known and known[path][0] == state:
-                self._known[path] = known[path]
-            else:
-                changed = True
-                self._known[path] = (state, self._head(path))
-        return changed
+    def refresh(self) -> None:
+        """Read what was written since the last call."""
+        self._files.refresh(self.root.glob("updates/iteration_*.safetensors"))
 
     @property
     def records(self) -> list[UpdateRecord]:
         """Every update, without the numbers of its tokens."""
-        return [record for _, record in self._known.values() if isinstance(record, UpdateRecord)]
+        return [record for record in self._files.contents if isinstance(record, UpdateRecord)]
 
     @property
     def broken(self) -> list[Broken]:
         """The files that are no record."""
-        return [record for _, record in self._known.values() if isinstance(record, Broken)]
+        return [record for record in self._files.contents if isinstance(record, Broken)]
 
-    def stamp(self, record: UpdateRecord) -> tuple[int, int]:
+    def stamp(self, record: UpdateRecord) -> Stamp:
         """Return time and size of an update's file, by which a change shows."""
-        return next(state for state, known in self._known.values() if known is record)
+        return next(stamp for stamp, known in self._files.known.values() if known is record)
 
     def whole(self, record: UpdateRecord) -> UpdateRecord | None:
         """Return an update with the numbers of its tokens; None where its file is gone."""
-        path = next(path for path, (_, known) in self._known.items() if known is record)
+        path = next(path for path, (_, known) in self._files.known.items() if known is record)
         try:
             return _whole(path, self.stamp(record))
         except ArpoError:
@@ -102,7 +87,7 @@ class Updates:
 
 
 @lru_cache(maxsize=2)
-def _whole(path: Path, stamp: tuple[int, int]) -> UpdateRecord:
+def _whole(path: Path, stamp: Stamp) -> UpdateRecord:
     """Read an update once for all of its groups, which are written one after the other."""
     del stamp
     return read_update(path)

@@ -3,17 +3,16 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from io import BufferedReader
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from arpo.rollout.storage import ID
 
 SHOWN_OF_BROKEN = 2000
 """Characters of a broken record that are shown."""
-TAIL_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +60,47 @@ class Broken:
     text: str = ""
 
 
-@dataclass(slots=True)
-class _File:
-    """The part of a file that was read so far: whole lines only."""
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """A file of episodes as it was read last."""
 
-    read: int = 0
-    lines: int = 0
-    tail: bytes = b""
-    """The last bytes of that part: a file that was written anew has others in their place."""
-    torn: bool = False
+    episodes: tuple[Episode, ...]
+    broken: tuple[Broken, ...]
+    torn: bool
     """Whether more bytes stand behind the last whole line."""
-    episodes: list[Episode] = field(default_factory=list)
-    broken: list[Broken] = field(default_factory=list)
+
+
+Found = TypeVar("Found")
+Stamp = tuple[int, int]
+"""Time and size of a file, by which a change shows."""
+
+
+class Files(Generic[Found]):
+    """Files that are read again where their time or size has changed.
+
+    Args:
+        read: What is kept of a file.
+    """
+
+    def __init__(self, read: Callable[[Path], Found]) -> None:
+        self._read = read
+        self.known: dict[Path, tuple[Stamp, Found]] = {}
+        """Stamp and contents of each file of the last look, in the order of their names."""
+
+    def refresh(self, paths: Iterable[Path]) -> None:
+        """Look at some files, which may be written meanwhile, and forget all others."""
+        before, self.known = self.known, {}
+        for path in sorted(paths):
+            with suppress(FileNotFoundError):  # a resumed run has just removed it
+                stat = path.stat()
+                stamp = (stat.st_mtime_ns, stat.st_size)
+                known = before.get(path)
+                self.known[path] = known if known is not None and known[0] == stamp else (stamp, self._read(path))
+
+    @property
+    def contents(self) -> list[Found]:
+        """What was read of each file."""
+        return [found for _, found in self.known.values()]
 
 
 class Records:
@@ -87,34 +115,26 @@ class Records:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._files: dict[Path, _File] = {}
-        self._refused: list[Broken] = []
-        """The files that could not be read at the last look."""
+        self._files = Files(self._read)
 
-    def refresh(self) -> bool:
-        """Read what was written since the last call, and return whether there was anything."""
-        found = sorted(self.root.glob("*/iteration_*.jsonl"))
-        changed = bool(self._files.keys() - set(found))
-        refused, self._refused = self._refused, []
-        self._files = {path: file for path, file in self._files.items() if path in found}
-        for path in found:
-            changed |= self._read(path)
-        return changed or refused != self._refused
+    def refresh(self) -> None:
+        """Read what was written since the last call."""
+        self._files.refresh(self.root.glob("*/iteration_*.jsonl"))
 
     @property
     def episodes(self) -> dict[str, Episode]:
         """Every episode by its id; of two records with one id the later counts."""
-        return {episode.id: episode for _, file in sorted(self._files.items()) for episode in file.episodes}
+        return {episode.id: episode for file in self._files.contents for episode in file.episodes}
 
     @property
     def broken(self) -> list[Broken]:
         """The lines that are no record, and the files that cannot be read."""
-        return [*self._refused, *(broken for _, file in sorted(self._files.items()) for broken in file.broken)]
+        return [broken for file in self._files.contents for broken in file.broken]
 
     @property
     def torn(self) -> list[str]:
         """Files that end in a part of a record: it is being written, or a crash has cut it."""
-        return [self._name(path) for path, file in sorted(self._files.items()) if file.torn]
+        return [self._name(path) for path, (_, file) in self._files.known.items() if file.torn]
 
     def line(self, episode: Episode) -> bytes | None:
         """Return the record of an episode as it was written; None where the file has changed meanwhile."""
@@ -132,40 +152,22 @@ class Records:
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
-    def _read(self, path: Path) -> bool:
+    def _read(self, path: Path) -> _Lines:
         try:
-            with path.open("rb") as opened:
-                known = self._files.get(path)
-                if known is None or not _continues(opened, known):
-                    known = self._files[path] = _File()
-                opened.seek(known.read)
-                fresh = opened.read()
-        except FileNotFoundError:  # a resumed run has just removed it
-            return self._files.pop(path, None) is not None
+            *lines, rest = path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            raise
         except OSError as error:
-            self._refused.append(Broken(self._name(path), 0, f"cannot be read: {error.strerror}"))
-            return self._files.pop(path, None) is not None
-        return self._take(path, known, fresh)
-
-    def _take(self, path: Path, file: _File, fresh: bytes) -> bool:
-        whole = fresh.rfind(b"\n") + 1
-        file.torn = whole < len(fresh)
-        file.tail = (file.tail + fresh[:whole])[-TAIL_BYTES:]
-        for line in fresh[:whole].split(b"\n")[:-1]:
-            file.lines += 1
+            return _Lines((), (Broken(self._name(path), 0, f"cannot be read: {error.strerror}"),), torn=False)
+        episodes, broken, offset = [], [], 0
+        for number, line in enumerate(lines, start=1):
             try:
-                file.episodes.append(read_episode(line, path, file.read))
+                episodes.append(read_episode(line, path, offset))
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 text = line.decode(errors="replace")[:SHOWN_OF_BROKEN]
-                file.broken.append(Broken(self._name(path), file.lines, f"{type(error).__name__}: {error}", text))
-            file.read += len(line) + 1
-        return whole > 0
-
-
-def _continues(opened: BufferedReader, known: _File) -> bool:
-    """Return whether a file still begins with what was read of it."""
-    opened.seek(known.read - len(known.tail))
-    return opened.read(len(known.tail)) == known.tail
+                broken.append(Broken(self._name(path), number, f"{type(error).__name__}: {error}", text))
+            offset += len(line) + 1
+        return _Lines(tuple(episodes), tuple(broken), torn=bool(rest))
 
 
 def read_episode(line: bytes, path: Path, offset: int) -> Episode:

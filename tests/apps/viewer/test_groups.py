@@ -69,19 +69,21 @@ def test_a_group_that_an_update_of_a_later_iteration_learned_from_says_so(tmp_pa
 def test_records_of_updates_are_read_once_and_again_when_they_change(tmp_path):
     store = small_run(tmp_path)
     updates = Updates(store.root)
-    assert updates.refresh()
-    assert not updates.refresh()
+    updates.refresh()
+    known = updates.records[0]
+    updates.refresh()
+    assert updates.records[0] is known
     assert [record.iteration for record in updates.records] == [0, 1]
     assert all(record.numbers == {} for record in updates.records)
     whole = updates.whole(updates.records[1])
     assert set(whole.numbers) == {"old_logprobs", "logprobs", "old_entropy", "entropy"}
     update_path(store.root, 0).write_bytes(b"half")
-    assert updates.refresh()
+    updates.refresh()
     assert [broken.file for broken in updates.broken] == ["updates/iteration_000000.safetensors"]
     assert [record.iteration for record in updates.records] == [1]
     known = updates.records[0]
     update_path(store.root, 1).unlink()
-    assert updates.refresh()
+    updates.refresh()
     assert updates.records == []
     assert known.iteration == 1
 
