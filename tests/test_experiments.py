@@ -1,19 +1,15 @@
 """The studies: what they say is computed from runs, by formulas that were computed by hand here."""
 
-import csv
 import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from arpo.apps.comparison.compare import Comparison
-from arpo.apps.comparison.curves import COLORS, Panel
 from arpo.apps.comparison.intervals import Interval
 from arpo.apps.comparison.measures import Measure, evaluated, mean_of, minutes_to
 from arpo.apps.comparison.runs import find_runs, read_run, read_runs
 from arpo.apps.comparison.words import report
-from arpo.errors import ConfigError
 from arpo.run.build import build
 from experiments import collect as collector
 from experiments import curves, studies, study
@@ -22,7 +18,7 @@ from experiments.replay_ablation import collect as ablation
 from experiments.scheduling import collect as scheduling
 from experiments.studies import STUDIES
 from experiments.study import Arm, compare_arms, summarize
-from tests.apps.comparison.folders import START, STUDY, compose, rebuild_replay_ablation, write_run
+from tests.apps.comparison.folders import STUDY, compose, rebuild_replay_ablation, write_run
 
 
 def write_pair(outputs: Path, seed: int, grpo: list[float], arpo: list[float]) -> None:
@@ -58,66 +54,6 @@ def test_the_bootstrap_interval_is_the_same_every_time_and_lies_within_the_value
 # --- replay against no replay ---------------------------------------------------------------------------------------
 
 
-def test_final_success_is_the_mean_of_the_last_five_iterations(tmp_path):
-    write_pair(tmp_path, 0, [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.0, 0.5, 0.5, 0.5, 0.5, 0.5])
-    arms = summary_of(tmp_path)["arms"]
-    assert arms["GRPO"]["final_success"] == pytest.approx(0.3)  # (0.1 + 0.2 + 0.3 + 0.4 + 0.5) / 5
-    assert arms["ARPO"]["final_success"] == pytest.approx(0.5)
-    assert (arms["GRPO"]["first_success"], arms["ARPO"]["first_success"]) == (0.0, 0.0)
-
-
-def test_the_difference_is_paired_by_seed(tmp_path):
-    # differences 0.10, 0.20, 0.00, 0.10, 0.10 at very different levels: only pairing finds the narrow interval
-    for seed, (low, gain) in enumerate([(0.1, 0.10), (0.7, 0.20), (0.3, 0.00), (0.5, 0.10), (0.2, 0.10)]):
-        write_pair(tmp_path, seed, [low] * 6, [low + gain] * 6)
-    gain = summary_of(tmp_path)["difference"]
-    assert gain["seeds"] == [0, 1, 2, 3, 4]
-    assert gain["student"]["mean"] == pytest.approx(0.10)
-    assert gain["student"]["low"] == pytest.approx(0.0122010, abs=1e-6)
-    assert gain["student"]["high"] == pytest.approx(0.1877990, abs=1e-6)
-
-
-def test_a_seed_that_only_one_arm_has_is_in_no_pair(tmp_path):
-    write_pair(tmp_path, 0, [0.2] * 5, [0.3] * 5)
-    write_run(tmp_path / "replay_ablation", "replay=on,seed=1", [0.9] * 5, seed=1)
-    assert summary_of(tmp_path)["difference"]["seeds"] == [0]
-
-
-def test_grpo_injects_nothing_and_arpo_what_was_logged(tmp_path):
-    write_pair(tmp_path, 0, [0.2] * 5, [0.3] * 5)
-    arms = summary_of(tmp_path)["arms"]
-    assert (arms["GRPO"]["injected_per_iteration"], arms["ARPO"]["injected_per_iteration"]) == (0.0, 3.0)
-    assert arms["ARPO"]["all_failed"] == 0.5
-
-
-def test_the_table_of_rows_has_one_row_a_run_and_iteration(tmp_path):
-    write_pair(tmp_path, 7, [0.2, 0.4], [0.3, 0.5])
-    rows = ablation.lines(ablation.measured(tmp_path))
-    assert rows[0] == {
-        "arm": "ARPO", "seed": 7, "iteration": 1, "success": 0.3, "all_failed": 0.5, "injected": 3.0
-    }  # fmt: skip
-    assert [(row["arm"], row["iteration"], row["success"]) for row in rows[2:]] == [("GRPO", 1, 0.2), ("GRPO", 2, 0.4)]
-
-
-def test_a_run_that_was_cut_off_is_left_out_and_named(tmp_path):
-    write_pair(tmp_path, 0, [0.2] * 5, [0.3] * 5)
-    write_run(tmp_path / "replay_ablation", "replay=on,seed=1", [0.9] * 3, seed=1, budget=5)
-    assert summary_of(tmp_path)["left_out"] == ["replay_ablation/replay=on,seed=1: 3 of 5 iterations"]
-
-
-def test_runs_of_different_budgets_are_not_compared(tmp_path):
-    root = tmp_path / "replay_ablation"
-    write_run(root, "replay=off,seed=0", [0.2] * 5)
-    write_run(root, "replay=on,seed=0", [0.3] * 6)
-    with pytest.raises(ValueError, match=r"different numbers of iterations \(iterations: 5 and 6\)"):
-        summary_of(tmp_path)
-
-
-def test_a_folder_without_runs_says_what_to_do(tmp_path):
-    with pytest.raises(ConfigError, match="run the commands first"):
-        summary_of(tmp_path)
-
-
 def test_the_study_of_replay_is_made_again_byte_by_byte_from_what_it_measured(tmp_path, monkeypatch, capsys):
     rebuild_replay_ablation(tmp_path)
     monkeypatch.setattr(ablation, "HERE", tmp_path)
@@ -136,12 +72,6 @@ def test_the_report_admits_an_interval_that_contains_zero(tmp_path, gains, shown
     assert ("does not show that replay helps" in words) == shown
     assert "0123456789" in words
     assert "2 cores, 8.0 GB, no GPU" in words
-
-
-def test_a_gain_below_the_expected_five_points_is_called_smaller(tmp_path):
-    for seed, gain in enumerate([0.02, 0.021, 0.022]):
-        write_pair(tmp_path, seed, [0.4] * 5, [0.4 + gain] * 5)
-    assert "smaller than the 5 points" in ablation.report(ablation.measured(tmp_path))
 
 
 def test_the_evaluation_after_the_last_update_is_reported_where_both_arms_have_it(tmp_path):
@@ -194,14 +124,6 @@ def test_arms_are_compared_with_the_reference_by_seed(tmp_path):
     words = report(compared(tmp_path))
     assert "- *curated*, success: **+10.0 points [+1.2, +18.8]**, 5 paired seeds (0, 1, 2, 3, 4); higher." in words
     assert "| 1 | 70.0 % | 90.0 % |" in words
-
-
-def test_a_measure_that_a_run_does_not_have_is_a_dash(tmp_path):
-    write_arm(tmp_path, PLAIN, 0, 0.5, metrics={"env/leased": 0.25})
-    write_arm(tmp_path, CURATED, 0, 0.5)
-    arms = summarize(compared(tmp_path))["arms"]
-    assert (arms["plain"]["leased"], arms["curated"]["leased"]) == (0.25, None)
-    assert "| leased | 25.0 % | – |" in report(compared(tmp_path))
 
 
 def test_an_arm_that_was_not_run_yet_is_compared_with_nothing(tmp_path):
@@ -257,32 +179,6 @@ def test_the_page_of_a_study_has_the_command_of_every_arm(name):
     typed = [line for line in page.splitlines() if line.startswith("python train.py")]
     assert typed == [arm.command(collected.seeds) for arm in collected.arms]
     assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1
-
-
-def test_the_plot_of_a_study_is_drawn_from_its_results(tmp_path):
-    rows = [["arm", "iteration", "success"], ["a", 1, 0.2], ["a", 1, 0.4], ["b", 1, ""], ["b", 2, 0.1]]
-    with (tmp_path / "results.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    curves.save(tmp_path, [Panel("success", "success (%)", 100)], "A study")
-    assert (tmp_path / "plot.png").stat().st_size > 1000
-
-
-def test_bars_are_drawn_beside_curves_and_alone(tmp_path):
-    (tmp_path / "results.csv").write_text("arm,iteration,success\na,1,0.2\n")
-    bars = curves.Bars("success (%)", {"a": {"here": [0.2, 0.4], "there": [0.1]}, "b": {"there": [0.5]}})
-    curves.save(tmp_path, [Panel("success", "success (%)", 100)], "A study", [bars, bars])
-    three = Image.open(tmp_path / "plot.png")
-    curves.save(tmp_path, [], "A study", [bars])
-    one = Image.open(tmp_path / "plot.png")
-    assert three.width == 3 * one.width
-    colors = {color for _, color in one.convert("RGB").getcolors(one.width * one.height)}
-    # 60 % of a colour on white
-    blended = [tuple(round(0.6 * part + 0.4 * 255) for part in bytes.fromhex(one[1:])) for one in COLORS[:3]]
-    assert [any(near(color, wanted) for color in colors) for wanted in blended] == [True, True, False]
-
-
-def near(color: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return all(abs(one - other) <= 1 for one, other in zip(color, wanted, strict=True))
 
 
 def test_bars_are_made_of_every_run_s_measures(tmp_path):
@@ -438,11 +334,6 @@ def test_the_time_of_a_run_is_split_into_what_it_was_spent_on(tmp_path):
     assert split["rest"] == 32.0  # 100 - 48 - 12 - 4 - 4
     assert split["environment"] == pytest.approx(36.0)  # 48 * 90 / (90 + 30)
     assert split["generation"] == pytest.approx(12.0)
-
-
-def test_a_resumed_run_has_taken_the_time_of_all_its_starts(tmp_path):
-    main_run(tmp_path, "default", seed=0, base=0.25, final=0.75, starts=[START, START])
-    assert read_runs(find_runs([str(tmp_path)]))[0][0].wall_s == 200.0
 
 
 def test_a_run_of_the_main_job_with_other_overrides_is_left_out(tmp_path):

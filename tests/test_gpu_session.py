@@ -69,12 +69,6 @@ def test_a_phase_that_raises_leaves_its_last_words(tmp_path: Path) -> None:
     assert line == {"phase": "broken", "error": "exit status 1", "said": "ValueError: no such GPU"}
 
 
-def test_a_phase_that_is_killed_says_by_what(tmp_path: Path) -> None:
-    code = "import os; os.kill(os.getpid(), 9)"
-    assert not play.run(play.Phase("killed", [sys.executable, "-c", code], 60), tmp_path)
-    assert lines(tmp_path)[0]["error"] == "killed by signal 9"
-
-
 def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with those that are deaf to everything but a kill."""
     monkeypatch.setattr(play, "LEAST_S", 0)
@@ -84,15 +78,6 @@ def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypat
     assert not play.run(play.Phase("hung", [sys.executable, "-c", code], 10, mark), tmp_path)
     assert lines(tmp_path)[0]["error"] == "not done after 10 s"
     assert count_processes(str(tmp_path), variable="ARPO_TEST_OF_THE_KIT") == 0
-
-
-def test_what_a_phase_noted_before_it_failed_stays(tmp_path: Path) -> None:
-    code = "import os; from pathlib import Path; from benchmarks.gpu_session.play import RESULTS, note; "
-    code += "note(Path(os.environ[RESULTS]), 'half', tokens_per_s=7); raise SystemExit(3)"
-    play.run(play.Phase("half", [sys.executable, "-c", code], 60), tmp_path)
-    first, last = lines(tmp_path)
-    assert first == {"phase": "half", "tokens_per_s": 7}
-    assert last["error"] == "exit status 3"
 
 
 def test_no_phase_begins_when_the_time_is_over(tmp_path: Path) -> None:

@@ -82,14 +82,6 @@ def test_the_table_has_a_line_a_setting_and_the_plan_beside_it(smoke: Path, rows
     assert all(float(each["MFU"].rstrip("%")) > 0 and float(each["s an update"]) > 0 for each in cells)
 
 
-@pytest.mark.slow
-def test_command_seed_commit_and_hardware_are_written_beside(smoke: Path) -> None:
-    facts, _ = [json.loads(line) for line in (smoke / "runs.jsonl").read_text().splitlines()]
-    assert "--smoke" in facts["command"]
-    assert facts["seed"] == 0
-    assert {"commit", "gpu", "cpu_cores", "torch", "transformers"} <= facts.keys()
-
-
 @pytest.mark.parametrize(
     ("code", "timeout", "expected"),
     [
@@ -127,9 +119,3 @@ def test_figures_of_a_row_are_the_fastest_updates() -> None:
         "| ours | lora | 65,536 | none | full | default | 20.00 | 6,554 | 40.0% | 60.0% | 50.0 | 55.0 | 47.3 | "
         "mean log-prob -9.0000 |"
     )
-
-
-def test_the_peak_of_a_gpu_is_that_of_its_name_unless_it_is_given() -> None:
-    assert update_gpu.peak_tflops(None, "NVIDIA H200, 143771 MiB, 580.159.03") == 989
-    assert update_gpu.peak_tflops(None, "none") is None
-    assert update_gpu.peak_tflops(400, "NVIDIA H200") == 400

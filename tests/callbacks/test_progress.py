@@ -156,10 +156,3 @@ def test_a_warm_start_shows_its_steps_in_a_log_and_says_how_it_ended(tmp_path, c
     place = lines.index(f"results: {tmp_path}")
     assert re.fullmatch(r"learned 4 steps in 0:0\d, loss 1\.000", lines[place - 1])
     assert lines[place + 1] == f"curves: tensorboard --logdir {tmp_path}"
-
-
-def test_a_warm_start_paints_its_steps_on_a_terminal(tmp_path, caplog) -> None:
-    console = terminal()
-    warm_start(tmp_path, StepProgress(console), steps_s=0.3)
-    assert re.search(r"step [1-4]/4 · loss 0\.\d+", shown(console))
-    assert "\x1b[?25l" not in console.file.getvalue().rpartition("\x1b[?25h")[2]  # the cursor is shown again

@@ -7,10 +7,9 @@ import pty
 import select
 import sys
 
-import pytest
 from rich.console import Console
 
-from arpo.display.live import Painter, live_line, showing
+from arpo.display.live import Painter, live_line
 from arpo.display.progress_line import Line
 from arpo.host.heartbeat import Heartbeat
 
@@ -68,28 +67,3 @@ def test_a_terminal_is_painted_on_and_a_log_gets_lines() -> None:
 
     assert isinstance(live_line(Console(file=io.StringIO(), force_terminal=True), line), Painter)
     assert isinstance(live_line(Console(file=io.StringIO(), force_terminal=False), line), Heartbeat)
-
-
-def test_a_line_is_shown_while_a_block_runs(monkeypatch) -> None:
-    said = []
-
-    class Fake:
-        def __init__(self, console: Console, line) -> None:
-            assert console.stderr
-            said.append(line().text)
-
-        def __enter__(self) -> None:
-            said.append("start")
-
-        def __exit__(self, *_) -> None:
-            said.append("stop")
-
-    monkeypatch.setattr("arpo.display.live.live_line", Fake)
-
-    def interrupt() -> None:
-        with showing(lambda: Line(["evaluation"])):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupt()
-    assert said == ["evaluation", "start", "stop"]

@@ -58,38 +58,9 @@ def test_while_episodes_run_the_line_counts_them(state: State) -> None:
     assert re.search(r"8:(09|10) to go", said)
 
 
-def test_during_an_evaluation_the_line_names_it(state: State) -> None:
-    evaluating = status(name="held_out", episodes_done=1, episodes_total=8)
-    assert "evaluation held_out 1/8" in training_line(state, evaluating).parts
-
-
-def test_after_the_rollout_the_line_says_that_the_policy_learns(state: State) -> None:
-    state.phase = "update and weight sync"
-    done = status(name="train", episodes_done=64, episodes_total=64, successes=4)
-    assert "update and weight sync" in training_line(state, done).parts
-
-
 def test_an_update_is_not_hidden_by_episodes_of_a_later_iteration(state: State) -> None:
     state.phase = "update and weight sync"
     assert "update and weight sync" in training_line(state, ROLLING).parts
-
-
-def test_lost_episodes_are_said(state: State) -> None:
-    losing = status(name="train", episodes_done=2, episodes_total=8, dropped=2)
-    assert "2 episodes lost" in training_line(state, losing).parts
-    losing_one = status(name="train", episodes_done=2, episodes_total=8, dropped=1)
-    assert "1 episode lost" in training_line(state, losing_one).parts
-
-
-def test_before_anything_is_known_nothing_is_made_up() -> None:
-    line = training_line(State(iteration=1), status())
-    assert line.parts == ["iteration 1/?", "starting"]
-    assert line.share is None
-
-
-def test_a_finished_rollout_is_not_shown_as_the_next_one() -> None:
-    done = status(name="train", episodes_done=64, episodes_total=64, successes=4, steps=9)
-    assert training_line(State(iteration=2, iterations=9), done).parts == ["iteration 2/9", "starting"]
 
 
 def test_the_line_of_an_iteration_in_a_log_is_complete(state: State) -> None:
@@ -97,14 +68,6 @@ def test_the_line_of_an_iteration_in_a_log_is_complete(state: State) -> None:
     assert iteration_line(state, 9.5) == (
         "iteration 12/60 · success 75 %, last 2: 50 % · replay 14, 3 injected · 9.5 s · 8:00 to go"
     )
-
-
-def test_after_one_iteration_there_is_no_mean_to_tell() -> None:
-    state = State(iteration=1, iterations=1, phase="closing")
-    state.successes.append(0.5)
-    state.durations.append(2.0)
-    assert iteration_line(state, 2.0) == "iteration 1/1 · success 50 % · 2.0 s"
-    assert training_line(state, status()).parts == ["iteration 1/1", "closing"]
 
 
 def test_the_time_to_go_counts_the_evaluations_that_are_still_to_come(state: State) -> None:
@@ -126,11 +89,6 @@ def test_during_the_last_evaluation_its_time_runs_down(state: State) -> None:
     assert state.to_go() is None
 
 
-def test_an_evaluation_that_nobody_has_timed_is_named(state: State) -> None:
-    state.evaluations_left, state.phase, state.started = 1, "closing", time.monotonic()
-    assert state.to_go() == "8:00 and an evaluation to go"
-
-
 def test_the_bar_counts_iterations_and_the_episodes_of_the_running_rollout(state: State) -> None:
     def share(iteration: int, done: int, phase: str = "starting") -> float | None:
         rollout = status(name="train", episodes_done=done, episodes_total=64)
@@ -138,10 +96,6 @@ def test_the_bar_counts_iterations_and_the_episodes_of_the_running_rollout(state
 
     # iteration 2 of 4 with half of its episodes: 1.5 of 4
     assert [share(1, 0), share(2, 32), share(2, 64, "closing")] == [0.0, 0.375, 0.5]
-
-
-def test_the_bar_moves_with_its_share() -> None:
-    assert rendered(Line(["x"], 0.0)) != rendered(Line(["x"], 0.5)) != rendered(Line(["x"], 1.0))
 
 
 def test_the_line_stays_one_line_in_a_narrow_terminal(state: State) -> None:
@@ -173,9 +127,3 @@ def test_a_warm_start_counts_its_steps() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (7.4, "0:07"), (754, "12:34"), (11_100, "3:05:00")])
 def test_durations_are_written_as_people_read_them(seconds: float, text: str) -> None:
     assert clock(seconds) == text
-
-
-def test_brackets_in_a_line_are_no_markup():
-    console = Console(file=io.StringIO(), width=60)
-    console.print(Line(["tasks=[a,b]", "[/c]"]).table())
-    assert "tasks=[a,b] · [/c]" in console.file.getvalue()

@@ -31,23 +31,6 @@ def test_the_card_counts_the_start_and_the_evaluations(tmp_path: Path) -> None:
     )
 
 
-def test_the_shares_of_a_run_whose_rollouts_go_on_meanwhile_are_those_of_the_trainer_s_time(tmp_path: Path) -> None:
-    summary = RunSummary(tmp_path, started=time.monotonic() - 100)
-    # Rollouts took all of the 100 s; the trainer stood still for 20 of them, and learned in the other 80.
-    times = {"time/rollout": 100.0, "time/wait": 20.0, "time/update": 70.0, "time/sync": 10.0}
-    summary.add(1, times | {"time/env": 300.0, "time/generate": 100.0})
-    assert dict(summary.rows())["wall time"] == (
-        "1:40, of which start 0 %, environment 15 %, generation 5 %, update 70 %, sync 10 %, evaluation 0 %, rest 0 %"
-    )
-
-
-def test_the_card_of_a_run_without_iterations_says_where_to_look(tmp_path: Path) -> None:
-    run = tmp_path / "study" / "seed=0"
-    rows = RunSummary(run).rows()
-    assert rows[-1] == ("curves", f"tensorboard --logdir {run}")
-    assert len(rows) == 3
-
-
 def test_a_run_says_where_to_look(tmp_path: Path) -> None:
     run = tmp_path / "my runs" / "seed=0"
     (run / "trajectories").mkdir(parents=True)

@@ -114,30 +114,6 @@ def test_a_second_call_takes_its_own_folder_for_no_run(tmp_path):
     assert "Left out" not in (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
 
 
-def test_one_seed_has_no_interval_and_no_verdict(tmp_path, capsys, caplog):
-    assert main([pair(tmp_path, seeds=(4,))]) == 0
-    assert "+10.0 points, 1 paired seed (4); one seed says little." in said(capsys, caplog)
-
-
-def test_runs_of_one_arm_are_summed_up(tmp_path, capsys, caplog):
-    for seed, success in enumerate((0.2, 0.4)):
-        write_run(tmp_path, f"seed={seed}", [success] * 5, seed=seed)
-    assert main([str(tmp_path / "*")]) == 0
-    # s = 0.1414214, s / sqrt(2) = 0.1, t(0.975, 1) = 12.7062: half = 1.270620
-    assert "30.0 % ± 14.1 [-97.1, 157.1]" in (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
-    assert "minus" not in said(capsys, caplog)
-
-
-def test_arms_without_a_common_seed_are_not_paired(tmp_path, capsys, caplog):
-    for seed in (0, 1):
-        write_run(tmp_path, f"a=0,seed={seed}", [0.2 + 0.1 * seed] * 5, seed=seed, config={"a": 0})
-        write_run(tmp_path, f"a=1,seed={seed + 5}", [0.3 + 0.1 * seed] * 5, seed=seed + 5, config={"a": 1})
-    assert main([str(tmp_path / "*")]) == 0
-    assert "not paired, because they share no seed (Welch); not shown to differ." in said(capsys, caplog)
-    (row,) = (row for row in table(tmp_path / "comparison" / "summary.csv") if row["minus"])
-    assert row["seeds"] == "not paired"
-
-
 def test_another_arm_can_be_the_reference(tmp_path, capsys, caplog):
     assert main([pair(tmp_path), "--against", "replay=on"]) == 0
     assert "replay=off, success in the last 5 iterations: -10.0 points" in said(capsys, caplog)
@@ -149,13 +125,6 @@ def test_another_metric_can_be_compared(tmp_path):
     assert "policy/entropy" in (tmp_path / "comparison" / "curves.csv").read_text(encoding="utf-8").splitlines()[0]
     page = (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
     assert "| policy/entropy, last 5 iterations | – | 0.7500 ± 0.0000 [0.7500, 0.7500] |" in page
-
-
-def test_brackets_in_a_name_are_not_read_as_markup(tmp_path, capsys, caplog):
-    write_run(tmp_path, "seed=0", [0.2], config={"a": ["bold"]})
-    write_run(tmp_path, "seed=1", [0.2], seed=1, config={"a": ["/bold"]})
-    assert main([str(tmp_path / "*")]) == 0
-    assert "(a=['/bold'])" in said(capsys, caplog)
 
 
 # --- awkward runs ---------------------------------------------------------------------------------------------------
@@ -177,27 +146,6 @@ def test_what_was_left_out_is_named_with_the_reason(tmp_path, capsys, caplog):
         assert reason.removeprefix("left out: ") in (tmp_path / "comparison" / "comparison.md").read_text(
             encoding="utf-8"
         )
-
-
-def test_a_success_that_is_no_number_is_in_no_mean_and_no_pair(tmp_path, capsys, caplog):
-    pattern = pair(tmp_path)
-    write_run(tmp_path, "replay=off,seed=2", [0.2] * 5, seed=2, config={"replay": 0})
-    write_run(tmp_path, "replay=on,seed=2", [float("nan")] * 5, seed=2, config={"replay": 1})
-    assert main([pattern]) == 0
-    assert "2 paired seeds (0, 1)" in said(capsys, caplog)
-    page = (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
-    assert "| success in the last 5 iterations | 20.0 % ± 0.0 [20.0, 20.0] | – |" in page
-    assert "nan" not in page
-
-
-def test_runs_of_different_commits_are_compared_with_a_warning(tmp_path, capsys, caplog):
-    write_run(tmp_path, "a=0,seed=0", [0.2] * 5, config={"a": 0})
-    other = START | {"git": {"commit": "f" * 40, "dirty": False}}
-    write_run(tmp_path, "a=1,seed=0", [0.3] * 5, config={"a": 1}, starts=[other])
-    assert main([str(tmp_path / "*")]) == 0
-    assert "different commits, which may be what makes the difference (a=0: 0123456789; a=1: ffffffffff)" in said(
-        capsys, caplog
-    )
 
 
 def test_evaluations_of_offline_runs_are_compared_without_curves(tmp_path, capsys, caplog):
@@ -244,13 +192,6 @@ def test_what_cannot_be_done_is_one_sentence_and_exit_status_2(tmp_path, capsys,
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main([places.get(word, word) for word in words]) == 2
     assert reason in said(capsys, caplog)
-
-
-def test_nothing_but_unfinished_runs_is_refused_with_their_reasons(tmp_path, capsys, caplog):
-    write_run(tmp_path, "seed=0", [0.5], budget=2)
-    assert main([str(tmp_path / "*")]) == 2
-    assert "no run has come to its end: seed=0: 1 of 2 iterations" in said(capsys, caplog)
-    assert not (tmp_path / "comparison").exists()
 
 
 def test_what_is_not_known_of_an_arm_is_said(tmp_path, capsys, caplog):

@@ -18,20 +18,8 @@ def test_the_final_success_is_the_mean_of_the_last_five_iterations(tmp_path):
     assert measures.final(SUCCESS)(run(tmp_path)) == pytest.approx(0.3)  # (0.1 + 0.2 + 0.3 + 0.4 + 0.5) / 5
 
 
-def test_of_a_short_run_all_iterations_are_the_last_ones(tmp_path):
-    assert measures.final(SUCCESS)(run(tmp_path, [0.2, 0.4])) == pytest.approx(0.3)
-
-
 def test_a_final_success_with_a_gap_is_unknown_and_not_zero(tmp_path):
     assert measures.final(SUCCESS)(run(tmp_path, [0.5, float("nan"), 0.5])) is None
-
-
-def test_a_gap_before_the_end_is_not_in_the_final_success(tmp_path):
-    assert measures.final(SUCCESS)(run(tmp_path, [float("nan"), *[0.5] * 5])) == 0.5
-
-
-def test_the_first_success_is_that_of_the_policy_before_any_update(tmp_path):
-    assert measures.first(SUCCESS)(run(tmp_path, [0.2, 0.4])) == 0.2
 
 
 def test_a_metric_that_no_iteration_has_is_unknown_and_a_count_is_zero(tmp_path):

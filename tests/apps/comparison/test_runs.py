@@ -1,12 +1,10 @@
 """Runs as crashes, people and other programs leave them."""
 
-import json
-
 import pytest
 
 from arpo.apps.comparison.runs import find_runs, read_run, read_runs
 from arpo.errors import ConfigError
-from tests.apps.comparison.folders import START, write_evaluation, write_run
+from tests.apps.comparison.folders import START, write_run
 
 
 def only_reason(folder) -> str:
@@ -55,12 +53,6 @@ def test_a_run_without_metrics_has_not_begun(tmp_path):
     assert only_reason(folder) == "seed=0: there is no metrics.jsonl, so it has not begun"
 
 
-def test_a_last_line_that_a_crash_cut_is_no_iteration(tmp_path):
-    folder = write_run(tmp_path, "seed=0", [0.5, 0.6, 0.7])
-    edit(folder, lambda lines: [*lines[:-1], lines[-1][:20]])
-    assert only_reason(folder) == "seed=0: 2 of 3 iterations"
-
-
 @pytest.mark.parametrize("torn", ['{"step": 2, "roll', "[1, 2]", ""])
 def test_a_broken_line_in_the_middle_is_named(tmp_path, torn):
     folder = write_run(tmp_path, "seed=0", [0.5, 0.6, 0.7])
@@ -106,14 +98,6 @@ def test_a_warm_start_is_no_run_to_compare(tmp_path):
     assert only_reason(folder) == "default: it has neither rollouts nor evaluations, like a warm start"
 
 
-def test_a_value_that_is_no_finite_number_is_unknown(tmp_path):
-    folder = write_run(tmp_path, "seed=0", [0.5, float("nan"), float("inf")])
-    assert "NaN" in (folder / "metrics.jsonl").read_text()
-    assert [line["rollout/success_rate"] for line in read_run(folder).iterations] == [0.5, None, None]
-    write_evaluation(folder, 3, {"in_domain": float("nan")})
-    assert read_run(folder).evaluations == {3: {"in_domain": None}}
-
-
 def test_a_name_that_was_cut_says_no_overrides(tmp_path):
     from arpo.run.folder import run_name
 
@@ -128,12 +112,3 @@ def test_a_run_without_a_record_is_known_by_its_iterations(tmp_path):
     (folder / "run.json").unlink()
     run = read_run(folder)
     assert (run.unfinished, run.commits, run.wall_s) == ("", frozenset(), 0)
-
-
-def test_metrics_of_a_run_that_is_being_written_are_read_whole_or_not_at_all(tmp_path):
-    folder = write_run(tmp_path, "seed=0", [0.5, 0.5])
-    text = (folder / "metrics.jsonl").read_text()
-    whole = json.loads(text.splitlines()[-1])
-    for end in range(len(text) - 60, len(text) + 1):
-        (folder / "metrics.jsonl").write_text(text[:end])
-        assert all(line["step"] < 2 or line == whole for line in read_run(folder).iterations)

@@ -99,11 +99,6 @@ def test_gpus_that_cannot_be_shared_out_have_no_plan(words: list[str], said: str
         estimate(compose(["experiment=arpo_subset32", *words]))
 
 
-def test_a_strategy_that_nobody_knows_has_no_plan() -> None:
-    with pytest.raises(ConfigError, match=r"there is no plan for trainer\.strategy=deepspeed: choose trainer=default"):
-        layout_of(compose(["experiment=smoke", "+trainer.strategy=deepspeed"]))
-
-
 def test_a_run_that_fits_says_by_how_much() -> None:
     assert PLAN.troubles() == []
     assert PLAN.verdict() == (
@@ -169,23 +164,6 @@ def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
     assert "model.policy.gradient_checkpointing=true" in candidates(compose(selective), PLAN)
     ahead = ["experiment=arpo_subset32", "layout=split", "rollout.settings.max_policy_lag=1"]
     assert "layout=colocated" not in candidates(compose(ahead), PLAN)  # its engines sleep during updates
-
-
-def test_the_table_states_the_price_of_offloading() -> None:
-    assert not any("offload" in name for name, _, _ in PLAN.rows())
-    priced = replace(PLAN, offloaded=Offloaded(optimizer=2 * GIB, activations=GIB), offload_s=2.5)
-    rows = {name: figure for name, figure, _ in priced.rows()}
-    assert rows["offloaded to the host: moments"] == "2.0 GiB"
-    assert rows["offloaded to the host: activations"] == "1.0 GiB"
-    assert rows["price of offloading"] == "2.5 s"
-
-
-def test_the_table_states_each_leg_of_a_sync_and_what_sleeping_takes() -> None:
-    rows = {name: said for name, *said in replace(PLAN, sleep_s=6.0, iterations=360).rows()}
-    assert rows["weight sync"] == ["4.0 s", "0.00 GB: to the host 1.0, to the engines 3.0"]
-    assert rows["engines asleep and awake"] == ["6.0 s", "an iteration"]
-    assert rows["updates and syncs of the run"][0] == "1.1 h"  # 360 x (1 + 4 + 6) s
-    assert not any(name == "engines asleep and awake" for name, _, _ in PLAN.rows())
 
 
 def test_both_ways_of_offloading_are_offered_until_they_are_taken() -> None:

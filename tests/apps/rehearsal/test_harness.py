@@ -64,11 +64,6 @@ def test_of_a_run_that_fails_without_an_error_of_ours_the_first_exception_is_quo
     assert said.endswith(": RuntimeError: nobody foresaw this")
 
 
-def test_of_a_run_that_fails_without_any_error_the_last_line_is_quoted(program, tmp_path):
-    program('print("usage"); print("a last word\\n"); sys.exit(3)')
-    assert failure(tmp_path).endswith(": a last word")
-
-
 def test_an_error_of_an_earlier_start_is_not_quoted(program, tmp_path):
     program(
         '"again" in sys.argv and sys.exit(3)\n'
@@ -102,14 +97,6 @@ def test_a_process_that_outlives_its_run_is_found_and_ended(program, tmp_path, m
     assert failure(tmp_path) == "the run came to its end and left 1 processes running"
     left = Path(f"/proc/{pid.read_text()}/stat")
     assert not left.exists() or left.read_text().rpartition(") ")[2][0] == "Z"
-
-
-def test_a_run_that_is_killed_is_started_again(program, tmp_path):
-    there = str(tmp_path / "there")
-    program(f'"again" in sys.argv or (open({there!r}, "w"), time.sleep(60)); print("it goes on")')
-    said = play(tmp_path, until="there")
-    assert said.count("$ ") == 2
-    assert said.endswith("it goes on\n")
 
 
 def test_a_rehearsal_is_led_to_no_other_session_or_cluster(program, tmp_path, monkeypatch):

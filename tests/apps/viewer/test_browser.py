@@ -2,7 +2,6 @@
 
 import io
 import json
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -109,21 +108,6 @@ def test_a_reward_at_the_threshold_is_no_success(page, tmp_path):
     assert page.text("article").count("1 of 2 episodes succeeded") == 1
 
 
-def test_every_tenth_of_a_hundred_iterations_has_its_number(page, tmp_path):
-    write_run(tmp_path / "run", [make_episode(f"{iteration}/0/0") for iteration in range(100)])
-    Site([tmp_path / "run"], tmp_path / "view").write()
-    page.open(address(tmp_path / "view"))
-    assert page.texts(".heat .column") == [str(number) for number in range(0, 100, 10)]
-
-
-def test_an_evaluation_is_a_mark_on_its_interval(page, out):
-    page.open(address(out))
-    styles = [
-        f"getComputedStyle(document.querySelector('.meter {it}')).{of}" for it, of in (("i", "width"), ("b", "left"))
-    ]
-    assert [page.value(style) for style in styles] == ["60px", "60px"]  # of 120
-
-
 def test_filters_stand_in_the_address_and_survive_a_reload_and_the_way_back(page, out):
     page.open(address(out, "#/a/episodes"))
     assert page.text("#count").startswith("17 episodes of 17")  # 12 played, one of them twice, and four of evaluations
@@ -165,28 +149,6 @@ def test_answers_can_be_searched(page, tmp_path):
     page.until("document.querySelector('#count').innerText.startsWith('1 episode of 2')")
     page.until("document.querySelectorAll('.member .name').length")
     assert page.texts(".member .name") == ["0/0/1"]
-
-
-def test_a_search_that_was_given_up_shows_nothing(page, out):
-    page.open(address(out, "#/a/episodes?q=finished"))
-    assert page.text("#count").startswith("0 episodes")
-    page.value(
-        "for (const ticked of [true, false]) { const box = document.querySelector('[name=answers]');"
-        " box.checked = ticked; box.dispatchEvent(new Event('change', {bubbles: true})); }"
-    )
-    page.value("new Promise((resolve) => setTimeout(resolve, 300))")  # longer than the search takes
-    assert page.text("#count").startswith("0 episodes")
-
-
-def test_of_two_pages_the_one_that_was_asked_for_last_is_shown(page, out):
-    page.open(address(out))
-    page.value(
-        "addEventListener('hashchange', () => { location.hash = '#/a/episodes'; }, {once: true});"
-        " location.hash = '#/a/group/0%2F0';"
-    )
-    page.value("new Promise((resolve) => setTimeout(resolve, 300))")  # longer than a page takes
-    assert page.hash == "#/a/episodes"
-    assert page.text("h1") == "Episodes"
 
 
 def test_the_numbers_of_a_token_are_those_of_the_update(page, out):
@@ -334,25 +296,3 @@ def test_a_large_screenshot_is_whole_on_the_page_of_its_episode_and_small_elsewh
     page.open(address(tmp_path / "view", "#/a/episode/0%2F0/0/1"))
     page.until("document.querySelector('.screen > .picture img').naturalWidth === 480")
     assert page.seen == []
-
-
-@pytest.mark.slow
-def test_a_run_of_fifteen_thousand_episodes_opens_in_two_seconds(page, tmp_path):
-    one = make_episode()
-    store = write_run(tmp_path / "run", [one])
-    line = (store.root / "train" / "iteration_000000.jsonl").read_text()
-    for iteration in range(125):
-        text = "".join(
-            line.replace('"0/0/0"', f'"{iteration}/{group}/{member}"').replace(
-                "page/one/1", f"page/{group}/{iteration % 8}"
-            )
-            for group in range(15)
-            for member in range(8)
-        )
-        (store.root / "train" / f"iteration_{iteration:06d}.jsonl").write_text(text)
-    Site([tmp_path / "run"], tmp_path / "view").write()
-    page.open(address(tmp_path / "view"))  # the browser is warm
-    started = time.monotonic()
-    page.open(address(tmp_path / "view"))
-    assert time.monotonic() - started < 2 * 3  # three times the promise: tests share their cores
-    assert "15,000" in page.text(".facts")

@@ -43,14 +43,6 @@ def test_two_runs_are_paired_by_task_and_seed(page, tmp_path):
     assert page.seen == []
 
 
-def test_pairs_that_came_out_differently_stand_first(page, tmp_path):
-    for name, rewards in (("one", (1.0, 0.0, 0.0)), ("two", (1.0, 0.0, 1.0))):
-        write_run(tmp_path / name, make_group(0, 0, *rewards))
-    Site([tmp_path / "one", tmp_path / "two"], tmp_path / "view").write()
-    page.open(address(tmp_path / "view", "#/pair/group/page%2Fone%2F1/0"))
-    assert page.texts(".paired h2") == ["seed 2", "seed 0", "seed 1"]
-
-
 @pytest.fixture
 def wide(tmp_path):
     """Two runs of two pages with seeds of their own: 130 tasks, each played once; the groups of one page fail once."""
@@ -83,16 +75,6 @@ def test_more_tasks_than_can_be_seen_are_drawn_by_domain(page, wide):
     page.until("document.querySelectorAll('.heat .row').length === 130")
     assert page.count("a.cell.failed") == 1
     assert page.seen == []
-
-
-def test_tasks_that_come_once_are_drawn_by_domain_and_those_of_an_evaluation_one_by_one(page, tmp_path):
-    episodes = [make_episode(f"{iteration}/0/0", task_id=f"page/{iteration}") for iteration in range(4)]
-    lists = [make_episode(f"eval-{at}/all/{task}/0", task_id=f"page/{task}") for at in (0, 4) for task in range(3)]
-    write_run(tmp_path / "run", [*episodes, *lists])
-    Site([tmp_path / "run"], tmp_path / "view").write()
-    page.open(address(tmp_path / "view"))
-    assert page.texts(".heat .row") == ["page", "page/0", "page/1", "page/2"]
-    assert page.texts(".choice .chosen") == ["Domains", "by success"]
 
 
 def test_two_runs_of_many_tasks_are_paired_within_their_domains(page, wide):

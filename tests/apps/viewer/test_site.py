@@ -108,19 +108,6 @@ def test_a_file_beside_the_episodes_that_changes_is_shown(tmp_path, name, text, 
     assert index_of(tmp_path / "view")[shown]
 
 
-def test_a_second_call_of_the_command_writes_the_chunks_that_changed(tmp_path):
-    store = small_run(tmp_path)
-    Site([tmp_path], tmp_path / "view").write()
-    before = written(tmp_path / "view")
-    update_path(store.root, 1).unlink()
-    Site([tmp_path], tmp_path / "view").write()
-    after = written(tmp_path / "view")
-    group = index_of(tmp_path / "view")["groups"]
-    chunks = {name for name in after if name.startswith("data/a/g/") and before.get(name) != after[name]}
-    assert chunks == {f"data/a/g/{group['file'][group['key'].index(key)]}.js" for key in ("1/0", "1/1")}
-    assert group["update"][:4] == [0, 0, None, None]
-
-
 def test_a_run_that_is_written_meanwhile_shows_whole_states_only(tmp_path):
     """The page reads site.js first: whatever it names is there, and every group that the index names has its chunk."""
     members = make_group(0, 0, 1.0, 0.0, 1.0, 0.0)
@@ -204,15 +191,6 @@ def test_what_was_said_lies_beside_it_for_the_search(tmp_path):
     assert [row[:2] for row in read_script(texts)] == [["3/0", 0], ["3/0", 1], ["3/1", 0]]
 
 
-def test_an_advantage_that_is_no_number_is_unknown(tmp_path):
-    members = make_group(0, 0, 1.0, 0.0, 0.0)
-    record = write_numbers(write_run(tmp_path, members), 0, [members])
-    odd = np.array([np.nan, np.inf, 0.5], dtype=np.float32)
-    write_update(tmp_path / "trajectories", replace(record, advantages=odd))
-    Site([tmp_path], tmp_path / "view").write()
-    assert index_of(tmp_path / "view")["episodes"]["advantage"] == [None, None, 0.5]
-
-
 def test_nothing_in_the_folder_says_where_the_run_lay(tmp_path):
     small_run(tmp_path / "run")
     Site([tmp_path / "run"], tmp_path / "view").write()
@@ -240,15 +218,6 @@ def test_a_chunk_that_somebody_lost_is_written_again(tmp_path):
     chunk.unlink()
     Site([tmp_path], tmp_path / "view").write()
     assert chunk.read_bytes() == whole
-
-
-def test_a_viewer_that_was_cut_short_is_completed(tmp_path):
-    small_run(tmp_path)
-    Site([tmp_path], tmp_path / "view").write()
-    for name in ("site.js", "a/index.js", "a/state.json"):  # what is written last
-        (tmp_path / "view" / "data" / name).unlink()
-    Site([tmp_path], tmp_path / "view").write()
-    assert len(index_of(tmp_path / "view")["episodes"]["id"]) == 17
 
 
 def test_a_folder_of_something_else_is_not_written_into(tmp_path):
