@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from desktop import Desktop
 from keys import KEYSYMS
-from programs import anything_runs
+from walls import anything_runs
 from Xlib import XK, X
 from Xlib.ext import xtest
 

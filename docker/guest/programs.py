@@ -199,8 +199,3 @@ def _is_pyautogui(arguments: list[str]) -> bool:
         and arguments[1] == "-c"
         and "pyautogui" in arguments[2]
     )
-
-
-def anything_runs() -> bool:
-    """Say whether a program, the window manager or the X server computes, waits for a core, or for a disk."""
-    return any(state in "RD" for _, _, state in walls.processes((walls.USER.pw_uid, walls.DISPLAY.pw_uid)))

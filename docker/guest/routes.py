@@ -81,7 +81,7 @@ class Guest:
         self._session = Session(screen)
         desktop_shell.begin(self._session.desktop, self._programs)
         self._refused_before = programs.refused()
-        self._session.desktop.settle(REST_S, RESET_LIMIT_S, programs.anything_runs)
+        self._session.desktop.settle(REST_S, RESET_LIMIT_S, walls.anything_runs)
         self._when_new = fingerprint(self._session.desktop)
         self._routes: dict[tuple[str, str], Callable[[Parameters], Answer]] = {
             # OSWorld's
@@ -141,7 +141,7 @@ class Guest:
         """OSWorld's, and `quiet_s` with `limit_s`: wait first until the picture has come to rest."""
         if "quiet_s" in parameters:
             quiet_s, limit_s = float(str(parameters["quiet_s"])), float(str(parameters["limit_s"]))
-            self._session.desktop.settle(quiet_s, limit_s, programs.anything_runs)
+            self._session.desktop.settle(quiet_s, limit_s, walls.anything_runs)
         return Answer(self._session.desktop.screenshot(), "image/png")
 
     def _accessibility(self, parameters: Parameters) -> Answer:

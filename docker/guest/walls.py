@@ -128,6 +128,11 @@ def processes(owners: Container[int] = ()) -> Iterator[tuple[int, int, str]]:
                     yield int(entry.name), owner, status(entry.path)[0]
 
 
+def anything_runs() -> bool:
+    """Say whether a program, the window manager or the X server computes, waits for a core, or for a disk."""
+    return any(state in "RD" for _, _, state in processes((USER.pw_uid, DISPLAY.pw_uid)))
+
+
 def go_first() -> None:
     """Let this thread have a core before every other one of the container, where the engine allows it."""
     with suppress(OSError):
