@@ -1,8 +1,10 @@
 """List of what a person can do here: `python -m arpo`, and the commands that are words of it."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from arpo.host.environment import settle
 
@@ -70,6 +72,9 @@ def main(words: Sequence[str]) -> int:
         case [] | ["-h" | "--help" | "help"]:
             sys.stdout.write(overview())
             return 0
+        case ["train" | "evaluate" as word, _, *_]:
+            program = Path(__file__).parent.parent / f"{word}.py"
+            os.execv(sys.executable, [sys.executable, str(program), *words[1:]])
         case ["doctor", *rest] if rest in ([], ["--look"]):
             from arpo.apps import doctor
 

@@ -17,6 +17,15 @@ def test_without_a_word_it_lists_every_command(capsys):
         assert purpose in listed
 
 
+def test_train_with_words_trains():
+    command = [sys.executable, "-m", "arpo", "train", "experiment=smoke", "seed"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "'seed' is no override: type KEY=VALUE, such as seed=1, with a key of conf/\n",
+    )
+
+
 def test_doctor_runs_the_doctor(monkeypatch):
     from arpo.apps import doctor
 
