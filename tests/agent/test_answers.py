@@ -81,6 +81,9 @@ CALLS = [
     ("type(content='</Output>')", TypeText("</Output>"), WHOLE),
     ("type(content='a\x00\x1b\u2028b')", TypeText("a\x00\x1b\u2028b"), WHOLE),
     ("type(content='\ud800')", TypeText("\ud800"), WHOLE),
+    (r"type(content='C:\Users\x41\N')", TypeText(r"C:\Users\x41\N"), PARSER),
+    (r"type(content='C:\\n')", TypeText(r"C:\n"), PARSER),
+    ("type(content='  f(x)) (  ')", TypeText("  f(x)) (  "), WHOLE),
     # ... and where two readings would type different texts, or the text is cut.
     ("type(content='a', content='b')", "bad_argument", WHOLE),
     ("type(content='a', clear='true')", "bad_argument", WHOLE),
@@ -214,6 +217,9 @@ CALLS = [
     ("hotkey(key='ctrl+ +')", Hotkey(("ctrl", "+")), SENSE),
     ("hotkey(key='ctrl shift plus')", Hotkey(("ctrl", "shift", "+")), SENSE),
     ("hotkey(key='+')", Hotkey(("+",)), SENSE),
+    ("hotkey(key='ctrl-z')", Hotkey(("ctrl", "z")), SENSE),
+    ("hotkey(key='command A')", Hotkey(("win", "a")), OPERATOR),
+    ("hotkey(key='A')", Hotkey(("A",)), SENSE),
     ("hotkey(key='++')", Hotkey(("+",)), SENSE),
     ("hotkey(key='ctrl + -')", Hotkey(("ctrl", "-")), SENSE),
     ("hotkey(key='page down')", Hotkey(("pagedown",)), OPERATOR),
@@ -327,6 +333,7 @@ def test_a_response_is_read_as_its_source_says(response, expected, source):
     ("before", "thought", "source"),
     [
         ("Thought: test\n", "test", PARSER_TEST),
+        ("Thought: my Action: is clear,\nand long.\n", "my Action: is clear,\nand long.", PARSER),
         ("Thought： 我点击\n", "我点击", DESKTOP),
         ("Reflection: It failed.\nAction_Summary: Try again.\n", "Try again.", PARSER),
         ("Reflection：a Action_Summary：b\n", "b", PARSER),

@@ -103,11 +103,6 @@ def test_positions_are_clamped_both_ways():
     assert frame.to_model(Click(1e5, -5)) == Click(199, 0)
 
 
-def test_a_screen_without_pixels_is_refused():
-    with pytest.raises(ConfigError, match="at least 1 pixel"):
-        CoordinateFrame(0, 10, 10, 10)
-
-
 def test_a_side_may_be_one_pixel_and_no_less():
     assert CoordinateFrame(1, 1, 28, 28).to_screen(Click(14, 14)) == Click(0, 0)
     with pytest.raises(ConfigError, match="at least 1 pixel"):

@@ -124,87 +124,6 @@ def test_what_is_not_a_position_is_a_bad_box(box):
     assert kind_of(f"Action: click(start_box={box})") == "bad_box"
 
 
-@pytest.mark.parametrize(
-    ("written", "keys"),
-    [
-        ("ctrl z", ("ctrl", "z")),
-        ("ctrl+z", ("ctrl", "z")),
-        ("ctrl + z", ("ctrl", "z")),
-        ("ctrl-z", ("ctrl", "z")),
-        ("Ctrl+Shift+T", ("ctrl", "shift", "t")),
-        ("-", ("-",)),
-        ("+", ("+",)),
-        ("ctrl -", ("ctrl", "-")),
-        ("ctrl +", ("ctrl", "+")),
-        ("ctrl+", ("ctrl", "+")),
-        ("ctrl++", ("ctrl", "+")),
-        ("ctrl--", ("ctrl", "-")),
-        ("ctrl+-", ("ctrl", "-")),
-        ("ctrl arrowleft", ("ctrl", "left")),
-        ("ctrl ArrowLeft", ("ctrl", "left")),
-        ("arrow_down", ("down",)),
-        ("shift Page_Down", ("shift", "pagedown")),
-        ("Return", ("enter",)),
-        ("ctrl space", ("ctrl", "space")),
-        (" ", ("space",)),
-        ("command c", ("win", "c")),
-        ("A", ("A",)),
-        ("f12", ("f12",)),
-    ],
-)
-def test_hotkeys_split_on_spaces_and_joints(written, keys):
-    assert parse_action(f"hotkey(key='{written}')") == Hotkey(keys)
-
-
-@pytest.mark.parametrize(
-    ("written", "text"),
-    [
-        (r"it\'s", "it's"),
-        ("it's", "it's"),
-        ("print('hi')", "print('hi')"),
-        ("a 'b', 'c' d", "a 'b', 'c' d"),
-        ('say "hi"', 'say "hi"'),
-        (r"say \"hi\"", 'say "hi"'),
-        (r"a\nb", "a\nb"),
-        ("a\nb", "a\nb"),
-        ("a\n\nb", "a\n\nb"),
-        (r"submit\n", "submit\n"),
-        (r"back\\slash", r"back\slash"),
-        (r"C:\\n", r"C:\n"),
-        (r"C:\Users\x41\N", r"C:\Users\x41\N"),
-        ("żółw 你好 🐢", "żółw 你好 🐢"),
-        ("  spaces  ", "  spaces  "),
-        ("# no comment", "# no comment"),
-        ("f(x)) (", "f(x)) ("),
-        ("f('a') g('b')", "f('a') g('b')"),
-    ],
-)
-def test_typed_text_arrives_as_it_was_meant(written, text):
-    assert parse_action(f"type(content='{written}')") == TypeText(text)
-
-
-def test_double_quotes_are_quotes_too():
-    assert parse_action('type(content="it\'s \\"fine\\"")') == TypeText('it\'s "fine"')
-
-
-def test_the_parts_of_a_response_are_told_apart():
-    parsed = parse_response("Thought: I press\nthe button.\nAction: click(start_box='(1,2)')")
-    assert (parsed.thought, parsed.actions) == ("I press\nthe button.", (Click(1, 2),))
-    assert parse_response("Sure! Thought: so Action: wait()").thought == "so"
-    assert parse_response("No label here.\nAction: wait()").thought == ""
-
-
-def test_the_last_action_label_counts():
-    assert parse_response("Thought: x\nAction: wait()\nAction: finished()").actions == (Finished(),)
-    assert parse_response("Thought: my Action: is clear.\nAction: wait()").thought == "my Action: is clear."
-    assert parse_response("Action: wait() Action: call_user()").actions == (CallUser(),)
-
-
-def test_an_action_label_may_be_typed():
-    assert parse_response("Action: type(content='Action: wait()')").actions == (TypeText("Action: wait()"),)
-    assert parse_response("Action: type(content='a\nAction: wait()')").actions == (TypeText("a\nAction: wait()"),)
-
-
 @pytest.mark.parametrize("separator", ["\n\n", "\n", "\r\n", "\n \n\t\n", " # then\n"])
 def test_a_response_may_hold_several_actions(separator):
     calls = ["click(start_box='(1,2)')", "type(content='a\n\nb')", "wait()"]
@@ -219,24 +138,15 @@ def test_a_response_may_hold_several_actions(separator):
         (" \n", "empty"),
         ("x" * (MAX_CHARACTERS + 1), "too_long"),
         ("Thought: I do not know.", "no_action"),
-        ("Action:", "no_action"),
         ("Action: # nothing", "no_action"),
         ("Action: click", "bad_syntax"),
         ("Action: I will click.", "bad_syntax"),
-        ("Action: click(start_box='(1,2)", "bad_syntax"),
-        ("Action: click('(1,2)')", "missing_argument"),
         ("Action: click(start_box=1)", "bad_syntax"),
         ("Action: click(start_box='(1,2)') wait()", "bad_syntax"),
         ("Action: type(content='a') hotkey(key='enter')", "bad_syntax"),
         ("Action: type(content='a)\nclick(start_box='(1,2)')", "bad_syntax"),
         ("Action: wait()\nThat is all.", "bad_syntax"),
         ("Action: a.click(start_box='(1,2)')", "bad_syntax"),
-        ("Action: finish()", "unknown_action"),
-        ("Action: foo(x='1')", "unknown_action"),
-        ("Action: Click(start_box='(1,2)')", "unknown_action"),
-        ("Action: click()", "missing_argument"),
-        ("Action: click(start_box='')", "missing_argument"),
-        ("Action: drag(start_box='(1,2)')", "missing_argument"),
         ("Action: scroll(start_box='(1,2)')", "missing_argument"),
         ("Action: scroll(start_box='(1,2)', direction='')", "missing_argument"),
         ("Action: type()", "missing_argument"),
@@ -244,12 +154,8 @@ def test_a_response_may_hold_several_actions(separator):
         ("Action: press()", "missing_argument"),
         ("Action: scroll(start_box='(1,2)', direction='sideways')", "bad_argument"),
         ("Action: scroll(start_box='(1,2)', direction='down or up')", "bad_argument"),
-        ("Action: click(start_box='(1,2)', button='right')", "bad_argument"),
-        ("Action: click(start_box='(1,2)', start_box='(1,2)')", "bad_argument"),
-        ("Action: click(start_box='(1,2)', point='(1,2)')", "bad_argument"),
         ("Action: type(content=(1,2))", "bad_argument"),
         ("Action: press(key='foo')", "bad_argument"),
-        ("Action: press(key='ctrl c')", "bad_argument"),
         ("Action: press(key='é')", "bad_argument"),
         ("Action: hotkey(key='ctrl+foo')", "bad_argument"),
         ("Action: hotkey(key='" + "a+" * 100 + "')", "bad_argument"),

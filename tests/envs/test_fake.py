@@ -22,13 +22,9 @@ def pixel(png, point):
         return image.convert("RGB").getpixel(point)
 
 
-@pytest.mark.parametrize("task", fake_tasks(24, seed=5, kinds=ALL_KINDS), ids=lambda task: task.id)
+@pytest.mark.parametrize("task", fake_tasks(8, seed=5, kinds=ALL_KINDS), ids=lambda task: task.id)
 def test_it_keeps_the_contract_on_every_kind_of_task(task):
     check_env(FakeDesktop(), task)
-
-
-def test_it_keeps_the_contract_on_a_larger_screen():
-    check_env(FakeDesktop(width=320, height=200), fake_tasks(1)[0])
 
 
 def test_tasks_are_different_and_the_same_for_the_same_seed():
@@ -59,10 +55,6 @@ def test_buttons_lie_apart_and_inside_the_screen_and_are_two_thirds_of_a_cell(si
         for one, two in combinations(boxes, 2):
             beside = one.right < two.left or two.right < one.left
             assert beside or one.bottom < two.top or two.bottom < one.top
-
-
-def test_the_smallest_screen_can_be_played():
-    assert FakeDesktop(width=64, height=48).reset(fake_tasks(1)[0]).width == 64
 
 
 def test_both_ends_of_a_button_are_on_it_and_the_next_pixel_is_not():

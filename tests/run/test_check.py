@@ -13,7 +13,6 @@ from arpo.run.build import check_update, compose
 from arpo.run.check import (
     check_callbacks,
     check_examples,
-    check_export,
     check_method,
     check_pool,
     check_training,
@@ -149,16 +148,3 @@ def test_a_run_for_gpus_names_how_many_of_them_are_missing(monkeypatch: pytest.M
     monkeypatch.setattr("arpo.run.preflight._count_gpus", lambda: 3)
     with pytest.raises(ConfigError, match=r"it needs 8 NVIDIA GPU\(s\), and torch sees 3"):
         check_training(compose("train", ["experiment=arpo_subset32", f"paths.run_dir={tmp_path}/run"]))
-
-
-def test_a_run_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match="already holds a run"):
-        check_training(compose("train", ["experiment=smoke", f"paths.run_dir={tmp_path}"]))
-
-
-def test_an_empty_directory_may_take_an_export(tmp_path: Path) -> None:
-    check_export(str(tmp_path), tmp_path / "checkpoints" / "one.ckpt")
-    (tmp_path / "one").touch()
-    with pytest.raises(ConfigError, match="exists and is not empty"):
-        check_export(str(tmp_path), tmp_path / "checkpoints" / "one.ckpt")

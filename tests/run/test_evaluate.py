@@ -96,11 +96,6 @@ def test_what_is_neither_a_directory_nor_a_checkpoint_of_a_run_is_refused(tmp_pa
             check_checkpoint(path)
 
 
-def test_an_evaluation_wants_to_know_of_what():
-    with pytest.raises(ConfigError, match="say what to evaluate: checkpoint="):
-        check_evaluation(OmegaConf.create({"checkpoint": "???"}))
-
-
 def check(tiny_model: Path, *overrides: str, config: str = "evaluate", experiment: str = "smoke") -> DictConfig:
     register_resolvers()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):

@@ -73,11 +73,6 @@ def test_one_page_shows_the_important_curves(tmp_path: Path) -> None:
     assert {chart.title: list(chart.multiline.tag) for chart in category.chart} == LAYOUT
 
 
-def test_what_a_lag_makes_large_hides_no_gap_that_must_be_small() -> None:
-    (same,) = (tags for tags in LAYOUT.values() if "engine/probe_gap" in tags)
-    assert "engine/logprob_gap_max" not in same
-
-
 def test_a_resumed_run_hides_what_the_interrupted_one_wrote_beyond_its_checkpoint(tmp_path: Path) -> None:
     first = TensorBoardLogger(tmp_path)
     for step in (1, 2, 3, 4):
@@ -150,12 +145,6 @@ def test_a_merged_line_that_is_shorter_leaves_nothing_of_the_old_one(tmp_path: P
     assert logger.path.read_text() == '{"step": 1, "a": 1.0}\n'
 
 
-def test_a_line_is_in_the_file_as_soon_as_it_is_logged(tmp_path: Path) -> None:
-    logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
-    logger.log_metrics({"a": 1.0}, step=1)
-    assert lines(logger.path) == [{"step": 1, "a": 1.0}]
-
-
 def test_what_is_no_number_is_null_so_that_every_reader_can_read_the_file(tmp_path: Path) -> None:
     logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
     logger.log_metrics({"a": math.nan, "b": math.inf}, step=1)
@@ -170,13 +159,6 @@ def test_a_resumed_run_cuts_the_lines_beyond_its_checkpoint(tmp_path: Path) -> N
     second = JsonLinesLogger(path, resume_step=2)
     second.log_metrics({"a": 30.0}, step=3)
     assert [(line["step"], line["a"]) for line in lines(path)] == [(0, 0), (1, 1), (2, 2), (3, 30)]
-
-
-def test_a_new_run_starts_with_an_empty_file(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 0, "a": 1}\n')
-    JsonLinesLogger(path).log_metrics({"a": 2.0}, step=0)
-    assert lines(path) == [{"step": 0, "a": 2.0}]
 
 
 def test_a_second_fit_of_the_same_logger_goes_on_where_the_first_ended(tmp_path: Path) -> None:

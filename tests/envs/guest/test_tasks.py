@@ -30,12 +30,6 @@ def test_a_task_with_checks_is_not_infeasible(tmp_path):
     assert not load_task(tmp_path, "os", "one").infeasible
 
 
-def test_a_file_without_an_instruction_is_named_with_the_key(tmp_path):
-    path = write(tmp_path, {"evaluator": {}})
-    with pytest.raises(TaskFormatError, match=rf"{path}: key 'instruction' must be a str, got None"):
-        load_task(tmp_path, "os", "one")
-
-
 def test_the_parameters_of_a_step_are_those_of_the_method_that_performs_it():
     window = {"window_name": "Editor", "strict": True, "by_class": False}
     steps = [

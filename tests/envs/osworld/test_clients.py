@@ -157,14 +157,6 @@ def test_files_are_uploaded_downloaded_and_listed(clients, tmp_path):
     assert clients.python("get_vm_directory_tree", f"{HOME}/Documents") == tree
 
 
-def test_a_directory_that_may_not_be_read_is_an_error_of_its_own(clients):
-    clients.setup(execute={"command": "mkdir -p ~/shut/in && chmod 0 ~/shut/in && touch ~/shut/out", "shell": True})
-    shut, out = clients.python("get_vm_directory_tree", f"{HOME}/shut")["children"]
-    assert "Permission denied" in shut["error"]
-    assert out == {"type": "file", "name": "out"}
-    clients.setup(execute={"command": ["rmdir", f"{HOME}/shut/in"]})
-
-
 def test_the_keyboard_types_into_the_application(clients, note):
     clients.act("TYPING", text='It\'s 50% of "A\\B"!\nx')
     clients.act("PRESS", key="backspace")
@@ -184,23 +176,6 @@ def test_code_that_uses_pyautogui_types_every_character_exactly(clients, note):
     clients.run(f"pyautogui.typewrite({text!r}); pyautogui.write('\\n\\tx'); pyautogui.press('<')")
     clients.run("pyautogui.hotkey('shift', 'é'); pyautogui.keyDown('>'); pyautogui.keyUp('>')")
     assert note() == f"{text}\n\tx<é>"
-
-
-def test_more_new_characters_than_the_keyboard_has_room_for(clients, note):
-    text = "".join(chr(0x4E00 + 7 * number) for number in range(60))  # 48 spare keys
-    clients.run(f"pyautogui.typewrite({text!r})")
-    clients.act("TYPING", text=" ü ")
-    clients.run("pyautogui.write('é€')")
-    assert note() == f"{text} ü é€"
-
-
-def test_new_characters_are_taught_together(clients, note):
-    """One by one they took a third of a second each, and OSWorld's client gives a program ninety seconds."""
-    text = "".join(chr(0x4E00 + 11 * number) for number in range(300))
-    began = time.monotonic()
-    clients.run(f"pyautogui.write({text!r})")
-    assert time.monotonic() - began < 30
-    assert note() == text
 
 
 def test_the_mouse_moves_clicks_and_drags(clients, note, first_line):
@@ -290,15 +265,6 @@ def test_the_tree_describes_the_widgets_of_an_application(clients, note):
     assert 0 <= y < y + height <= 720
     menu = next(menu for menu in frame.iter("menu") if menu.get("name") == "File")
     assert menu.get(f"{ACTION}click_kb", "").startswith("<Alt>f")
-
-
-def test_an_application_of_the_older_toolkit_is_described_too(clients):
-    clients.setup(execute={"command": "touch ~/seen.txt", "shell": True}, launch={"command": ["pcmanfm"]})
-    wait_until(
-        lambda: "menu-item" in [widget.tag for widget in clients.tree().iterfind(".//application[@name='pcmanfm']//*")]
-    )
-    clients.setup(execute={"command": ["pkill", "pcmanfm"]})
-    wait_until(lambda: clients.windows() == [])
 
 
 def test_an_application_that_stands_still_costs_the_tree_no_more_than_itself(clients, note):

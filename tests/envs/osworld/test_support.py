@@ -103,11 +103,6 @@ def test_an_unknown_name_is_given_with_its_key():
     ]
 
 
-def test_a_parameter_that_nothing_reads_is_given_with_its_key():
-    (found,) = obstacles(record(step("execute", command="true", until={"returncode": 0})))
-    assert (found.key, found.name) == ("config[0].parameters", "until")
-
-
 @pytest.mark.parametrize(
     ("broken", "words"),
     [

@@ -89,13 +89,6 @@ def test_the_32_tasks_are_some_of_the_128_and_these_of_the_369():
     assert lists[0] < lists[1] < lists[2]
 
 
-def test_a_task_is_named_by_its_file_because_the_id_inside_may_be_another_s(root):
-    write(root, {"id": "somebody-else", "instruction": "Do it.", "evaluator": {"func": "exact_match"}})
-    (task,) = osworld_tasks(root, {"chrome": ["good"]})
-    assert (task.id, task.domain, task.instruction) == ("good", "chrome", "Do it.")
-    assert task.config["id"] == "somebody-else"
-
-
 def test_tasks_come_in_the_order_of_the_list(root):
     write(root, {"instruction": "Another.", "evaluator": {"func": "infeasible"}}, name="a")
     assert [task.id for task in osworld_tasks(root, {"chrome": ["good", "a"]})] == ["good", "a"]

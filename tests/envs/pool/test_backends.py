@@ -20,7 +20,6 @@ from arpo.envs.faults import Fault
 from arpo.envs.pool.ray import RayBackend
 from arpo.errors import ConfigError, EnvError
 from arpo.host.labels import LABEL_VARIABLE
-from arpo.host.ray import worker_environment
 from arpo.host.session import Session
 from tests.envs.pool.support import (
     CRASH,
@@ -243,13 +242,6 @@ def test_in_a_ray_that_runs_already_workers_take_their_resources_and_leave_it_ru
     answer = subprocess.check_output(code, stderr=subprocess.DEVNULL, env=environment, text=True)
     assert answer.split() == ["2.0", "True"]  # room for 5 environments, and 3 are there
     root.rmdir()
-
-
-def test_workers_of_a_cluster_carry_the_label_of_the_session_and_so_do_their_containers(monkeypatch):
-    monkeypatch.setenv(LABEL_VARIABLE, "mine")
-    assert worker_environment()[LABEL_VARIABLE] == "mine"
-    monkeypatch.delenv(LABEL_VARIABLE)
-    assert LABEL_VARIABLE not in worker_environment()
 
 
 def of_session(label, directory):
