@@ -21,9 +21,9 @@ from arpo.agent.actions import Click, Finished
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
 from arpo.datamodules.batches import Batches
+from arpo.datamodules.click_jitter import with_click_jitter
 from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.datamodules.prefetch import PrefetchBuffer
-from arpo.datamodules.tremor import with_tremor
 from arpo.errors import ConfigError, check_at_least
 from arpo.host.files import atomically
 from arpo.models.tokenization import ChatTokenizer
@@ -62,7 +62,9 @@ class DemonstrationDataModule(L.LightningDataModule):
         arrival: The share of the steps during which more and more of the demonstrations are used, task by task in
             random order, while they are collected; 0 waits for all of them.
         image_window: Screenshots that the policy will see at once; None: all. With a window, each step is a sequence.
-        tremor: Standard deviation, in pixels of the model's image, by which a click is moved each time it is learned.
+        click_jitter: Standard deviation, in pixels of the model's image, by which a click is moved each time it is
+            learned.
+        tremor: The former name of `click_jitter`.
 
     Raises:
         ConfigError: If a number is out of its range; by `setup`, if the model that is there sees images of another
@@ -83,12 +85,16 @@ class DemonstrationDataModule(L.LightningDataModule):
         batch_size: int,
         arrival: float = 0.0,
         image_window: int | None = None,
-        tremor: float = 0.0,
+        click_jitter: float = 0.0,
+        tremor: float | None = None,
     ) -> None:
         super().__init__()
         if not 0 <= arrival <= 1:
             raise ConfigError(f"arrival must lie in [0, 1], got {arrival}")
-        check_at_least(0, tremor=tremor)
+        if tremor is not None:
+            log.warning("datamodule.tremor is now datamodule.click_jitter; the former name goes in the next version")
+            click_jitter = tremor
+        check_at_least(0, click_jitter=click_jitter)
         check_at_least(1, per_task=per_task, steps=steps, batch_size=batch_size)
         self.collector = collector
         self.tasks = list(tasks)
@@ -103,7 +109,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         self.batch_size = batch_size
         self.arrival = arrival
         self.image_window = image_window
-        self.tremor = tremor
+        self.click_jitter = click_jitter
         self._arrivals: PrefetchBuffer[Trajectory] | None = None
 
     @override
@@ -154,8 +160,8 @@ class DemonstrationDataModule(L.LightningDataModule):
         for step in range(self.steps):
             known = self._arrivals.first(self._known(step))
             drawn = rng.sample(known, min(self.batch_size, len(known)))
-            if self.tremor:
-                yield [self._tell(with_tremor(each, self.tremor, rng)) for each in drawn]
+            if self.click_jitter:
+                yield [self._tell(with_click_jitter(each, self.click_jitter, rng)) for each in drawn]
                 continue
             told |= {each.id: self._tell(each) for each in drawn if each.id not in told}
             yield [told[each.id] for each in drawn]

@@ -166,9 +166,9 @@ def test_batches_are_as_many_and_as_large_as_asked_for_and_follow_from_the_seed(
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_clicks_tremble_anew_each_time_a_demonstration_is_drawn_and_follow_from_the_seed(make_data):
-    def drawn():
-        data = set_up(make_data(tremor=4.0, steps=20))
+def test_clicks_are_jittered_anew_each_time_a_demonstration_is_drawn_and_follow_from_the_seed(make_data, caplog):
+    def drawn(name="click_jitter"):
+        data = set_up(make_data(**{name: 4.0}, steps=20))
         return [
             (trajectory.id, step.response)
             for batch in batches(data)
@@ -180,11 +180,13 @@ def test_clicks_tremble_anew_each_time_a_demonstration_is_drawn_and_follow_from_
     clicks = [response for id, response in first if id.startswith("demonstration-0/0/") and "click" in response]
     assert len(set(clicks)) > len(clicks) / 2
     assert drawn() == first
+    assert drawn("tremor") == first
+    assert "datamodule.tremor is now datamodule.click_jitter" in caplog.text
 
 
-def test_a_negative_tremor_is_refused(make_data):
-    with pytest.raises(ConfigError, match="tremor"):
-        make_data(tremor=-1.0)
+def test_a_negative_jitter_is_refused(make_data):
+    with pytest.raises(ConfigError, match="click_jitter"):
+        make_data(click_jitter=-1.0)
 
 
 def test_a_batch_is_never_larger_than_what_there_is(make_data):

@@ -56,6 +56,8 @@ def check_same_run(cfg: DictConfig) -> None:
         before = _plain(OmegaConf.load(stored), resolve=False)  # it was resolved, and `${` is a text in it
     except (OSError, yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{stored} cannot be read, and it says what the run was: {error}") from error
+    if (data := before["datamodule"]).get("tremor") is not None:  # the former name
+        data["click_jitter"] = data.pop("tremor")
     now = _plain(cfg)
     found = list(differences(before, now))
     if "source" in cfg.datamodule and before.get("iterations") != now["iterations"]:

@@ -121,6 +121,15 @@ def test_a_class_under_its_former_name_makes_no_other_run():
     assert list(differences(former, {"a": {"_target_": "arpo.replay.ReplayBuffer"}}))
 
 
+def test_a_former_name_of_an_option_makes_no_other_run(run, tmp_path):
+    run.write("experiment=warmstart_fake", "datamodule.click_jitter=2.5")
+    stored = tmp_path / "run" / "config.yaml"
+    stored.write_text(stored.read_text().replace("tremor: null", "").replace("click_jitter:", "tremor:"))
+    check_same_run(run("experiment=warmstart_fake", "datamodule.click_jitter=2.5"))
+    with pytest.raises(ConfigError, match=r"click_jitter: 2\.5 there, 1\.5 now"):
+        check_same_run(run("experiment=warmstart_fake", "datamodule.click_jitter=1.5"))
+
+
 def test_only_the_first_differences_are_listed(run):
     run.write("experiment=smoke")
     words = [f"module.{name}" for name in ("minibatches=4", "epochs=3", "warmup_steps=9", "decay=true")]

@@ -1,4 +1,4 @@
-"""Demonstrations whose clicks tremble: texts that mean nearly the same."""
+"""Demonstrations with jittered clicks: texts that mean nearly the same."""
 
 import random
 from dataclasses import replace
@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 
 from arpo.agent.actions import Click
 from arpo.agent.parser import parse_response
-from arpo.datamodules.tremor import with_tremor
+from arpo.datamodules.click_jitter import with_click_jitter
 from arpo.types import Outcome, Step, Trajectory
 
 RESPONSES = ("Action: click(start_box='(60,2)')", "Thought: a name\nAction: type(content='ann')", "Action: wait()")
@@ -17,34 +17,36 @@ def demonstration(responses=RESPONSES):
     return Trajectory("demonstration-0/0/0", "t", "", "", 0, steps, Outcome.TERMINATED, 1.0, 0.0)
 
 
-def clicks(tremor, count=2000):
+def clicks(pixels, count=2000):
     rng = random.Random(0)
     for _ in range(count):
-        (action,) = parse_response(with_tremor(demonstration(), tremor, rng).steps[0].response).actions
+        (action,) = parse_response(with_click_jitter(demonstration(), pixels, rng).steps[0].response).actions
         assert isinstance(action, Click)
         yield action
 
 
 def test_clicks_are_spread_around_their_place_as_widely_as_asked_for():
-    across = [click.x for click in clicks(tremor=3.0)]
+    across = [click.x for click in clicks(pixels=3.0)]
     assert abs(fmean(across) - 60) < 0.3
     assert abs(pstdev(across) - 3.0) < 0.2
 
 
 def test_a_click_never_leaves_the_screen_at_its_top_or_left():
-    down = [click.y for click in clicks(tremor=3.0)]
+    down = [click.y for click in clicks(pixels=3.0)]
     assert min(down) == 0
     assert max(down) > 5
 
 
 def test_what_is_no_click_and_all_that_is_not_the_text_stay():
     told = demonstration()
-    moved = with_tremor(told, 3.0, random.Random(1))
+    moved = with_click_jitter(told, 3.0, random.Random(1))
     assert moved.steps[1:] == told.steps[1:]
     assert replace(moved, steps=told.steps) == told
     assert replace(moved.steps[0], response=told.steps[0].response) == told.steps[0]
 
 
 def test_a_thought_before_a_click_stays():
-    moved = with_tremor(demonstration(["Thought: here\nAction: click(start_box='(60,50)')"]), 3.0, random.Random(1))
+    moved = with_click_jitter(
+        demonstration(["Thought: here\nAction: click(start_box='(60,50)')"]), 3.0, random.Random(1)
+    )
     assert parse_response(moved.steps[0].response).thought == "here"

@@ -1,4 +1,4 @@
-"""A hand that trembles: an augmentation of demonstrations that keeps their actions true."""
+"""Click jitter: an augmentation of demonstrations that keeps their actions true."""
 
 import random
 from dataclasses import replace
@@ -9,7 +9,7 @@ from arpo.agent.render import render_response
 from arpo.types import Step, Trajectory
 
 
-def with_tremor(demonstration: Trajectory, tremor: float, rng: random.Random) -> Trajectory:
+def with_click_jitter(demonstration: Trajectory, pixels: float, rng: random.Random) -> Trajectory:
     """Return a demonstration whose clicks are moved a little: their texts, that is, and not what came of them.
 
     A script clicks the very middle of a target. To a small policy a coordinate is a word without neighbours, and each
@@ -18,19 +18,19 @@ def with_tremor(demonstration: Trajectory, tremor: float, rng: random.Random) ->
 
     Args:
         demonstration: Text, of which no token was sampled.
-        tremor: Standard deviation of the move in each direction, in pixels of the model's image.
+        pixels: Standard deviation of the move in each direction, in the model's image.
         rng: Draws the moves.
     """
-    return replace(demonstration, steps=tuple(_moved(step, tremor, rng) for step in demonstration.steps))
+    return replace(demonstration, steps=tuple(_moved(step, pixels, rng) for step in demonstration.steps))
 
 
-def _moved(step: Step, tremor: float, rng: random.Random) -> Step:
+def _moved(step: Step, pixels: float, rng: random.Random) -> Step:
     response = parse_response(step.response)
     (action,) = response.actions
     if not isinstance(action, Click):
         return step
 
-    def tremble(x: float, y: float) -> tuple[float, float]:
-        return max(0, round(rng.gauss(x, tremor))), max(0, round(rng.gauss(y, tremor)))
+    def jitter(x: float, y: float) -> tuple[float, float]:
+        return max(0, round(rng.gauss(x, pixels))), max(0, round(rng.gauss(y, pixels)))
 
-    return replace(step, response=render_response(moved(action, tremble), response.thought))
+    return replace(step, response=render_response(moved(action, jitter), response.thought))
