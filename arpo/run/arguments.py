@@ -28,24 +28,8 @@ LIGHT = (
     "datetime.",
 )
 """Beginnings of targets that are imported without torch."""
-NEEDS_TORCH = (
-    "arpo.algorithms.",
-    "arpo.methods.",
-    "arpo.replay.",
-    "arpo.rollout.curation.requests.",
-    "arpo.rollout.sampler.",
-    "torch.optim.",
-)
-"""Beginnings of targets that are imported with torch, but without Lightning and transformers, which take longer."""
-NEEDS_TRANSFORMERS = (
-    "arpo.evaluation.",
-    "arpo.inference.",
-    "arpo.models.",
-    "arpo.rollout.",
-)
-"""Beginnings of targets that are imported with transformers, but without Lightning."""
-STAGES = (LIGHT, LIGHT + NEEDS_TORCH, LIGHT + NEEDS_TORCH + NEEDS_TRANSFORMERS, ("",))
-"""The order in which arguments are checked: what can be said soon is said soon."""
+STAGES = (LIGHT, ("",))
+"""The order in which arguments are checked: what can be said without torch is said soon."""
 READS_MODEL = "arpo.models.tokenization.ChatTokenizer"
 """The one constructor that reads the checkpoint, which a warm start may have to write first."""
 

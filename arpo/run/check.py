@@ -203,8 +203,8 @@ def check_tasks(cfg: DictConfig) -> None:
         room = _room_of_tasks(node)
         if env is not None and room is not None and room != env:
             raise ConfigError(
-                f"tasks.{name} are tasks of {room}, which the environment {env} cannot run: choose tasks for it, such "
-                f"as tasks={EXAMPLES[env]}, or env={room}"
+                f"tasks.{name} are tasks of {room}, which the environment {env} cannot run: choose tasks for it"
+                f"{f', such as tasks={EXAMPLES[env]}' if env in EXAMPLES else ''}, or env={room}"
             )
 
 
@@ -351,22 +351,14 @@ def check_callbacks(cfg: DictConfig) -> None:
         ConfigError: When there is none.
     """
     from arpo.callbacks.weight_sync import WeightSync
-    from arpo.datamodules.rollouts import RolloutDataModule
-    from arpo.datamodules.trajectories import TrajectoryDataModule
 
-    asks = any(_is_a(cfg.datamodule, kind) for kind in (RolloutDataModule, TrajectoryDataModule))
-    if not asks or any(_is_a(node, WeightSync) for node in cfg.callbacks.values()):
+    targets = [pydoc.locate(str(node.get("_target_"))) for node in cfg.callbacks.values() if node]
+    if imitates(cfg) or any(isinstance(target, type) and issubclass(target, WeightSync) for target in targets):
         return
     raise ConfigError(
         "no callback sends the policy to the engine, which would go on with the weights that it started with: put "
         "callbacks.weight_sync back"
     )
-
-
-def _is_a(node: object, kind: type) -> bool:
-    """Return whether a node builds an object of a class."""
-    target = pydoc.locate(str(node.get("_target_"))) if isinstance(node, DictConfig) else None
-    return isinstance(target, type) and issubclass(target, kind)
 
 
 def _plain(node: DictConfig) -> Mapping[str, object]:

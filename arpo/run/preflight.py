@@ -68,12 +68,12 @@ def _missing_gpus(requires: Mapping[str, object]) -> list[str]:
     wanted = int(str(requires.get("gpus", 0)))
     if not wanted:
         return []
-    found = _count_gpus()
+    found = count_gpus()
     trouble = _driver_trouble(found)
     if trouble is None and found < wanted:
         trouble = "use a machine with more of them, or look at CUDA_VISIBLE_DEVICES"
     lines = [f"it needs {wanted} NVIDIA GPU(s), and torch sees {found}: {trouble}"] if trouble else []
-    return [*lines, *_missing_compiler()]
+    return [*lines, *missing_compiler()]
 
 
 def _driver_trouble(found: int) -> str | None:
@@ -94,7 +94,7 @@ def _driver_trouble(found: int) -> str | None:
     return f"torch's CUDA {torch.version.cuda} needs the driver {least} or newer, and this one is {driver[0].strip()}"
 
 
-def _missing_compiler() -> list[str]:
+def missing_compiler() -> list[str]:
     """Return what the compilers of kernels lack, of vLLM and torch: they find it out minutes after the start."""
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     compiler = any(map(shutil.which, (os.environ.get("CC", "gcc"), "gcc", "clang")))
@@ -105,7 +105,7 @@ def _missing_compiler() -> list[str]:
     return [line for line, there in lines.items() if not there]
 
 
-def _count_gpus() -> int:
+def count_gpus() -> int:
     """Return how many GPUs torch can use; where there is no driver, torch need not be imported to know."""
     if shutil.which("nvidia-smi") is None and not Path("/proc/driver/nvidia").exists():
         return 0
@@ -116,7 +116,7 @@ def _count_gpus() -> int:
 
 def smallest_gpu_gib() -> float | None:
     """Return the memory of the smallest GPU here in GiB, None where there is none."""
-    count = _count_gpus()
+    count = count_gpus()
     if count == 0:
         return None
     import torch

@@ -15,6 +15,7 @@ from arpo.run.check import (
     check_examples,
     check_method,
     check_pool,
+    check_tasks,
     check_training,
 )
 from tests.rollout.trajectories import make_trajectory
@@ -27,6 +28,12 @@ def test_of_the_processes_of_a_node_only_the_first_checks(monkeypatch: pytest.Mo
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(ConfigError, match="iterations must be a whole number of at least 1, got 0"):
         check_training(cfg)
+
+
+def test_an_environment_without_tasks_to_recommend_is_told_what_it_cannot_run() -> None:
+    words = ["experiment=smoke", "env.make_env._target_=arpo.envs.mine.env.MyDesktop"]
+    with pytest.raises(ConfigError, match=r"the environment mine cannot run: choose tasks for it, or env=fake"):
+        check_tasks(compose("train", words))
 
 
 @pytest.mark.parametrize("experiment", ["arpo_miniwob", "offline_rs", "offline_dpo"])
@@ -145,6 +152,6 @@ def test_a_pool_may_be_gone_for_a_run_that_goes_on_alone(tmp_path: Path, resume:
 
 
 def test_a_run_for_gpus_names_how_many_of_them_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("arpo.run.preflight._count_gpus", lambda: 3)
+    monkeypatch.setattr("arpo.run.preflight.count_gpus", lambda: 3)
     with pytest.raises(ConfigError, match=r"it needs 8 NVIDIA GPU\(s\), and torch sees 3"):
         check_training(compose("train", ["experiment=arpo_subset32", f"paths.run_dir={tmp_path}/run"]))

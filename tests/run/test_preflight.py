@@ -110,8 +110,8 @@ def test_a_driver_that_is_too_old_is_refused_though_torch_counts_its_gpus(monkey
     monkeypatch.setattr("arpo.run.preflight.DRIVER", tmp_path / "version")
     (tmp_path / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Thu\n")
     monkeypatch.setattr("torch.version.cuda", "13.0")
-    monkeypatch.setattr("arpo.run.preflight._count_gpus", lambda: 8)
-    monkeypatch.setattr("arpo.run.preflight._missing_compiler", list)
+    monkeypatch.setattr("arpo.run.preflight.count_gpus", lambda: 8)
+    monkeypatch.setattr("arpo.run.preflight.missing_compiler", list)
     assert bool(missing_here({"gpus": 8}, None)) == refused
 
 
@@ -161,7 +161,7 @@ def test_a_checkpoint_must_be_there_unless_the_run_writes_it(tmp_path, tiny_mode
 
 
 def test_everything_that_is_missing_is_said_at_once_and_then_what_works_anywhere(tmp_path, monkeypatch):
-    monkeypatch.setattr("arpo.run.preflight._missing_compiler", list)
+    monkeypatch.setattr("arpo.run.preflight.missing_compiler", list)
     requires = {"gpus": 99, "files": {"files": None}}
     message = missing(requires, tmp_path)
     assert message.count("\n  - ") == 3
