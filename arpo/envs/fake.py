@@ -1,4 +1,4 @@
-"""A desktop in memory: tiny tasks that can be learned from pixels, a script that solves them, and faults on demand."""
+"""A desktop in memory: tiny tasks that can be learned from pixels, and a script that solves them."""
 
 import io
 import random
@@ -9,7 +9,6 @@ from typing import Literal, get_args
 from PIL import Image, ImageDraw, ImageFont
 
 from arpo.agent.actions import Action, Click, Fail, Finished, TypeText
-from arpo.envs.faults import Call, FaultKind, Faults, FaultScript, spoil
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Observation, Task
@@ -144,12 +143,11 @@ class FakeDesktop:
     task is judged by what the field holds, the infeasible one by whether the agent said so.
     """
 
-    def __init__(self, width: int = 112, height: int = 84, faults: Faults | None = None) -> None:
+    def __init__(self, width: int = 112, height: int = 84) -> None:
         if width < 16 * COLUMNS or height < 16 * ROWS:
             raise ConfigError(f"the screen must be at least {16 * COLUMNS}x{16 * ROWS}, got {width}x{height}")
         self._width = width
         self._height = height
-        self._faults = FaultScript(faults if faults is not None else Faults())
         self._scene: Scene | None = None
         self._deeds = Deeds()
         self._closed = False
@@ -158,31 +156,26 @@ class FakeDesktop:
         """Show the screen of a task."""
         if self._closed:
             raise EnvError("reset", "the environment is closed; build a new one")
-        self._faults.begin(task.id)
         self._deeds = Deeds()
-        fault = self._faults.meet("reset")
         self._scene = make_scene(*_read_config(task), self._width, self._height)
-        return self._observe(fault, instruction="" if task.instruction else self._scene.instruction)
+        return self._observe("" if task.instruction else self._scene.instruction)
 
     def step(self, action: Action) -> StepResult:
         """Perform one action; anything but a click, a text or the end of the episode changes nothing."""
         scene, deeds = self._running("step"), self._deeds
         if deeds.over:
             raise EnvError("step", "the episode has terminated; reset the environment first")
-        fault = self._faults.meet("step")
         deeds.last = action
         match action:
             case Click(x, y):
                 self._click(scene, x, y)
             case TypeText(text) if deeds.focused:
                 deeds.text += text
-        return StepResult(self._observe(fault), terminated=deeds.over)
+        return StepResult(self._observe(), terminated=deeds.over)
 
     def evaluate(self) -> float:
         """Return 1.0 if the task is done, else 0.0."""
         scene, deeds = self._running("evaluate"), self._deeds
-        if self._faults.meet("evaluate") == "garbage":
-            return float("nan")
         if scene.kind == "infeasible":
             return float(isinstance(deeds.last, Fail))
         if scene.kind == "type":
@@ -208,7 +201,7 @@ class FakeDesktop:
             yield TypeText(scene.text)
             yield Finished()
 
-    def _running(self, call: Call) -> Scene:
+    def _running(self, call: str) -> Scene:
         if self._scene is None:
             raise EnvError(call, f"{call} was called before reset")
         return self._scene
@@ -223,10 +216,10 @@ class FakeDesktop:
         done = tuple(deeds.clicked)
         deeds.over = done == scene.order or done != scene.order[: len(done)]
 
-    def _observe(self, fault: FaultKind | None, instruction: str = "") -> Observation:
+    def _observe(self, instruction: str = "") -> Observation:
         scene = self._running("step")
         png = draw(scene, self._deeds, self._width, self._height)
-        return Observation(spoil(png, fault), self._width, self._height, instruction)
+        return Observation(png, self._width, self._height, instruction)
 
 
 def _read_config(task: Task) -> tuple[Kind, int]:

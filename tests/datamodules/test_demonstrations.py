@@ -19,13 +19,13 @@ from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.faults import Fault, Faults
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, EnvError
 from arpo.models.policy import Policy
 from arpo.models.tiny import make_tiny
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.types import Observation
+from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 
 TASKS = fake_tasks(3)
 """A click, a sequence of two clicks, and a text: 1, 2 and 3 steps."""
@@ -281,7 +281,7 @@ def test_a_model_that_sees_pictures_of_another_size_is_refused(make_data, tmp_pa
 def test_a_desktop_that_fails_now_and_then_does_not_end_the_collection(make_data, tmp_path):
     (tmp_path / "ledger").mkdir()
     twice = Faults([Fault("error", "step", attempts=2)], ledger=str(tmp_path / "ledger"))
-    flaky = partial(FakeDesktop, faults=twice)
+    flaky = partial(FaultyDesktop, twice)
     trajectories = demonstrated(set_up(make_data(make_env=flaky, steps=30)))
     assert len(trajectories) == 6
     assert all(trajectory.task_reward == 1.0 for trajectory in trajectories.values())
@@ -289,7 +289,7 @@ def test_a_desktop_that_fails_now_and_then_does_not_end_the_collection(make_data
 
 def test_a_desktop_that_always_fails_ends_it_with_its_error(make_data):
     with pytest.raises(EnvError):
-        make_data(make_env=partial(FakeDesktop, faults=Faults([Fault("error", "step")]))).setup("fit")
+        make_data(make_env=partial(FaultyDesktop, Faults([Fault("error", "step")]))).setup("fit")
 
 
 def test_a_log_hears_how_far_a_long_collection_is(make_data, monkeypatch, caplog):

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from arpo.envs.fake import FakeDesktop
-from arpo.envs.faults import Fault, Faults
 from arpo.types import Observation
+from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.integration.parts import GROUP_SIZE, SETTINGS, TASKS, MoodyEngine, train
 
 
@@ -24,7 +24,7 @@ def learn(model, directory, make_env):
 def test_a_training_goes_on_and_learns_what_it_would_have_learned(tiny_model, tmp_path):
     (tmp_path / "ledger").mkdir()
     plan = [Fault("undecodable", "reset", attempts=GROUP_SIZE + 1)]  # of each task: first attempts, and one repeated
-    bad = partial(FakeDesktop, faults=Faults(plan, ledger=str(tmp_path / "ledger")))
+    bad = partial(FaultyDesktop, Faults(plan, ledger=str(tmp_path / "ledger")))
     healthy = learn(tiny_model, tmp_path / "healthy", FakeDesktop)
     run = learn(tiny_model, tmp_path / "bad", bad)
     assert run.metrics[0]["env/fault_screenshot"] == len(TASKS) * (GROUP_SIZE + 1)

@@ -19,7 +19,7 @@ FAULTS = [
     ("error", "evaluate", 8, 0.9),  # four more, for what the others end is never judged
 ]
 PLAN = ",".join(
-    f"{{_target_:arpo.envs.faults.Fault,kind:{kind},call:{call},attempts:{attempts},probability:{probability}}}"
+    f"{{_target_:tests.envs.planned_faults.Fault,kind:{kind},call:{call},attempts:{attempts},probability:{probability}}}"
     for kind, call, attempts, probability in FAULTS
 )
 """Each of the first episodes of a task, wherever it runs, has its own draw of each fault."""
@@ -35,7 +35,8 @@ def faulty(smoke, ending, tmp_path):
         "env.step_timeout_s=2",
         "rollout.settings.max_attempts=12",
         "callbacks.evaluation.at_start=false",  # the faults are meant for training
-        "+env.make_env.faults._target_=arpo.envs.faults.Faults",
+        "env.make_env._target_=tests.envs.planned_faults.FaultyDesktop",
+        "+env.make_env.faults._target_=tests.envs.planned_faults.Faults",
         f"+env.make_env.faults.ledger={tmp_path / 'ledger'}",
         f"+env.make_env.faults.plan=[{PLAN}]",
     )

@@ -11,8 +11,6 @@ from dataclasses import replace
 import pytest
 
 from arpo.agent.prompt import Prompt
-from arpo.envs.fake import FakeDesktop
-from arpo.envs.faults import Fault, Faults
 from arpo.errors import ArpoError, ConfigError, EngineError, RolloutError
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
@@ -20,6 +18,7 @@ from arpo.rollout.flow.stream import Served
 from arpo.rollout.sampler import TaskRequest
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome, RolloutBatch
+from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.rollout.support import TASKS, DawdlingEngine, PickyDesktop, interrupted, moody_clicker, red_clicker
 
 
@@ -104,7 +103,7 @@ def test_a_desktop_that_is_destroyed_before_its_agent_acts_is_a_failure_of_the_w
 def faulty(plan, ledger):
     ledger.mkdir()
     faults = Faults(plan=plan, ledger=str(ledger))
-    return lambda: FakeDesktop(faults=faults)
+    return lambda: FaultyDesktop(faults)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +190,7 @@ def test_a_group_under_the_least_size_is_dropped(chat, make_collector, tmp_path)
 
 
 def test_nothing_left_is_an_error_with_the_last_causes(chat, make_collector):
-    make_env = lambda: FakeDesktop(faults=Faults(plan=[Fault("error", "evaluate")]))  # noqa: E731
+    make_env = lambda: FaultyDesktop(Faults(plan=[Fault("error", "evaluate")]))  # noqa: E731
     with pytest.raises(RolloutError, match=r"2 too small because 8 of 8 .* planned fault in evaluate"):
         make_collector(engine=solver(chat), make_env=make_env).collect(TASKS[:2], 0, 0)
 

@@ -8,7 +8,6 @@ from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText, Wait
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render, render_response
 from arpo.envs.fake import FakeDesktop, fake_tasks, make_scene
-from arpo.envs.faults import Fault, Faults
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, Response
@@ -17,6 +16,7 @@ from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
 from arpo.rollout.meter import Meter
 from arpo.types import Outcome, Trajectory
+from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.rollout.support import DirectEnv, red_clicker
 
 
@@ -433,7 +433,7 @@ def test_failures_of_the_world_are_no_outcome(chat: ChatTokenizer):
 
 @pytest.mark.parametrize("call", ["step", "evaluate"])
 def test_a_desktop_that_the_agent_destroyed_is_an_outcome_of_its_own_and_scores_nothing(chat: ChatTokenizer, call):
-    desktop = FakeDesktop(faults=Faults(plan=[Fault("destroyed", call)]))
+    desktop = FaultyDesktop(Faults(plan=[Fault("destroyed", call)]))
     played = Played(chat, [render_response(action) for action in solution("click")], spec_of(), desktop=desktop)
     trajectory = played.trajectory
     assert (trajectory.outcome, trajectory.task_reward, trajectory.format_reward) == (Outcome.DESTROYED, 0.0, 0.0)
@@ -442,7 +442,7 @@ def test_a_desktop_that_the_agent_destroyed_is_an_outcome_of_its_own_and_scores_
 
 
 def test_nonsense_stays_nonsense_where_the_desktop_is_destroyed(chat: ChatTokenizer):
-    desktop = FakeDesktop(faults=Faults(plan=[Fault("destroyed", "evaluate")]))
+    desktop = FaultyDesktop(Faults(plan=[Fault("destroyed", "evaluate")]))
     trajectory = Played(chat, ["I would rather not."], spec_of(), desktop=desktop).trajectory
     assert (trajectory.outcome, trajectory.format_reward) == (Outcome.DESTROYED, -1.0)
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from arpo.envs.fake import FakeDesktop
-from arpo.envs.faults import Fault, Faults
 from arpo.errors import ArpoError, EngineError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.flow.stream import RequestedGroup, ResumeState
 from arpo.rollout.sampler import ShuffledTasks, TaskRequest, TaskStatistics
+from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.rollout.support import TASKS, moody_clicker
 
 ITERATIONS = 5
@@ -115,7 +114,7 @@ class Trial:
         faults = Faults(plan=[Fault("error", "step", probability=numbers["fault"], attempts=1000)])
         collector = self.make_collector(
             engine=self.engine,
-            make_env=lambda: FakeDesktop(faults=faults),
+            make_env=lambda: FaultyDesktop(faults),
             size=numbers["size"],
             max_policy_lag=numbers["lag"],
             order=self.schedule.order,

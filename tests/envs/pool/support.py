@@ -6,9 +6,9 @@ from functools import partial
 
 from arpo.agent.actions import Wait
 from arpo.envs.fake import FakeDesktop
-from arpo.envs.faults import Fault, Faults
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EnvError
+from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 
 HANG = Fault("hang", "step", attempts=1)
 CRASH = Fault("crash", "step", attempts=1)
@@ -55,7 +55,7 @@ def desktop_with_browser():
 
 
 def faulty_desktop(*faults, ledger=None, latency_s=0.0):
-    return partial(FakeDesktop, faults=Faults(plan=faults, ledger=ledger and str(ledger), latency_s=latency_s))
+    return partial(FaultyDesktop, Faults(plan=faults, ledger=ledger and str(ledger), latency_s=latency_s))
 
 
 def make_pool(make_env=FakeDesktop, *, size=1, backend="thread", **settings):

@@ -16,11 +16,11 @@ import pytest
 
 from arpo.agent.actions import Wait
 from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.faults import Fault
 from arpo.envs.pool.ray import RayBackend
 from arpo.errors import ConfigError, EnvError
 from arpo.host.labels import LABEL_VARIABLE
 from arpo.host.session import Session
+from tests.envs.planned_faults import Fault
 from tests.envs.pool.support import (
     CRASH,
     HANG,

@@ -6,11 +6,11 @@ import itertools
 import pytest
 
 from arpo.agent.actions import Wait
-from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.faults import Faults
+from arpo.envs.fake import fake_tasks
 from arpo.envs.pool.pace import Pace
 from arpo.envs.pool.slots import make_slots
 from arpo.errors import ConfigError
+from tests.envs.planned_faults import Faults, FaultyDesktop
 from tests.envs.pool.support import make_pool, until, with_pool
 
 LATENCY_S = 0.05
@@ -88,7 +88,7 @@ def test_a_pool_of_one_that_is_always_slow_costs_one_environment_and_not_one_an_
         return pool.counters()
 
     def slow():
-        return FakeDesktop(faults=Faults(latency_s=LATENCY_S))
+        return FaultyDesktop(Faults(latency_s=LATENCY_S))
 
     counters = with_pool(make_pool(slow, size=1, slow_step_s=LATENCY_S / 2), scenario)
     assert counters["env/episodes"] == 5
@@ -110,7 +110,7 @@ def one_slow():
     number = itertools.count()
 
     def build():
-        return FakeDesktop(faults=Faults(latency_s=0.0 if next(number) else LATENCY_S))
+        return FaultyDesktop(Faults(latency_s=0.0 if next(number) else LATENCY_S))
 
     return build
 

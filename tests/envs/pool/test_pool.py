@@ -8,9 +8,9 @@ import pytest
 
 from arpo.agent.actions import Click, Wait
 from arpo.envs.fake import FakeDesktop, fake_tasks
-from arpo.envs.faults import Fault, Faults
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
+from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.envs.pool.support import (
     HANG,
     UnsolvableDesktop,
@@ -155,7 +155,7 @@ def test_a_hang_costs_its_own_environment_and_its_neighbour_plays_on(tmp_path):
 
     def make_env():
         events.append("built")
-        return FakeDesktop(faults=Faults(plan=[HANG], ledger=str(tmp_path)))
+        return FaultyDesktop(Faults(plan=[HANG], ledger=str(tmp_path)))
 
     async def scenario(pool):
         async with pool.lease(healthy) as neighbour:

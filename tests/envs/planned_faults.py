@@ -6,11 +6,13 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
-from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
+from arpo.envs.fake import FakeDesktop
+from arpo.errors import DesktopDestroyedError, EnvError
+from arpo.types import Observation
 
 FaultKind = Literal["hang", "crash", "error", "garbage", "undecodable", "destroyed"]
 Call = Literal["reset", "step", "evaluate"]
@@ -37,16 +39,6 @@ class Fault:
     probability: float = 1.0
     """Drawn once an episode, from the seed, the task and the attempt."""
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(FaultKind):
-            raise ConfigError(f"kind must be one of {get_args(FaultKind)}, got {self.kind!r}")
-        if self.call not in get_args(Call):
-            raise ConfigError(f"call must be one of {get_args(Call)}, got {self.call!r}")
-        if self.kind == "undecodable" and self.call == "evaluate":
-            raise ConfigError("call must be 'reset' or 'step' for kind='undecodable', got 'evaluate'")
-        if not 0 <= self.probability <= 1:
-            raise ConfigError(f"probability must be in [0, 1], got {self.probability}")
-
 
 @dataclass(frozen=True, slots=True)
 class Faults:
@@ -60,11 +52,27 @@ class Faults:
     """A directory in which all environments, in all processes, count the attempts at a task together, so that an
     episode that is retried after a crash is a new attempt. Without it, every environment counts its own."""
 
-    def __post_init__(self) -> None:
-        if self.latency_s < 0:
-            raise ConfigError(f"latency_s must not be negative, got {self.latency_s}")
-        if self.ledger is not None and not Path(self.ledger).is_dir():
-            raise ConfigError(f"ledger must be an existing directory, got {self.ledger!r}; create it first")
+
+class FaultyDesktop(FakeDesktop):
+    """A desktop in memory with whom things go wrong as they are planned."""
+
+    def __init__(self, faults: Faults, width: int = 112, height: int = 84) -> None:
+        super().__init__(width, height)
+        self._script = FaultScript(faults)
+
+    def reset(self, task):
+        self._script.begin(task.id)
+        fault = self._script.meet("reset")
+        return spoiled(super().reset(task), fault)
+
+    def step(self, action):
+        fault = self._script.meet("step")
+        result = super().step(action)
+        return replace(result, observation=spoiled(result.observation, fault))
+
+    def evaluate(self):
+        reward = float("nan") if self._script.meet("evaluate") == "garbage" else None
+        return super().evaluate() if reward is None else reward
 
 
 class FaultScript:
@@ -119,13 +127,13 @@ class FaultScript:
             return ledger.tell() - 1
 
 
-def spoil(png: bytes, fault: FaultKind | None) -> bytes:
-    """Return a screenshot with the fault that is planned for it; without one, the screenshot."""
+def spoiled(observation: Observation, fault: FaultKind | None) -> Observation:
+    """The observation with the fault that is planned for its screenshot; without one, as it is."""
     if fault == "garbage":
-        return b"not a PNG"
+        return replace(observation, screenshot=b"not a PNG")
     if fault == "undecodable":
-        return _without_half_of_the_pixels(png)
-    return png
+        return replace(observation, screenshot=_without_half_of_the_pixels(observation.screenshot))
+    return observation
 
 
 def _without_half_of_the_pixels(png: bytes) -> bytes:
