@@ -51,13 +51,13 @@ def first_moments(env: DockerDesktop) -> tuple[bytes, bytes | None, float]:
     env.step(TypeText(TEXT))
     env.step(Hotkey(("ctrl", "s")))
     env.step(Wait())
-    return screen, env._machine.guest.file(FILE), reset_s
+    return screen, env.machine.guest.file(FILE), reset_s
 
 
 def sabotage(env: DockerDesktop, ways: list[str]) -> None:
     for way in ways:
         with suppress(ArpoError):  # one that ends the session: what is left of it shows in the next episode
-            env._machine.guest.execute(LEAKS[way], shell=True, timeout_s=20)
+            env.machine.guest.execute(LEAKS[way], shell=True, timeout_s=20)
 
 
 def play(image: str, episodes: range, seed: int, wanted: tuple[bytes, bytes | None]) -> tuple[int, list[float]]:

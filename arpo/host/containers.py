@@ -117,17 +117,18 @@ class Containers:
     """
 
     _lock = threading.Lock()
-    _reaped = False
-    _left_over: ClassVar[set[str]] = set()
+    reaped = False
+    """Whether this process has removed what dead ones left behind."""
+    left_over: ClassVar[set[str]] = set()
     """Containers of this process that the engine has not removed when it should. They survive a restart of it, so that
     a second set of desktops would run beside the new ones until the run ends."""
 
     def __init__(self) -> None:
-        self._client = _wait_for_engine() if Containers._reaped else connect()
+        self._client = _wait_for_engine() if Containers.reaped else connect()
         with Containers._lock:
-            if not Containers._reaped:
+            if not Containers.reaped:
                 reap(self._client)
-                Containers._reaped = True
+                Containers.reaped = True
 
     def start(self, spec: ContainerSpec) -> Container:
         """Start a container; it is not ready yet.
@@ -162,11 +163,11 @@ class Containers:
         """Remove a container now, or, where the engine does not do it, after a later start; never raises."""
         if not _remove_each(self._client, [container.id]):
             with Containers._lock:
-                Containers._left_over.add(container.id)
+                Containers.left_over.add(container.id)
 
     def _remove_left_over(self) -> None:
         with Containers._lock:
-            Containers._left_over.difference_update(_remove_each(self._client, Containers._left_over))
+            Containers.left_over.difference_update(_remove_each(self._client, Containers.left_over))
 
     @cached_property
     def _cores(self) -> int:
@@ -278,14 +279,14 @@ def remove_session(label: str) -> int:
 
 def _listed(client: "DockerClient", *labels: str) -> list[Any]:
     """Return the containers of this machine with these labels, whether they run or not."""
-    wanted = {"label": [f"{HOST_LABEL}={_host()}", *labels]}
+    wanted = {"label": [f"{HOST_LABEL}={host_name()}", *labels]}
     with env_boundary("guest", "looking for containers of earlier runs"):
         return list(client.containers.list(all=True, ignore_removed=True, filters=wanted))
 
 
 def _labels() -> dict[str, str]:
     owner = own_name()
-    return {SESSION_LABEL: os.environ.get(LABEL_VARIABLE, owner), OWNER_LABEL: owner, HOST_LABEL: _host()}
+    return {SESSION_LABEL: os.environ.get(LABEL_VARIABLE, owner), OWNER_LABEL: owner, HOST_LABEL: host_name()}
 
 
 def _remove_each(client: "DockerClient", names: Iterable[str]) -> list[str]:
@@ -320,6 +321,7 @@ def _mark_session() -> None:
         (directory / CONTAINERS_MARKER).touch()
 
 
-def _host() -> str:
+def host_name() -> str:
+    """Return a name of this machine and its process namespace, as containers are labelled with it."""
     namespace = os.readlink("/proc/self/ns/pid") if Path("/proc/self/ns/pid").is_symlink() else "pid"
     return f"{os.uname().nodename} {namespace}"

@@ -23,7 +23,7 @@ class Heartbeat:
             every_s: Seconds of silence before a line.
         """
         self._line = line
-        self._every_s = every_s
+        self.every_s = every_s
         self._stopped = threading.Event()
         self._last = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -51,8 +51,8 @@ class Heartbeat:
         self.stop()
 
     def _run(self) -> None:
-        while not self._stopped.wait(max(0.0, self._last + self._every_s - time.monotonic())):
-            if time.monotonic() - self._last >= self._every_s:
+        while not self._stopped.wait(max(0.0, self._last + self.every_s - time.monotonic())):
+            if time.monotonic() - self._last >= self.every_s:
                 self.say(self._line())
 
 

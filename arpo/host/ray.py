@@ -64,11 +64,11 @@ class RayRuntime:
 
     def acquire(self) -> "Future[object]":
         """Start or join Ray; the future is done when it runs. Any thread may call it."""
-        return self._submit(self._acquire)
+        return self.submit(self._acquire)
 
     def release(self) -> "Future[object]":
         """Undo one `acquire`."""
-        return self._submit(self._release)
+        return self.submit(self._release)
 
     def wait_for_start(self) -> None:
         """Return once no start of Ray is under way; blocks.
@@ -81,7 +81,8 @@ class RayRuntime:
         if under_way is not None:
             under_way.result()
 
-    def _submit(self, function: Callable[[], None]) -> "Future[object]":
+    def submit(self, function: Callable[[], None]) -> "Future[object]":
+        """Run a function in the thread that starts and stops Ray, after those before it."""
         # An engine and a pool of actors start side by side: two threads of Ray would both call `ray.init`.
         with self._lock:
             if self._thread is None:
@@ -188,7 +189,7 @@ def _own_ray() -> dict[str, Any]:
         "include_dashboard": False,
         "log_to_driver": False,
         "logging_level": logging.ERROR,
-        "_temp_dir": _ray_directory(),
+        "_temp_dir": ray_directory(),
     }
 
 
@@ -247,7 +248,7 @@ def check_store(weights: int, copies: int = 0) -> None:
         )
 
 
-def _ray_directory() -> str | None:
+def ray_directory() -> str | None:
     """Return the directory for the files of Ray: in the session; None, without one, for the place that Ray likes."""
     session = session_directory()
     if session is None:

@@ -51,8 +51,8 @@ class Engine:
 @pytest.fixture
 def use(monkeypatch):
     """Leads this package to an engine, and forgets what it has left over."""
-    monkeypatch.setattr(Containers, "_left_over", set())
-    monkeypatch.setattr(Containers, "_reaped", True)
+    monkeypatch.setattr(Containers, "left_over", set())
+    monkeypatch.setattr(Containers, "reaped", True)
     return lambda engine: monkeypatch.setattr(docker, "from_env", lambda timeout: engine)
 
 
@@ -74,14 +74,14 @@ def test_a_session_ends_with_one_that_cannot_be_removed(use):
 def test_a_start_goes_on_and_forgets_nothing_that_it_could_not_remove(use):
     engine = Engine("a", "b", stuck=["a", "new"])
     use(engine)
-    Containers._left_over.update(["a", "b", "long gone"])
+    Containers.left_over.update(["a", "b", "long gone"])
     with pytest.raises(EnvError, match="it does not start"):
         Containers().start(ContainerSpec("image", ()))
-    assert Containers._left_over == {"a", "new"}
+    assert Containers.left_over == {"a", "new"}
     engine.stuck = []
     with pytest.raises(EnvError, match="it does not start"):
         Containers().start(ContainerSpec("image", ()))
-    assert not Containers._left_over
+    assert not Containers.left_over
     assert not engine.there
 
 

@@ -36,11 +36,11 @@ def desktop():
 
 @pytest.fixture(scope="module")
 def facts(desktop):
-    return json.loads(docker("inspect", desktop._machine.container.id))[0]
+    return json.loads(docker("inspect", desktop.machine.container.id))[0]
 
 
 def in_guest(desktop, command):
-    return desktop._machine.guest.execute(command, shell=True, timeout_s=20)
+    return desktop.machine.guest.execute(command, shell=True, timeout_s=20)
 
 
 def ask(port, headers):
@@ -54,7 +54,7 @@ def ask(port, headers):
 
 def test_ports_are_chosen_by_the_engine_and_bound_to_loopback(desktop, facts):
     (binding,) = facts["NetworkSettings"]["Ports"]["5000/tcp"]
-    assert binding == {"HostIp": "127.0.0.1", "HostPort": str(desktop._machine.container.port(5000))}
+    assert binding == {"HostIp": "127.0.0.1", "HostPort": str(desktop.machine.container.port(5000))}
 
 
 def test_memory_processes_and_cores_are_limited_and_rights_are_dropped(facts):
@@ -100,7 +100,7 @@ def test_a_guest_reaches_neither_the_network_nor_the_host_nor_another_guest(desk
         assert in_guest(desktop, udp.format("127.0.0.1")).returncode == 0
         other = DockerDesktop(**QUICK)
         try:
-            address = json.loads(docker("inspect", other._machine.container.id))[0]["NetworkSettings"]["IPAddress"]
+            address = json.loads(docker("inspect", other.machine.container.id))[0]["NetworkSettings"]["IPAddress"]
             assert in_guest(desktop, reach.format(address, 5000)).output == ""
         finally:
             other.close()
@@ -120,10 +120,10 @@ def test_an_open_desktop_reaches_its_host(facts):
 
 
 def test_a_process_without_the_secret_cannot_drive_a_guest(desktop):
-    port = desktop._machine.container.port(5000)
+    port = desktop.machine.container.port(5000)
     assert ask(port, {})[0] == 401
     assert ask(port, {"Authorization": "Bearer " + "0" * 32})[0] == 401
-    assert ask(port, {"Authorization": f"Bearer {desktop._machine._secret}"})[0] == 200
+    assert ask(port, {"Authorization": f"Bearer {desktop.machine.secret}"})[0] == 200
     with pytest.raises(EnvError, match="wants the secret"):
         Guest(f"http://127.0.0.1:{port}").screenshot()
 
@@ -133,8 +133,8 @@ def test_a_process_without_the_secret_cannot_drive_a_guest(desktop):
     [(256 * 2**20, False, 401), (-1, True, 413), (2**40, True, 413), ("many", True, 413)],
 )
 def test_a_body_that_will_not_be_used_is_not_read(desktop, length, knows_the_secret, status):
-    secret = desktop._machine._secret if knows_the_secret else ""
-    connection = http.client.HTTPConnection("127.0.0.1", desktop._machine.container.port(5000), timeout=5)
+    secret = desktop.machine.secret if knows_the_secret else ""
+    connection = http.client.HTTPConnection("127.0.0.1", desktop.machine.container.port(5000), timeout=5)
     connection.putrequest("POST", "/action")
     connection.putheader("Authorization", f"Bearer {secret}")
     connection.putheader("Content-Length", str(length))
@@ -161,7 +161,7 @@ from arpo.host.session import Session
 from arpo.envs.desktop.env import DockerDesktop
 session = Session.start(Path(sys.argv[1]))
 env = DockerDesktop(screen=(320, 240))
-print(session.label, env._machine.container.id, flush=True)
+print(session.label, env.machine.container.id, flush=True)
 sys.stdin.readline()
 session.close()
 """
@@ -213,7 +213,7 @@ def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing
     dead.wait()
     left, kept = start_stranger(f"{dead.pid}-1"), start_stranger(own_name())
     try:
-        Containers._reaped = False
+        Containers.reaped = False
         Containers().close()
         there = docker("ps", "--all", "--quiet", "--no-trunc")
         assert left not in there
@@ -224,20 +224,20 @@ def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing
 
 def test_a_container_that_could_not_be_removed_goes_before_the_next_one_starts():
     left = start_stranger(own_name())
-    Containers._left_over.add(left)
+    Containers.left_over.add(left)
     env = DockerDesktop(**QUICK)
     try:
         assert left not in docker("ps", "--all", "--quiet", "--no-trunc")
-        assert not Containers._left_over
+        assert not Containers.left_over
     finally:
         env.close()
 
 
 def start_stranger(owner):
     """A container like ours, of another owner."""
-    from arpo.host.containers import _host
+    from arpo.host.containers import host_name
 
-    labels = ("--label", f"arpo.owner={owner}", "--label", f"arpo.host={_host()}")
+    labels = ("--label", f"arpo.owner={owner}", "--label", f"arpo.host={host_name()}")
     return docker("run", "--detach", *labels, IMAGE, "sleep", "60").strip()
 
 

@@ -46,4 +46,4 @@ def test_a_step_that_takes_long_is_named_with_its_seconds(caplog) -> None:
 
 
 def test_nobody_waits_longer_than_ten_seconds_for_a_word() -> None:
-    assert still("starting")._every_s <= 10
+    assert still("starting").every_s <= 10

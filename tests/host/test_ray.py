@@ -15,7 +15,7 @@ import pytest
 from arpo.errors import ConfigError, EnvError
 from arpo.host.heartbeat import still
 from arpo.host.labels import LABEL_VARIABLE
-from arpo.host.ray import SHARED_MEMORY, RayRuntime, _ray_directory, check_store, worker_environment
+from arpo.host.ray import SHARED_MEMORY, RayRuntime, check_store, ray_directory, worker_environment
 from arpo.host.session import MAX_DIRECTORY_LENGTH
 
 
@@ -36,7 +36,7 @@ def test_users_who_come_at_the_same_moment_share_one_thread_of_ray(monkeypatch: 
 
     def use() -> None:
         arrived.wait()
-        runtime._submit(lambda: None).result()
+        runtime.submit(lambda: None).result()
 
     users = [threading.Thread(target=use) for _ in range(8)]
     monkeypatch.setattr(threading, "Thread", SlowToStart)
@@ -57,7 +57,7 @@ def test_whoever_must_not_start_beside_ray_waits_for_it_where_it_starts():
         begun.set()
         go.wait()
 
-    runtime._submit(start)
+    runtime.submit(start)
     begun.wait()
     waiting = threading.Thread(target=runtime.wait_for_start, daemon=True)
     waiting.start()
@@ -74,7 +74,7 @@ def test_a_start_that_failed_holds_nobody_up():
     def fail() -> None:
         raise ConfigError("no Ray here")
 
-    failed = runtime._submit(fail)
+    failed = runtime.submit(fail)
     runtime.wait_for_start()
     with pytest.raises(ConfigError, match="no Ray here"):
         failed.result()
@@ -192,10 +192,10 @@ def test_the_ray_of_a_cluster_lives_on(monkeypatch: pytest.MonkeyPatch):
 def test_the_files_of_ray_lie_in_the_session_whose_name_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch):
     for directory, expected in ((None, None), (Path("/tmp/s"), "/tmp/s/ray")):
         monkeypatch.setattr("arpo.host.ray.session_directory", lambda directory=directory: directory)
-        assert _ray_directory() == expected
+        assert ray_directory() == expected
     monkeypatch.setattr("arpo.host.ray.session_directory", lambda: Path("/tmp") / (MAX_DIRECTORY_LENGTH * "s"))
     with pytest.raises(ConfigError, match="too long for the sockets of Ray"):
-        _ray_directory()
+        ray_directory()
 
 
 def test_a_worker_is_labelled_as_its_session_is(monkeypatch: pytest.MonkeyPatch):

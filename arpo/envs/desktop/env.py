@@ -56,6 +56,9 @@ class DockerDesktop:
         cpus: Cores that the desktop may use.
         start_timeout_s: How long a container may take until it is healthy.
 
+    Attributes:
+        machine: The container, with the client of its guest server.
+
     Raises:
         ConfigError: If a value is impossible, or the image is missing.
         EnvError: If the desktop does not start.
@@ -100,13 +103,13 @@ class DockerDesktop:
         self._used = False
         deadlines = replace(OURS, start_s=start_timeout_s)
         before_start()
-        self._machine = Machine(*self._new_guest(), server_port=GUEST_PORT, deadlines=deadlines)
+        self.machine = Machine(*self._new_guest(), server_port=GUEST_PORT, deadlines=deadlines)
 
     def reset(self, task: Task) -> Observation:
         """Renew the desktop, set the task up and wait for its windows."""
         wanted = read_task(task)
         self._renew()
-        guest = self._machine.guest
+        guest = self.machine.guest
         setup = TaskSetup(guest, task.id, Screen(*self._screen))
         self._used, self._last = True, None
         setup.prepare(wanted.config)
@@ -118,24 +121,24 @@ class DockerDesktop:
     def step(self, action: Action) -> StepResult:
         """Perform an action and look at the screen when it has come to rest."""
         self._playing("step")
-        self._machine.container.resume()
+        self.machine.container.resume()
         self._last = action
-        self._machine.guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
+        self.machine.guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
         return StepResult(self._observe())
 
     def evaluate(self) -> float:
         """Return 1.0 when the task is done, else 0.0; a desktop that the policy has destroyed is not judged."""
         task, setup = self._playing("evaluate")
-        self._machine.container.resume()
-        self._machine.guest.check_health()
+        self.machine.container.resume()
+        self.machine.guest.check_health()
         setup.conclude(task.postconfig)
         score = score_of_giving_up(self._last, infeasible=task.infeasible)
-        return run_checks(task, self._machine.guest) if score is None else score
+        return run_checks(task, self.machine.guest) if score is None else score
 
     def close(self) -> None:
         """Remove the container."""
         self._episode = None
-        self._machine.close()
+        self.machine.close()
 
     def solve(self) -> Iterator[Action]:
         """Yield the solution that the task file has.
@@ -163,17 +166,17 @@ class DockerDesktop:
 
     def _renew(self) -> None:
         """Make the desktop as good as new; nothing to do before the first episode."""
-        self._machine.container.resume()
+        self.machine.container.resume()
         self._episode = None
         if not self._used:
             return
         match self._reset_mode:
             case "in_place":
-                self._machine.guest.reset()
+                self.machine.guest.reset()
             case "restart":
-                self._machine.restart()
+                self.machine.restart()
             case "fresh":
-                self._machine.replace(*self._new_guest())
+                self.machine.replace(*self._new_guest())
         self._used = False
 
     def _new_guest(self) -> tuple[ContainerSpec, str]:
@@ -182,11 +185,11 @@ class DockerDesktop:
         return replace(self._spec, environment={**self._spec.environment, "ARPO_SECRET": secret}), secret
 
     def _observe(self) -> Observation:
-        png = self._machine.guest.screenshot(
+        png = self.machine.guest.screenshot(
             quiet_s=self._quiet_s, limit_s=self._settle_limit_s, most_bytes=most_bytes(*self._screen)
         )
         if self._pause:
-            self._machine.container.pause()
+            self.machine.container.pause()
         return Observation(png, *self._screen)
 
     def _playing(self, call: str) -> tuple[DesktopTask, TaskSetup]:

@@ -20,6 +20,9 @@ class Machine:
         probe: Fails while a guest is not healthy; `Guest.greet` is for our own guest server.
         containers: Connects to the engine.
 
+    Attributes:
+        secret: What the guest server of the container demands.
+
     Raises:
         ConfigError: If the image is missing.
         EnvError: If the container does not start; it is removed then.
@@ -89,7 +92,7 @@ class Machine:
             EnvError: If it does not start.
         """
         self._remove()
-        self._secret = secret
+        self.secret = secret
         self._container = self._containers.start(spec)
         self._connect()
 
@@ -122,7 +125,7 @@ class Machine:
     def _connect(self) -> None:
         if self._guest is not None:
             self._guest.close()
-        self._guest = Guest(self.address(self._server_port), self._secret, self._deadlines)
+        self._guest = Guest(self.address(self._server_port), self.secret, self._deadlines)
 
     def _remove(self) -> None:
         if self._guest is not None:

@@ -85,26 +85,27 @@ class ChromeTabs:
             wait=tenacity.wait_fixed(POLL_S),
             reraise=True,
         )
-        return listens(self._pages)
+        return listens(self.pages)
 
     def _wait_for_page(self, tab_id: str, url: str) -> None:
         """Wait for a title: pages get one of their own when their head has come."""
 
         def has_loaded() -> bool:
-            tab = next((tab for tab in self._pages() if tab.id == tab_id), None)
+            tab = next((tab for tab in self.pages() if tab.id == tab_id), None)
             return tab is None or (tab.title != "" and not same_page(tab.title, url))
 
         if not comes_true(has_loaded, self._load_timeout_s, POLL_S):
             log.warning("%s has not loaded within %.0f s", url, self._load_timeout_s)
 
-    def _pages(self) -> list[Tab]:
+    def pages(self) -> list[Tab]:
+        """Return the tabs that show a page."""
         listed = decoded(self._call("GET", "/json/list"), list[Tab], "/json/list")
         return [tab for tab in listed if tab.type == "page"]
 
     def _close(self, tab: Tab) -> None:
         """Close a tab and wait until it is gone: Chrome answers before that."""
         self._call("GET", f"/json/close/{tab.id}")
-        is_gone = comes_true(lambda: all(other.id != tab.id for other in self._pages()), CALL_TIMEOUT_S, CLOSE_POLL_S)
+        is_gone = comes_true(lambda: all(other.id != tab.id for other in self.pages()), CALL_TIMEOUT_S, CLOSE_POLL_S)
         if not is_gone:  # a page may ask whether one really wants to leave
             raise EnvError("reset", f"the tab of {tab.url} did not close within {CALL_TIMEOUT_S:.0f} s")
 

@@ -88,7 +88,8 @@ class OSWorldEnv:
             probe=Guest.screenshot,
             containers=containers,
         )
-        self._directory = Path(tempfile.mkdtemp(prefix="osworld-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="osworld-"))
+        """The place of what is fetched from the machine."""
 
     def reset(self, task: Task) -> Observation:
         """Take a new machine, unless this one is untouched, and set the task up."""
@@ -100,8 +101,8 @@ class OSWorldEnv:
             self._machine.replace(self._spec)
             guest = self._machine.guest
         self._used, self._boots, self._last = True, False, None
-        shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(mode=0o700)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(mode=0o700)
         first = self._observe()
         setup = OSWorldSetup(
             guest,
@@ -109,7 +110,7 @@ class OSWorldEnv:
             Screen(first.width, first.height, self._password),
             chrome=ChromeTabs(self._machine.address(CHROMIUM_PORT)),
             files=self._files,
-            directory=self._directory,
+            directory=self.directory,
         )
         setup.prepare(task.config.get("config", []))
         self._episode = task, setup
@@ -145,16 +146,16 @@ class OSWorldEnv:
         score = score_of_giving_up(self._last, infeasible=evaluator["func"] == "infeasible")
         if score is not None:
             return score
-        self._files.place_gold_files(evaluator, task.id, self._directory)
+        self._files.place_gold_files(evaluator, task.id, self.directory)
         ports = (self._machine.container.port(port) for port in (SERVER_PORT, CHROMIUM_PORT, VLC_PORT))
-        return self._grader.grade(evaluator, GuestAddress(LOOPBACK, *ports), self._directory)
+        return self._grader.grade(evaluator, GuestAddress(LOOPBACK, *ports), self.directory)
 
     def close(self) -> None:
         """Remove the machine and everything fetched from it."""
         self._episode = None
         self._machine.close()
         self._grader.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _observe(self) -> Observation:
         png = self._machine.guest.screenshot()

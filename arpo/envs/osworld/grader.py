@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from arpo.errors import ConfigError, EnvError
-from arpo.host.container_spec import LOOPBACK
+from arpo.host.environment import spare_loopback
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class GraderProcess:
             )
         self._python = str(python)
         self._timeout_s = timeout_s
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._unread = b""
         self._said: IO[bytes] = BytesIO()  # what the process logs for one task: it would fill a pipe
 
@@ -76,7 +76,7 @@ class GraderProcess:
 
     def close(self) -> None:
         """End the process; idempotent."""
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             with suppress(OSError), process:  # a broken pipe has nothing left to flush to
                 process.kill()
@@ -100,20 +100,21 @@ class GraderProcess:
         return reply
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
+        if self.process is None or self.process.poll() is not None:
             self.close()
             self._unread = b""
             self._said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - as long as the process
-            self._process = subprocess.Popen(
+            spare_loopback()  # a proxy cannot reach guests, and its refusal reads like theirs
+            self.process = subprocess.Popen(
                 # -I: neither this directory nor the environment of ARPO is on its import path
                 [self._python, "-I", "-X", "utf8", str(MAIN)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
-                env=_without_proxy(LOOPBACK) | {"TZ": "UTC"},  # the guest's zone, from which graders count days
+                env=os.environ | {"TZ": "UTC"},  # the guest's zone, from which graders count days
             )
-            log.debug("OSWorld's graders run in process %d", self._process.pid)
-        return self._process
+            log.debug("OSWorld's graders run in process %d", self.process.pid)
+        return self.process
 
     def _read_line(self, process: subprocess.Popen[bytes]) -> bytes:
         """Return the next line.
@@ -139,12 +140,3 @@ class GraderProcess:
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").splitlines()[-STDERR_LINES:]
         return "it said last: " + " | ".join(lines) if lines else "it said nothing"
-
-
-def _without_proxy(host: str) -> dict[str, str]:
-    """Return our environment, in which a host is asked directly: a proxy cannot reach guests, and its refusal reads
-    like theirs. What graders fetch from the web may still need one."""
-    # both spellings, because libraries differ in which they read first; what either named before stays exempt
-    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-    value = exempt if exempt == "*" else ",".join(filter(None, (exempt, host)))
-    return {**os.environ, "no_proxy": value, "NO_PROXY": value}

@@ -40,7 +40,7 @@ def desktop():
 
 def launch(env, command):
     """Run a command as the agent could from a terminal."""
-    env._machine.guest.launch(["sh", "-c", command])
+    env.machine.guest.launch(["sh", "-c", command])
 
 
 def play_on(env):
@@ -55,12 +55,12 @@ def play_on(env):
 @pytest.mark.parametrize("way", DESTROYS)
 def test_a_desktop_that_its_agent_destroys_is_the_agents_and_the_next_reset_repairs_it(desktop, way):
     desktop.reset(editor_task())
-    container = desktop._machine.container.id
+    container = desktop.machine.container.id
     launch(desktop, DESTROYS[way])
     with pytest.raises(DesktopDestroyedError):
         play_on(desktop)
     desktop.reset(editor_task())
-    assert desktop._machine.container.id == container
+    assert desktop.machine.container.id == container
     desktop.step(Wait())
     assert desktop.evaluate() == 0.0
 

@@ -52,7 +52,7 @@ def test_an_idle_episode_does_not_inherit_a_locked_solution(desktop):
         evaluator={"func": "exact_match", "result": {"type": "vm_file", "path": "~/a"}, "expected": rule},
     )
     desktop.reset(wanted)
-    desktop._machine.guest.execute("printf done > ~/a; chmod 555 ~", shell=True)
+    desktop.machine.guest.execute("printf done > ~/a; chmod 555 ~", shell=True)
     assert desktop.evaluate() == 1.0
     desktop.reset(wanted)
     assert desktop.evaluate() == 0.0
@@ -71,4 +71,4 @@ def test_a_long_text_of_many_scripts_is_typed_whole(desktop):
     desktop.step(TypeText(text))
     desktop.step(Hotkey(("ctrl", "s")))
     desktop.step(Wait())
-    assert desktop._machine.guest.file("~/typed.txt").decode() == text
+    assert desktop.machine.guest.file("~/typed.txt").decode() == text

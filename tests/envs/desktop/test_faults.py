@@ -27,7 +27,7 @@ def test_a_fault_is_a_typed_error_in_bounded_time_and_a_new_desktop_works(fault)
     env = DockerDesktop(**QUICK)
     try:
         env.reset(editor_task())
-        fault(env._machine.container.id)
+        fault(env.machine.container.id)
         began = time.monotonic()
         with pytest.raises(EnvError) as error:
             step_and_evaluate(env)
@@ -66,7 +66,7 @@ def test_the_pool_replaces_a_desktop_that_broke(fault):
         await pool.start()
         try:
             with pytest.raises(EnvError):
-                await play(pool, editor_task(), partial(fault, built[0]._machine.container.id))
+                await play(pool, editor_task(), partial(fault, built[0].machine.container.id))
             detected = time.monotonic()
             async with pool.lease(editor_task()):
                 recovered_s = time.monotonic() - detected

@@ -26,7 +26,7 @@ def desktop():
 
 def doors(env):
     """The port of this machine that leads to a desktop, and the desktop's own as a neighbour sees it."""
-    container = env._machine.container
+    container = env.machine.container
     (found,) = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", container.id)).values()
     return {"host": ("127.0.0.1", container.port(GUEST_PORT)), "neighbour": (found["IPAddress"], GUEST_PORT)}
 
@@ -51,11 +51,11 @@ def test_an_agent_that_floods_its_own_desktop_is_judged_as_ever(network):
     env = DockerDesktop(**QUICK, network=network)
     try:
         env.reset(editor_task())
-        env._machine.guest.launch(["python3", "-c", CALLS_FROM_INSIDE])
+        env.machine.guest.launch(["python3", "-c", CALLS_FROM_INSIDE])
         for _ in range(STEPS):
             env.step(Wait())
             assert env.evaluate() == 0.0
-        env._machine.guest.execute("pkill python3", shell=True)
+        env.machine.guest.execute("pkill python3", shell=True)
         for action in env.solve():
             env.step(action)
         assert env.evaluate() == 1.0
@@ -70,7 +70,7 @@ def test_an_agent_that_floods_its_own_desktop_is_judged_as_ever(network):
 )
 def test_an_episode_goes_on_under_a_flood_and_so_does_the_next_one(desktop, kind, origin):
     desktop.reset(editor_task())
-    container = desktop._machine.container.id
+    container = desktop.machine.container.id
     with flood(doors(desktop)[origin], kind):
         for _ in range(STEPS):
             desktop.step(Wait())
@@ -80,7 +80,7 @@ def test_an_episode_goes_on_under_a_flood_and_so_does_the_next_one(desktop, kind
     for action in desktop.solve():
         desktop.step(action)
     assert desktop.evaluate() == 1.0
-    assert desktop._machine.container.id == container
+    assert desktop.machine.container.id == container
 
 
 def ask(connection, secret):
@@ -92,7 +92,7 @@ def ask(connection, secret):
 
 def test_who_shows_the_secret_in_vain_is_refused_while_all_places_are_taken_and_served_after(desktop):
     desktop.reset(editor_task())
-    door, secret = doors(desktop)["neighbour"], desktop._machine._secret
+    door, secret = doors(desktop)["neighbour"], desktop.machine.secret
     said = []
     with ExitStack() as held:
         while not said or said[-1] == "HTTP/1.1 200 OK":
@@ -112,7 +112,7 @@ def serves(door, secret):
 
 def test_a_connection_that_says_nothing_is_hung_up_and_one_that_has_shown_the_secret_is_asked_again(desktop):
     desktop.reset(editor_task())
-    door, secret = doors(desktop)["neighbour"], desktop._machine._secret
+    door, secret = doors(desktop)["neighbour"], desktop.machine.secret
     with socket.create_connection(door, timeout=60) as silent, socket.create_connection(door, timeout=60) as known:
         assert ask(known, secret) == "HTTP/1.1 200 OK"
         assert silent.recv(1) == b""

@@ -41,7 +41,7 @@ def opened(source, kind, solution):
 
 def saved(env, path, part):
     """A part of a saved document; one that is just being written is none."""
-    content = env._machine.guest.file(path)
+    content = env.machine.guest.file(path)
     return ElementTree.fromstring(zipfile.ZipFile(io.BytesIO(content)).read(part))
 
 
@@ -52,7 +52,7 @@ def solve(env, task):
 
 
 def titles(env):
-    return env._machine.guest.titles()
+    return env.machine.guest.titles()
 
 
 def test_writer_opens_a_document_and_saves_what_is_typed(env):
@@ -80,7 +80,7 @@ def test_calc_opens_a_table_computes_and_saves(env):
 
 def test_the_accessibility_tree_has_the_cells_that_a_sheet_shows(env):
     env.reset(opened("printf 'tea,3\\nmilk,4\\n' > ~/mine.csv", "xlsx", ()))
-    answer = json.loads(env._machine.guest._get("/accessibility"))
+    answer = json.loads(env.machine.guest._get("/accessibility"))
     (table,) = ElementTree.fromstring(answer["AT"]).iter("table")
     cells = {cell.get("name"): cell.text for cell in table}
     assert (cells["A1"], cells["B2"], cells["C3"]) == ("tea", "4", None)
@@ -98,7 +98,7 @@ def test_chromium_opens_a_page_and_its_scripts_run(env):
 def test_the_next_episode_knows_nothing_of_the_last(env):
     env.reset(office_task("true", {"type": "launch", "parameters": {"command": "xterm -title new"}}, "new"))
     assert titles(env) == ["new"]
-    files = env._machine.guest.execute("find ~ -name 'mine*' -o -path '*chromium/*'", shell=True)
+    files = env.machine.guest.execute("find ~ -name 'mine*' -o -path '*chromium/*'", shell=True)
     assert files.output == ""
 
 

@@ -49,7 +49,7 @@ def first_moments(env):
     screen = env.reset(TASK).screenshot
     for action in (TypeText(TEXT), Hotkey(("ctrl", "s")), Wait()):
         env.step(action)
-    return screen, env._machine.guest.file("~/typed.txt")
+    return screen, env.machine.guest.file("~/typed.txt")
 
 
 def test_a_fresh_desktop_types_what_it_is_told(fresh):
@@ -57,7 +57,7 @@ def test_a_fresh_desktop_types_what_it_is_told(fresh):
 
 
 def test_no_time_that_an_owner_has_set_reaches_the_next_episode(desktop):
-    guest = desktop._machine.guest
+    guest = desktop.machine.guest
     guest.execute("touch -d 2040-01-02 ~ /run/arpo; touch -a -d 2041-03-04 ~ /run/arpo", shell=True)
     desktop.reset(TASK)
     seconds = guest.execute("stat --format '%X %Y' ~ /run/arpo", shell=True).output.split()
@@ -68,11 +68,11 @@ def test_no_time_that_an_owner_has_set_reaches_the_next_episode(desktop):
 @pytest.mark.long
 @pytest.mark.parametrize("leak", LEAKS)
 def test_nothing_of_an_episode_reaches_the_next_one(desktop, fresh, leak):
-    container = desktop._machine.container.id
+    container = desktop.machine.container.id
     with suppress(DesktopDestroyedError, EnvError):  # of a way that ends the session the answer may be missing
-        desktop._machine.guest.execute(LEAKS[leak], shell=True)
+        desktop.machine.guest.execute(LEAKS[leak], shell=True)
     assert first_moments(desktop) == fresh
-    assert desktop._machine.container.id == container
+    assert desktop.machine.container.id == container
 
 
 def test_no_episode_of_random_sabotage_reaches_the_next_one():

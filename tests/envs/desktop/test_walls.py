@@ -20,7 +20,7 @@ def desktop(request):
 
 def in_guest(env, program):
     """Run a Python program as the agent could; what it prints as JSON."""
-    done = env._machine.guest.execute(["python3", "-c", program], timeout_s=60)
+    done = env.machine.guest.execute(["python3", "-c", program], timeout_s=60)
     assert done.returncode == 0, done.error
     return json.loads(done.output)
 
@@ -71,14 +71,14 @@ def scan(env, wanted: str):
 
 
 def test_the_secret_is_in_no_memory_and_no_file_that_the_agent_can_read(desktop):
-    read, found = scan(desktop, desktop._machine._secret)
+    read, found = scan(desktop, desktop.machine.secret)
     assert found == []
     assert read["mem"] > 2**20
     assert read["files"] > 2**26
 
 
 def test_the_scan_finds_what_is_there(desktop):
-    desktop._machine.guest.launch(
+    desktop.machine.guest.launch(
         ["sh", "-c", "export TOKEN=open-sesame-4711; printf sesame-open-1147 > ~/a; exec sleep 100"]
     )
     assert any("/environ" in path or "/mem" in path for path in scan(desktop, "open-sesame-4711")[1])
@@ -124,11 +124,11 @@ def test_an_agent_can_neither_signal_nor_trace_the_server_nor_the_x_server(deskt
     done = in_guest(desktop, TOUCH)
     assert {name for name, deed in done if deed == "seen"} >= {"python3", "Xvfb"}
     assert [each for each in done if each[1] != "seen"] == []
-    desktop._machine.guest.check_health()
+    desktop.machine.guest.check_health()
 
 
 def test_the_server_keeps_only_the_rights_to_start_and_end_programs(desktop):
-    status = docker("exec", desktop._machine.container.id, "sh", "-c", "cat /proc/$(pgrep -f ^python3)/status")
+    status = docker("exec", desktop.machine.container.id, "sh", "-c", "cat /proc/$(pgrep -f ^python3)/status")
     rights = int(dict(line.split(":\t") for line in status.splitlines())["CapBnd"], 16)
     assert {number for number in range(64) if rights >> number & 1} == {
         5,

@@ -92,11 +92,11 @@ class FakeGuest:
             self.fetched.append(path)
             return (200, self.content_type, self.web[path]) if path in self.web else failure(404, "gone")
         if path.startswith("/json/"):
-            return self._devtools(method, target)
-        route = getattr(self, f"_{method.lower()}_{path.strip('/').replace('/', '_')}", None)
+            return self.devtools(method, target)
+        route = getattr(self, f"{method.lower()}_{path.strip('/').replace('/', '_')}", None)
         return failure(404, f"no route {method} {path}") if route is None else route(body)
 
-    def _get_screenshot(self, body):
+    def get_screenshot(self, body):
         image = Image.new("RGB", self.screen, (30, 60, 90))
         state = f"{sorted(self.files.items())}{self.windows}"
         ImageDraw.Draw(image).text((2, 2), f"{hash(state) % 10**8}")
@@ -104,37 +104,37 @@ class FakeGuest:
         image.save(png, "PNG")
         return 200, "image/png", png.getvalue()
 
-    def _get_platform(self, body):
+    def get_platform(self, body):
         return 200, "text/plain", b"Linux"
 
-    def _get_terminal(self, body):
+    def get_terminal(self, body):
         return success(output="43 132", status="success")
 
-    def _post_screen_size(self, body):
+    def post_screen_size(self, body):
         return success(width=self.screen[0], height=self.screen[1])
 
-    def _post_file(self, body):
+    def post_file(self, body):
         content = self.files.get(body["file_path"])
         return failure(404, "File not found") if content is None else (200, "application/octet-stream", content)
 
-    def _post_setup_upload(self, body):
+    def post_setup_upload(self, body):
         self.files[body["file_path"]] = body["file_data"]
         return 200, "text/plain", b"File Uploaded"
 
-    def _post_setup_launch(self, body):
+    def post_setup_launch(self, body):
         self.launched.append((body["command"], body["shell"]))
         name = body["command"] if isinstance(body["command"], str) else body["command"][0]
         self.windows.append(name.split()[0])
         return 200, "text/plain", b"launched"
 
-    def _post_setup_open_file(self, body):
+    def post_setup_open_file(self, body):
         if body["path"] not in self.files:
             return failure(404, f"File not found: {body['path']}")
         self.opened.append(body["path"])
         self.windows.append(body["path"].rpartition("/")[2])
         return 200, "text/plain", b"opened"
 
-    def _post_setup_activate_window(self, body):
+    def post_setup_activate_window(self, body):
         found = [title for title in self.windows if body["window_name"] in title]
         if not found:
             return failure(500, "no such window")
@@ -142,21 +142,21 @@ class FakeGuest:
         self.windows.append(found[0])
         return 200, "text/plain", b"activated"
 
-    def _post_setup_close_window(self, body):
+    def post_setup_close_window(self, body):
         before = len(self.windows)
         self.windows = [title for title in self.windows if body["window_name"] not in title]
         return failure(500, "no such window") if len(self.windows) == before else (200, "text/plain", b"closed")
 
-    def _post_execute(self, body):
+    def post_execute(self, body):
         command = body["command"]
         words = shlex.split(command) if isinstance(command, str) else command
         self.executed.append(words)
-        output, error, code = self._run(words)
+        output, error, code = self.run(words)
         return success(status="success", output=output, error=error, returncode=code)
 
-    _post_setup_execute = _post_execute
+    post_setup_execute = post_execute
 
-    def _run(self, words):
+    def run(self, words):
         match words:
             case ["python", "-c", source] if "pyautogui" in source:
                 for text in re.findall(r"pyautogui\.write\('(.*?)'", source):
@@ -173,21 +173,21 @@ class FakeGuest:
                 return "", f"{words}: not found", 127
         return "", "", 0
 
-    def _devtools(self, method, target):
+    def devtools(self, method, target):
         path, query = urlsplit(target).path, unquote(urlsplit(target).query)
         match path.split("/")[2:]:
             case ["list"]:
-                return 200, "application/json", json.dumps([self._tab(key) for key in self.tabs]).encode()
+                return 200, "application/json", json.dumps([self.tab(key) for key in self.tabs]).encode()
             case ["new"] if method == "PUT":
                 key = f"tab{len(self.tabs)}"
                 self.tabs[key] = query
-                return 200, "application/json", json.dumps(self._tab(key)).encode()
+                return 200, "application/json", json.dumps(self.tab(key)).encode()
             case ["close", key]:
                 del self.tabs[key]
                 return 200, "text/plain", b"Target is closing"
         return failure(405, "Using unsafe HTTP verb")
 
-    def _tab(self, key):
+    def tab(self, key):
         return {"id": key, "type": "page", "url": self.tabs[key], "title": f"Page {key}"}
 
 

@@ -52,7 +52,7 @@ def test_a_real_browser_opens_and_closes_tabs(address):
         tabs = ChromeTabs(address, start_timeout_s=30, load_timeout_s=30)
         urls = [f"{web.address}/web/one?q=a&b=c#top", f"{web.address}/web/two"]
         tabs.open(urls)
-        assert sorted(tab.url for tab in tabs._pages()) == urls
-        assert sorted(tab.title for tab in tabs._pages()) == ["one", "two"]
+        assert sorted(tab.url for tab in tabs.pages()) == urls
+        assert sorted(tab.title for tab in tabs.pages()) == ["one", "two"]
         tabs.close([urls[1]])
-        assert [tab.url for tab in tabs._pages()] == [urls[0]]
+        assert [tab.url for tab in tabs.pages()] == [urls[0]]

@@ -145,7 +145,7 @@ def test_an_action_that_the_guest_cannot_perform_is_an_environment_error(make, e
     with pytest.raises(EnvError):
         env.step(Click(3, 4))
     engine.guest.refused.clear()
-    engine.guest._run = lambda words: ("", "Xlib: cannot open display", 1)
+    engine.guest.run = lambda words: ("", "Xlib: cannot open display", 1)
     with pytest.raises(EnvError, match=r"cannot perform .*: Xlib: cannot open display"):
         env.step(Click(3, 4))
 
@@ -198,7 +198,7 @@ def test_a_machine_that_does_not_come_up_says_what_it_wrote_last_and_is_removed(
 def test_closing_removes_the_machine_and_what_was_fetched_from_it(make, engine):
     env = make()
     env.reset(said_task())
-    directory = env._directory
+    directory = env.directory
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     env.close()
     assert not engine.machines[0].running

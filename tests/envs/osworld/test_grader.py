@@ -198,14 +198,14 @@ def test_a_process_that_died_is_replaced(guest, tmp_path):
     grader = GraderProcess(PYTHON, timeout_s=120)
     task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
     assert grader.grade(task, address(guest), tmp_path) == 1.0
-    process = grader._process
+    process = grader.process
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert grader.grade(task, address(guest), tmp_path) == 1.0
-    assert grader._process.pid != process.pid
+    assert grader.process.pid != process.pid
     grader.close()
     grader.close()
-    assert grader._process is None
+    assert grader.process is None
 
 
 @needs_graders

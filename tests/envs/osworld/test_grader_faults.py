@@ -44,7 +44,7 @@ def test_a_guest_that_is_gone_is_an_environment_error_though_osworld_takes_it_fo
 )
 @needs_graders
 def test_a_guest_that_answers_with_a_fault_is_an_environment_error(grader, guest, tmp_path, route, message):
-    setattr(guest, f"_post_{route}", lambda body: failure(500, message))
+    setattr(guest, f"post_{route}", lambda body: failure(500, message))
     (tmp_path / "gold.txt").write_text("6")
     task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
     if route == "execute":
@@ -63,7 +63,7 @@ def test_a_guest_that_answers_with_a_fault_is_an_environment_error(grader, guest
 )
 @needs_graders
 def test_a_program_that_the_agent_did_not_make_scores_zero_as_in_osworld(grader, guest, tmp_path, message):
-    guest._post_execute = lambda body: failure(500, message)
+    guest.post_execute = lambda body: failure(500, message)
     task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
     assert grader.grade(task, address(guest), tmp_path) == 0.0
 

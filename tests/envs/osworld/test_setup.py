@@ -202,19 +202,19 @@ def test_a_chrome_that_does_not_listen_is_an_environment_error(setup, guest):
 
 
 def test_a_chrome_that_listens_late_is_waited_for(guest):
-    answer, asked = guest._devtools, []
+    answer, asked = guest.devtools, []
 
     def late(method, target):
         asked.append(target)
         return failure(500, "starting") if len(asked) <= 2 else answer(method, target)
 
-    guest._devtools = late
+    guest.devtools = late
     ChromeTabs(guest.address, start_timeout_s=10.0).open(["https://a.org"])
     assert list(guest.tabs.values()) == ["https://a.org"]
 
 
 def test_a_page_without_a_title_of_its_own_is_left_to_load(guest, caplog):
-    guest._tab = lambda key: {"id": key, "type": "page", "url": guest.tabs[key], "title": "a.org"}
+    guest.tab = lambda key: {"id": key, "type": "page", "url": guest.tabs[key], "title": "a.org"}
     ChromeTabs(guest.address, load_timeout_s=0.1).open(["https://a.org"])
     assert list(guest.tabs.values()) == ["https://a.org"]
     assert caplog.messages == ["https://a.org has not loaded within 0 s"]
