@@ -519,8 +519,6 @@ def test_a_layout_that_cannot_be_is_refused(overrides, words):
 # --- mistakes -------------------------------------------------------------------------------------------------------
 
 
-
-
 def test_keys_that_were_added_but_that_nothing_reads_are_all_named_with_those_that_exist():
     cfg = compose("+module.objective.clip_mid=1", "+module.optimizer.momentum=0.9", "+env.make_env.speed=2")
     with pytest.raises(ConfigError) as error:
@@ -552,8 +550,6 @@ def test_keys_that_were_added_but_that_nothing_reads_are_all_named_with_those_th
 def test_an_impossible_number_or_combination_is_refused_before_anything_starts(override, words):
     with pytest.raises(ConfigError, match=words):
         build(compose(override).module)
-
-
 
 
 # --- the command line -----------------------------------------------------------------------------------------------

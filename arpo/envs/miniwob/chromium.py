@@ -100,7 +100,6 @@ class Browser:
 
     def __init__(self, executable: str, *, renderers: int = 1) -> None:
         parent = os.environ.get("ARPO_SESSION_DIR") or tempfile.gettempdir()
-        self.users = 0
         self.profile = Path(tempfile.mkdtemp(prefix="arpo-chromium-", dir=parent))
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()  # its own: a full pipe must not stop the reader

@@ -1,10 +1,8 @@
-"""One tab with a MiniWoB++ page in it, the browser it shares, and where the page lies on the screen."""
+"""One tab with a MiniWoB++ page in it, and where the page lies on the screen."""
 
-import atexit
 import base64
 import contextlib
 import io
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,44 +86,6 @@ class Geometry:
         return (x - self.origin[0]) / self.scale, (y - self.origin[1]) / self.scale
 
 
-class BrowserPool:
-    """The one browser of this process: started for the first tab, replaced when dead, closed with the last tab."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._browsers: dict[tuple[str, int], Browser] = {}
-
-    def acquire(self, executable: str, renderers: int) -> Browser:
-        """Return a living browser; give it back with `release`."""
-        with self._lock:
-            browser = self._browsers.get((executable, renderers))
-            if browser is None or not browser.alive:
-                browser = self._browsers[(executable, renderers)] = Browser(executable, renderers=renderers)
-            browser.users += 1
-            return browser
-
-    def release(self, browser: Browser) -> None:
-        """Close the browser when nobody uses it any more."""
-        with self._lock:
-            browser.users -= 1
-            if browser.users:
-                return
-            self._browsers = {key: other for key, other in self._browsers.items() if other is not browser}
-        browser.close()
-
-    def close(self) -> None:
-        """Close every browser."""
-        with self._lock:
-            browsers = list(self._browsers.values())
-            self._browsers.clear()
-        for browser in browsers:
-            browser.close()
-
-
-BROWSERS = BrowserPool()
-atexit.register(BROWSERS.close)
-
-
 class _Loading(msgspec.Struct):
     errorText: str = ""  # noqa: N815 - these names are DevTools'
 
@@ -160,13 +120,13 @@ class _Evaluated(msgspec.Struct):
 
 
 class Tab:
-    """One tab of the process's shared browser. Calls take a deadline in `time.monotonic` seconds."""
+    """One tab of a browser. Calls take a deadline in `time.monotonic` seconds."""
 
-    def __init__(self, executable: str, geometry: Geometry, *, renderers: int, deadline: float) -> None:
+    def __init__(self, browser: Browser, geometry: Geometry, deadline: float) -> None:
         self.page = ""
         self.devices = InputDevices()
         self._geometry = geometry
-        self.browser = BROWSERS.acquire(executable, renderers)
+        self.browser = browser
         self._target = self._session = ""
         try:
             self._open(deadline)
@@ -210,11 +170,10 @@ class Tab:
         return self._geometry.frame(base64.b64decode(answer.data))
 
     def close(self) -> None:
-        """Close the tab, and the browser with its last tab; never raises."""
+        """Close the tab; never raises."""
         if self.browser.alive and self._target:
             with contextlib.suppress(EnvError):
                 self.browser.send("Target.closeTarget", {"targetId": self._target})
-        BROWSERS.release(self.browser)
 
     def _open(self, deadline: float) -> None:
         # A window of its own: full Chromium does not paint a tab in the background.

@@ -1,10 +1,11 @@
-"""The tabs of this process: a page that one environment has loaded serves the next one that wants it."""
+"""The browser of this process and its tabs: a page that one environment has loaded serves the next that wants it."""
 
+import atexit
 import threading
 import time
 from functools import cache
 
-from arpo.envs.miniwob.chromium import ChromiumError
+from arpo.envs.miniwob.chromium import Browser, ChromiumError
 from arpo.envs.miniwob.tab import Geometry, Tab
 from arpo.errors import EnvError
 
@@ -32,7 +33,8 @@ class LoadedTabs:
     """Tabs with a page in them that no episode uses; environments of one kind share them, each in its own thread.
 
     Restarting a loaded page costs an eighth of loading it. An environment that kept its own tabs would find the page
-    of its next task in few of them; all environments together have every page open several times.
+    of its next task in few of them; all environments together have every page open several times. Their one browser
+    is started for the first tab, replaced when it has died, and closed with the last tab.
 
     Args:
         executable: Chromium.
@@ -46,8 +48,10 @@ class LoadedTabs:
         self._renderers = renderers
         self._lock = threading.Lock()
         self._idle: list[Tab] = []  # the longest unused first
+        self._browser: Browser | None = None
         self._open = 0
         self._room = 0
+        atexit.register(self._close_browser)
 
     def join(self, tabs: int) -> None:
         """Make room for so many more tabs, those in use included."""
@@ -93,10 +97,20 @@ class LoadedTabs:
             self._idle.append(tab)
 
     def close(self, tab: Tab) -> None:
-        """Close a tab that was taken."""
+        """Close a tab that was taken, and the browser with the last one."""
+        tab.close()
+        self._count_out()
+
+    def _count_out(self) -> None:
         with self._lock:
             self._open -= 1
-        tab.close()
+            if not self._open:
+                self._close_browser()
+
+    def _close_browser(self) -> None:
+        if self._browser is not None:
+            self._browser.close()
+            self._browser = None
 
     def _loaded(self, page: str) -> Tab | None:
         with self._lock:
@@ -110,10 +124,17 @@ class LoadedTabs:
             return self._idle.pop(0) if self._idle and self._open >= self._room else None
 
     def _new(self, deadline: float) -> Tab:
-        tab = Tab(self._executable, self._geometry, renderers=self._renderers, deadline=deadline)
         with self._lock:
+            if self._browser is None or not self._browser.alive:
+                self._close_browser()
+                self._browser = Browser(self._executable, renderers=self._renderers)
+            browser = self._browser
             self._open += 1
-        return tab
+        try:
+            return Tab(browser, self._geometry, deadline)
+        except BaseException:
+            self._count_out()
+            raise
 
     def _close_dead(self) -> None:
         """Close the tabs of a browser that is gone: those that share the next one must not wait for it."""

@@ -31,7 +31,7 @@ from arpo.agent.actions import (
 from arpo.envs.contract import check_env, check_episode
 from arpo.envs.miniwob import env as env_module
 from arpo.envs.miniwob.env import FIRST_SCREENS, MiniWobEnv
-from arpo.envs.miniwob.tab import BROWSERS, DESKTOP_COLOUR, Geometry
+from arpo.envs.miniwob.tab import DESKTOP_COLOUR, Geometry
 from arpo.envs.miniwob.tasks import (
     known_pages,
     miniwob_sample,
@@ -65,7 +65,6 @@ def one_browser():
     keeper.reset(miniwob_task("click-test", 1))
     yield
     keeper.close()
-    BROWSERS.close()
 
 
 @pytest.fixture

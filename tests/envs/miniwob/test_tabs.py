@@ -8,7 +8,7 @@ import pytest
 from arpo.agent.actions import Click
 from arpo.envs.miniwob.env import MiniWobEnv
 from arpo.envs.miniwob.executable import find_chromium
-from arpo.envs.miniwob.tab import BROWSERS, Geometry, Tab
+from arpo.envs.miniwob.tab import Geometry, Tab
 from arpo.envs.miniwob.tabs import LoadedTabs
 from arpo.envs.miniwob.tasks import miniwob_task
 from arpo.errors import EnvError
@@ -38,7 +38,6 @@ def tabs():
     tabs.join(2)
     yield tabs
     tabs.leave(2)
-    BROWSERS.close()
 
 
 def test_a_page_that_one_has_loaded_serves_the_next(tabs, loads):
@@ -80,9 +79,11 @@ def test_who_leaves_takes_the_room_along(tabs):
         tabs.give(tab)
     browser = used[0].browser
     tabs.leave(1)
-    assert browser.users == 2
+    assert browser.alive
+    assert {tabs.take(page, TIMEOUT_S) for page in ("click-tab", "click-link")} == set(used[1:])
+    for tab in used[1:]:
+        tabs.give(tab)
     tabs.leave(2)
-    assert browser.users == 0
     assert not browser.alive
     tabs.join(2)
 
