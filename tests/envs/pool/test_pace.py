@@ -9,7 +9,6 @@ from arpo.agent.actions import Wait
 from arpo.envs.fake import fake_tasks
 from arpo.envs.pool.pace import Pace
 from arpo.envs.pool.slots import make_slots
-from arpo.errors import ConfigError
 from tests.envs.planned_faults import Faults, FaultyDesktop
 from tests.envs.pool.support import make_pool, until, with_pool
 
@@ -56,20 +55,6 @@ def test_where_all_are_slow_the_machine_is_and_none_is_replaced():
     assert complaints([5.6] * 8, [1.4] * 8, [2.4] * 8)[0] is None
 
 
-def test_without_a_limit_nothing_is_slow():
-    assert complaints([4.8] * 8, [0.1] * 8, slow_step_s=None) == [None, None]
-
-
-def test_what_was_built_anew_begins_anew():
-    (slot,) = make_slots(1, 1)
-    pace = Pace(2.0)
-    pace.add(slot, [4.8] * 8)
-    pace.forget(slot)
-    assert pace.complaint(slot) is None
-    pace.add(slot, [4.8] * 8)
-    assert pace.complaint(slot) is not None
-
-
 def test_one_that_is_as_slow_after_it_was_built_anew_is_named_again_only_once_it_has_been_fast():
     (slot,) = make_slots(1, 1)
     pace = Pace(2.0)
@@ -93,16 +78,6 @@ def test_a_pool_of_one_that_is_always_slow_costs_one_environment_and_not_one_an_
     counters = with_pool(make_pool(slow, size=1, slow_step_s=LATENCY_S / 2), scenario)
     assert counters["env/episodes"] == 5
     assert counters["env/slow"] == 1
-
-
-def test_a_pool_that_starts_again_measures_against_no_environment_of_before():
-    async def scenario(pool):
-        await asyncio.gather(*(play(pool, task) for task in fake_tasks(3)))
-        await pool.close()
-        await pool.start()
-        return len(pool._pace._steps_s)
-
-    assert with_pool(make_pool(one_slow(), size=3, slow_step_s=60.0), scenario) == 0
 
 
 def one_slow():
@@ -136,8 +111,3 @@ def test_the_pool_builds_a_slow_environment_anew_after_its_episode_which_counts(
     assert counters["env/slow"] == counters["env/recycled"] == replaced
     assert counters["env/restarts"] == sum(value for name, value in counters.items() if "fault" in name) == 0
     assert ("is slow and is built anew: its steps take 0.1 s" in caplog.text) == bool(replaced)
-
-
-def test_a_limit_must_be_a_time():
-    with pytest.raises(ConfigError, match="slow_step_s must be above 0, got 0"):
-        make_pool(slow_step_s=0)

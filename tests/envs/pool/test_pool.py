@@ -332,6 +332,7 @@ def test_whoever_waits_when_the_pool_closes_is_told():
         ({"envs_per_worker": 0}, "envs_per_worker"),
         ({"step_timeout_s": 0}, "step_timeout_s"),
         ({"recycle_after": 0}, "recycle_after"),
+        ({"slow_step_s": 0}, "slow_step_s"),
         ({"backend": "rocket"}, "rocket"),
     ],
 )
