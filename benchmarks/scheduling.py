@@ -2,7 +2,7 @@
 
     python benchmarks/scheduling.py schedules             # six schedules side by side, 180 environments
     python benchmarks/scheduling.py reference             # the laws and the size of an older measurement, by lag
-    python benchmarks/scheduling.py law                   # what arpo.rollout.law predicts, and what happens
+    python benchmarks/scheduling.py law                   # what scheduling_law predicts, and what happens
     python benchmarks/scheduling.py environments          # 16 to 1,024 environments
     python benchmarks/scheduling.py driver --profile      # 1,024 environments in real time: what the driver costs
 
@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import lightning as L
 import transformers
 from scheduling_baselines import GROUP_SIZE, LockStep, LockStepEngine, LockStepPool, TaskWisePool
+from scheduling_law import Work, bounds, iteration_s
 from scheduling_parts import MAX_STEPS, Desktop, Engine, Trainer
 from scheduling_settings import (
     DECOUPLED,
@@ -59,7 +60,6 @@ from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.base import PolicyModule
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import RolloutCallback
-from arpo.rollout.law import Work, bounds, iteration_s
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.settings import RolloutSettings

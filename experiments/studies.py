@@ -120,7 +120,6 @@ def against_arpo(outputs: Path, arms: Sequence[Arm]) -> tuple[Measure, ...]:
         ),
         replace(MINUTES, words="minutes of a run, with evaluations"),
         Measure("iteration", "seconds an iteration", mean_of("time/iteration"), digits=2),
-        Measure("predicted", "predicted speed-up of decoupling", mean_of("rollout/predicted_speedup"), digits=2),
         Measure("leased", "environment time that belongs to an episode", mean_of("env/leased")),
         Measure("acting", "environment time in which one works", mean_of("env/acting")),
     )

@@ -30,6 +30,7 @@ class RolloutCollector:
         self._stream: GroupStream | None = None
         self._sampler: TaskSampler | None = None
         self._window = Window({}, 0.0)
+        self._taken_at: float | None = None
 
     def begin(self, sampler: TaskSampler, course: ResumeState) -> None:
         """Let groups be asked for and played from now on, as far ahead of `take` as `max_policy_lag` allows.
@@ -45,7 +46,7 @@ class RolloutCollector:
         course = replace(course, stored=self.runtime.store.finished(course.first_iteration))
         runtime = self.runtime
         self._sampler = sampler
-        self._window = Window(runtime.counters(), time.monotonic())
+        self._window, self._taken_at = Window(runtime.counters(), time.monotonic()), None
         self._stream = GroupStream(
             runtime.runner,
             self.settings,
@@ -94,7 +95,9 @@ class RolloutCollector:
         metrics = rollout_metrics(collected, meter, policy_version=policy_version, elapsed_s=ended - began)
         metrics |= window.since(self._window, environments=self.runtime.pool.size)
         metrics |= self._queues() | {"time/wait": waited_s}
-        self._window = window
+        if self._taken_at is not None:  # of the first iteration, nobody knows the beginning
+            metrics["time/iteration"] = window.at - self._taken_at
+        self._window, self._taken_at = window, window.at
         return RolloutBatch(iteration, policy_version, collected.groups, metrics, collected.leftovers)
 
     def state_dict(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ LAYOUT: dict[str, list[str]] = {
     "requests of each engine": ["engine/replica_.*/in_flight", "engine/replica_.*/waiting"],
     "tokens a second of each engine": ["engine/replica_.*/tokens_per_s"],
     "caches of each engine": ["engine/replica_.*/prompt_cached", "engine/replica_.*/pictures_cached"],
-    "pace": ["time/iteration", "time/iteration_predicted", "bound/.*"],
+    "pace": ["time/iteration"],
 }
 """The charts of the one page that shows how a run goes, by their metrics; a metric may be a regular expression."""
 

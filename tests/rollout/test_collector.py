@@ -290,6 +290,17 @@ def test_the_trainer_s_wait_is_not_the_time_of_a_rollout_that_went_on_without_it
     assert 0 <= metrics["time/wait"] < 0.5 <= metrics["time/rollout"]
 
 
+def test_an_iteration_lasts_from_rollouts_to_the_next_rollouts(chat, make_collector):
+    collector = make_collector(engine=solver(chat), max_policy_lag=1)
+    collector.submit(0, TASKS[:2], iterations=2)
+    first = collector.take(0, 0)
+    assert "time/iteration" not in first.metrics  # its beginning is not known
+    began = time.monotonic()
+    until_all_have_ended(collector)
+    elapsed_s = time.monotonic() - began
+    assert collector.take(1, 0).metrics["time/iteration"] >= elapsed_s
+
+
 def test_iterations_may_be_played_ahead(chat, make_collector):
     collector = make_collector(engine=solver(chat), max_policy_lag=2)
     collector.submit(0, TASKS[:2], iterations=3)

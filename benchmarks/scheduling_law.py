@@ -1,4 +1,4 @@
-"""The law of decoupling: from measured times, how long an iteration takes and which part of the system sets it.
+"""A throughput model: from measured times, how long an iteration takes and which part of the system limits it.
 
 Two answers, both in seconds an iteration. `bounds` is arithmetic: no schedule is faster than the busiest of
 environments, engine, trainer, driver and cores, nor than the slowest episode within the lag. `iteration_s` plays the
@@ -50,15 +50,6 @@ class Work:
         check_at_least(0, engine_s=self.engine_s, driver_s=self.driver_s, cores_s=self.cores_s)
 
 
-def episode_s(*, reset_s: float, steps: float, step_s: float, generate_s: float, evaluate_s: float = 0.0) -> float:
-    """Return the seconds for which an episode holds its environment, from the times of its parts.
-
-    >>> episode_s(reset_s=25, steps=7, step_s=3, generate_s=4)
-    74
-    """
-    return reset_s + steps * (step_s + generate_s) + evaluate_s
-
-
 def bounds(work: Work, lag: int) -> dict[str, float]:
     """Return the least seconds of an iteration that each part of the system allows, by its name; the largest binds.
 
@@ -90,14 +81,6 @@ def iteration_s(work: Work, lag: int) -> float:
     played = _Play(work, lag)
     ends = [played.update() for _ in range(ITERATIONS + 2 * lag + 1)]
     return max((ends[-1] - ends[2 * lag]) / ITERATIONS, work.engine_s, work.driver_s, work.cores_s)
-
-
-def speedup(work: Work, lag: int) -> float:
-    """Return how many times as fast as taking turns a run with this lag is.
-
-    It is near 1 where the rollout is short beside the update: then the update is the bound, and no lag helps.
-    """
-    return iteration_s(work, 0) / iteration_s(work, lag)
 
 
 def _expected_maximum(values: Sequence[float], draws: int) -> float:
