@@ -15,7 +15,7 @@ from torch import Tensor
 from arpo.agent.actions import Action, Click, Finished
 from arpo.agent.render import render_response
 from arpo.envs.protocol import StepResult
-from arpo.inference.engine import Examine, GenerateRequest, Response
+from arpo.inference.engine import GenerateRequest, Response
 from arpo.models.policy import Policy
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.base import PolicyModule
@@ -109,9 +109,7 @@ class Engine:
         self._busy_s += self._in_flight * (now - self._since)
         self._in_flight, self._since = self._in_flight + change, now
 
-    async def update_weights(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None = None
-    ) -> None:
+    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         await asyncio.sleep(self._laws.sync / self._speed)
         self._version = version
 

@@ -9,6 +9,7 @@ ended, and another one starts from it. The bubble is the time in which no replic
 
 import argparse
 import asyncio
+import io
 import sys
 import tempfile
 import time
@@ -18,10 +19,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from PIL import Image
 
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.fleet import FleetEngine
-from arpo.inference.probe import ask, picture
 from arpo.inference.vllm import VllmEngine
 from arpo.models.policy import Policy
 from arpo.models.tiny import make_tiny
@@ -90,7 +91,10 @@ def main() -> None:
         policy = Policy(path)
         content = [{"type": "image"}, {"type": "text", "text": "Click."}]
         ids = policy.chat.first_prompt([{"role": "user", "content": content}])
-        requests = [GenerateRequest(ids, (picture(),), Sampling(max_tokens=32, seed=seed)) for seed in range(16)]
+        buffer = io.BytesIO()
+        Image.new("RGB", (112, 112), "navy").save(buffer, "PNG")
+        png = buffer.getvalue()
+        requests = [GenerateRequest(ids, (png,), Sampling(max_tokens=32, seed=seed)) for seed in range(16)]
         fleet = FleetEngine(partial(VllmEngine, path, **OPTIONS), replicas=options.replicas, sync="rolling")
         asyncio.run(in_place(fleet, policy, options.syncs, requests))
         for number in range(2):
@@ -103,7 +107,7 @@ def main() -> None:
         policy.save(Path(directory) / "second")
         written = time.monotonic() - started
         again = FleetEngine(partial(VllmEngine, Path(directory) / "second", **OPTIONS))
-        asyncio.run(ask(again, requests[:1]))
+        asyncio.run(again.generate(requests[0]))
         restart = time.monotonic() - started
         print(f"one replica from a new checkpoint: {restart:.1f} s, {written:.1f} s of it to write it")
         asyncio.run(again.close())

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
@@ -126,19 +126,6 @@ class Response:
     policy_version: int
 
 
-class Sampler(Protocol):
-    """A holder of one copy of the policy's weights, which can be asked alone."""
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        """See `InferenceEngine.generate`."""
-        ...
-
-
-Examine = Callable[[int, Sampler], Awaitable[None]]
-"""The examination of a replica, by its number, between its update and its first request after it; raises
-`WeightSyncError` if the replica must not serve."""
-
-
 @runtime_checkable
 class Shaped(Protocol):
     """Tensors of an update whose names and shapes are known before the first of them is read."""
@@ -163,11 +150,10 @@ class InferenceEngine(Protocol):
         """
         ...
 
-    async def update_weights(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None = None
-    ) -> None:
+    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Adopt new weights: requests in flight finish on the old ones, new ones wait; every cache that
-        depends on weights (prefix, multimodal, encoder) is emptied. Returns when the tensors may change.
+        depends on weights (prefix, multimodal, encoder) is emptied, and the checksum of what the engine holds is
+        compared with that of what it was sent (`arpo.inference.checksum`). Returns when the tensors may change.
 
         In a fleet that updates its replicas one after the other, new requests are answered by those that have their
         turn before or after them; the version of a response says which weights made it.
@@ -175,11 +161,9 @@ class InferenceEngine(Protocol):
         Args:
             tensors: Every parameter by its `transformers` checkpoint name.
             version: The policy version that later responses carry.
-            examine: The examination that each replica passes before it serves the weights; one that is restarted
-                later passes it too.
 
         Raises:
-            WeightSyncError: If the weights are not the model's, or a replica does not pass.
+            WeightSyncError: If the weights are not the model's, or a replica holds other ones afterwards.
         """
         ...
 
@@ -189,12 +173,6 @@ class InferenceEngine(Protocol):
         Requests in flight are answered first; later ones fail with `EngineError` as long as it sleeps. A no-op on a
         CPU.
         """
-        ...
-
-    @property
-    def replicas(self) -> Sequence[Sampler]:
-        """Every copy of the weights that answers requests, each of which may be a stale one: the engine itself, or
-        the members of a fleet."""
         ...
 
     @property

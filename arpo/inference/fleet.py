@@ -29,7 +29,7 @@ from arpo.host.environment import cluster_address
 from arpo.host.ray import RAY
 from arpo.host.threads import BackgroundLoop
 from arpo.host.trial import before_start
-from arpo.inference.engine import Examine, GenerateRequest, InferenceEngine, Response
+from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.inference.member import ReplicaSupervisor
 from arpo.inference.remote import Replica, Snapshot, check_gpus, gpus_of_node, placement, reserve
 from arpo.inference.router import Router
@@ -48,7 +48,6 @@ class _Update:
     number: int
     """Of all updates of the fleet, from 1; two may have one policy version."""
     snapshot: Snapshot
-    examine: Examine | None
 
 
 class FleetEngine:
@@ -57,14 +56,14 @@ class FleetEngine:
     A conversation stays with its replica (`arpo.inference.router`). New weights are written once into Ray's object
     store, where every replica of a node reads them and the trainer's next step does not touch them. Then each replica
     stops taking requests, answers those it has (past `drain_s` they are asked again elsewhere, with the same seed),
-    loads in place, forgets its caches, is examined, and takes requests again. With `sync="global"` all replicas do so
-    at once, while requests and the trainer wait; with `rolling` at most `max_unavailable` at a time, and the trainer
-    goes on as soon as one serves the new weights: the others follow from the snapshot. If one of them does not pass,
-    every later call raises its error, so that the run stops at its next request.
+    loads in place, forgets its caches, compares checksums, and takes requests again. With `sync="global"` all replicas
+    do so at once, while requests and the trainer wait; with `rolling` at most `max_unavailable` at a time, and the
+    trainer goes on as soon as one serves the new weights: the others follow from the snapshot. If one of them holds
+    other weights, every later call raises its error, so that the run stops at its next request.
 
     A replica that dies, or stands still for `stall_s`, loses its requests to the others. It is started again, gets the
-    current weights and its examination, and takes requests then. While no replica is there, requests wait. Updates do
-    not wait for one that is being started again, for it may be on a node that is gone.
+    current weights, and takes requests then. While no replica is there, requests wait. Updates do not
+    wait for one that is being started again, for it may be on a node that is gone.
 
     Everything happens on an event loop of the fleet's own; callers may come from any other.
     """
@@ -163,21 +162,19 @@ class FleetEngine:
         """See `InferenceEngine.generate`; a request that a replica cannot answer any more is asked elsewhere.
 
         Raises:
-            WeightSyncError: If an engine did not take the last weights, or did not pass.
+            WeightSyncError: If an engine did not take the last weights.
             EngineGoneError: If every replica is given up, or the fleet is closed.
         """
         return await self._here(self._generate(request))
 
-    async def update_weights(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None = None
-    ) -> None:
+    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """See `InferenceEngine.update_weights`; waits for the end of the rolling update before.
 
         Raises:
-            WeightSyncError: If an engine did not take the weights, or did not pass, now or in the update before.
+            WeightSyncError: If an engine did not take the weights, now or in the update before.
             EngineGoneError: If every replica is given up.
         """
-        await self._here(self._update_weights(tensors, version, examine))
+        await self._here(self._update_weights(tensors, version))
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`; waits for engines that start, for they take their memory just now."""
@@ -229,20 +226,18 @@ class FleetEngine:
             losses += member.gone or member.replica is not replica
         raise EngineError(f"{losses} replicas of the fleet died of one request, or beside it; see the log for each")
 
-    async def _update_weights(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
-    ) -> None:
+    async def _update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         self._paused = not self._rolling
         try:
             await self._settle()
-            update = self._update = await self._write(tensors, version, examine)
+            update = self._update = await self._write(tensors, version)
             self._roll = roll = self._spawn(self._renew_all(update))
             await self._until(lambda: self._serves(update) and (self._rolling or roll.done()))
         finally:
             self._paused = False
             self._tell()
 
-    async def _write(self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None) -> _Update:
+    async def _write(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> _Update:
         """Return an update, whose bytes are written when those of the one before are free."""
         self._update = None
         self._writing = True
@@ -255,7 +250,7 @@ class FleetEngine:
         finally:
             self._writing = self._asleep = False
             self._tell()
-        return _Update(next(self._updates), snapshot, examine)
+        return _Update(next(self._updates), snapshot)
 
     def _serves(self, update: _Update) -> bool:
         return any(self._members[number].holds == update.number for number in self._router.open)
@@ -277,7 +272,7 @@ class FleetEngine:
             await self._renew(member, member.replica)
 
     async def _renew(self, member: ReplicaSupervisor, replica: Replica) -> None:
-        """Drain a replica, give it the current weights, examine and admit it; see to it if it fails."""
+        """Drain a replica, give it the current weights and admit it; see to it if it fails."""
         try:
             async with member.lock:
                 await member.drain(self._drain_s)
@@ -285,15 +280,13 @@ class FleetEngine:
                 update = self._update
                 if update is not None and not member.gone:
                     await member.load(update.snapshot)
-                    if update.examine is not None:
-                        await update.examine(member.number, member)
                 if member.replica is replica and not member.gone:
                     member.holds = update.number if update is not None else 0
                     self._router.reopen(member.number, update.snapshot.version if update is not None else 0)
         except EngineError as error:
             self._lose(member, replica, str(error))
         except WeightSyncError as error:
-            self._give_up(member, error)
+            self._give_up(member, WeightSyncError(f"engine {member.number} of the fleet: {error}"))
         self._tell()
 
     async def _settle(self) -> None:

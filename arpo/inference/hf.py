@@ -21,6 +21,7 @@ from transformers import (
 from arpo.errors import check_at_least
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
+from arpo.inference.checksum import checksum, together
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
 from arpo.inference.pump import ThreadedEngine
 from arpo.models.images import ImagePatches, ImageProcessor
@@ -66,9 +67,10 @@ class HfEngine(ThreadedEngine):
         check_context(path, max_model_len)
         before_start()
         chat = ChatTokenizer(path)
-        super().__init__(max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path))
+        super().__init__(
+            max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path), dtype=torch_dtype
+        )
         self._path = path
-        self._dtype = torch_dtype
         self._device = _device()
         self._max_model_len = max_model_len
         self._chat = chat
@@ -158,6 +160,9 @@ class HfEngine(ThreadedEngine):
                 add_lora(self._model, rank := len(tensor), rank)
                 self._parameters = dict(weights_by_name(self._model.requires_grad_(requires_grad=False)))
             self._parameters[name].copy_(tensor)
+
+    def _checksum(self, names: Sequence[str]) -> int:
+        return together(checksum(self._parameters[name]) for name in names)
 
     def _reset_caches(self) -> None:
         """Do nothing: no activation outlives a batch."""

@@ -3,15 +3,12 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
 from arpo.errors import ArpoError, EngineError, EngineGoneError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.inference.remote import Replica, Snapshot
-
-_T = TypeVar("_T")
 
 PULSE_S = 2.0
 """Seconds between two looks at a replica, at most."""
@@ -96,19 +93,14 @@ class ReplicaSupervisor:
         """Let the replica adopt weights.
 
         Raises:
-            WeightSyncError: If they are not the model's.
+            WeightSyncError: If they are not the model's, or it holds other ones afterwards.
             EngineGoneError: If it has died.
         """
-        await self._watched(self.replica.load(snapshot))
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        """Return the response to a question of an examination, which is not counted.
-
-        Raises:
-            EngineGoneError: If the replica has died.
-            EngineError: If it refused the request.
-        """
-        return await self._watched(self.replica.generate(request))
+        self._expected += 1  # of the watch: steps
+        try:
+            await self.replica.load(snapshot)
+        finally:
+            self._expected -= 1
 
     def kill(self) -> None:
         """End the replica that is there now."""
@@ -178,14 +170,6 @@ class ReplicaSupervisor:
         for figures in (dict(self._figures_before), self._figures):  # a copy: another thread may be here
             found.update({name.replace("engine", place, 1): value for name, value in figures.items()})
         return dict(found)
-
-    async def _watched(self, work: Awaitable[_T]) -> _T:
-        """Return what a replica's work gives, while the watch expects steps."""
-        self._expected += 1
-        try:
-            return await work
-        finally:
-            self._expected -= 1
 
     def _count(self, **values: float) -> None:
         for name, value in values.items():

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from arpo.errors import ArpoError, EngineError, EngineGoneError, WeightSyncError
-from arpo.inference.engine import Examine, GenerateRequest, PictureCheck, Response, Shaped
+from arpo.inference.checksum import Received
+from arpo.inference.engine import GenerateRequest, PictureCheck, Response, Shaped
 from arpo.models.names import HEAD, base_name
 
 log = logging.getLogger(__name__)
@@ -54,9 +55,12 @@ class ThreadedEngine(ABC):
     what it knows of its caches to `_counts`.
     """
 
-    def __init__(self, *, max_in_flight: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, *, max_in_flight: int, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype = torch.float32
+    ) -> None:
         self._max_in_flight = max_in_flight
         self._shapes = shapes
+        self._dtype = dtype
         self._check_pictures = PictureCheck()
         self._version = 0
         self._asleep = False
@@ -76,28 +80,20 @@ class ThreadedEngine(ABC):
         response: Response = await self._put(request)
         return response
 
-    async def update_weights(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None = None
-    ) -> None:
+    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """See `InferenceEngine.update_weights`.
 
         Raises:
-            WeightSyncError: If the tensors are not exactly the model's, or the engine does not pass. It is dead then,
-                unless the tensors are `Shaped`: their names and shapes are matched before any is loaded.
+            WeightSyncError: If the tensors are not exactly the model's, or the engine holds other ones afterwards.
+                It is dead then, unless the tensors are `Shaped`: their names and shapes are matched before any is
+                loaded.
             EngineGoneError: If the engine is dead or closed.
         """
         await self._put(_Update(tensors, version))
-        if examine is not None:
-            await examine(0, self)
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
         await self._put(_Sleep())
-
-    @property
-    def replicas(self) -> "Sequence[ThreadedEngine]":
-        """The engine itself."""
-        return (self,)
 
     @property
     def oldest_version(self) -> int:
@@ -207,7 +203,9 @@ class ThreadedEngine(ABC):
         try:
             if self._asleep:
                 self._wake_weights()
-            self._load(self._counted(checked(update.tensors, self._shapes)))
+            received = Received(checked(update.tensors, self._shapes), self._dtype)
+            self._load(self._counted(received))
+            self._compare(received, update.version)
             if self._asleep:
                 self._wake_cache()
             self._asleep = False
@@ -220,6 +218,20 @@ class ThreadedEngine(ABC):
             raise
         self._version = update.version
         future.set_result(None)
+
+    def _compare(self, received: Received, version: int) -> None:
+        """Check that the engine holds what it was sent, before it serves it.
+
+        Raises:
+            WeightSyncError: If it does not.
+        """
+        began = time.monotonic()
+        if self._checksum(received.names) != received.checksum:
+            raise WeightSyncError(
+                f"after the update to policy version {version} the engine holds other weights than those that it was "
+                f"sent: the checksum of {len(received.names)} tensors differs, so that some of them are old or broken"
+            )
+        self._counts["check_s"] += time.monotonic() - began  # type: ignore[assignment]  # floats too
 
     def _counted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         for named in tensors:
@@ -292,6 +304,10 @@ class ThreadedEngine(ABC):
     @abstractmethod
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Load weights, which are exactly the checkpoint's; nothing is in flight."""
+
+    @abstractmethod
+    def _checksum(self, names: Sequence[str]) -> int:
+        """Return the checksum of the tensors that an update of these names should have changed, as they are held."""
 
     @abstractmethod
     def _reset_caches(self) -> None:

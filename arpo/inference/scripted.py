@@ -2,13 +2,13 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from torch import Tensor
 
 from arpo.errors import ConfigError, EngineError, EngineGoneError
-from arpo.inference.engine import Examine, GenerateRequest, Response
+from arpo.inference.engine import GenerateRequest, Response
 from arpo.models.tokenization import ChatTokenizer
 
 
@@ -82,28 +82,19 @@ class ScriptedEngine:
         reason = "stop" if len(ids) <= room else "length"
         return Response(ids[:room], self._logprobs(request, ids[:room], version), reason, version)
 
-    async def update_weights(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None = None
-    ) -> None:
+    async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Adopt the version and read the tensors to their end, as a real engine would."""
         for _ in tensors:
             pass
         self.policy_version = version
         self.updates += 1
         self.asleep = False
-        if examine is not None:
-            await examine(0, self)
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
         while self._in_flight:
             await asyncio.sleep(0.001)
         self.asleep = True
-
-    @property
-    def replicas(self) -> "Sequence[ScriptedEngine]":
-        """The engine itself."""
-        return (self,)
 
     @property
     def oldest_version(self) -> int:

@@ -7,6 +7,7 @@ import os
 import random
 import tempfile
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from arpo.errors import ConfigError, EngineError, WeightSyncError, check_at_leas
 from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
 from arpo.inference.checkpoint import check_context, checkpoint_shapes
+from arpo.inference.checksum import MODULUS
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
 from arpo.inference.pump import ThreadedEngine
 from arpo.models.names import EMBEDDING, HEAD, base_name
@@ -101,7 +103,9 @@ class VllmEngine(ThreadedEngine):
         check_context(path, max_model_len)
         before_start()
         self._chat = ChatTokenizer(path)
-        super().__init__(max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path))
+        super().__init__(
+            max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path), dtype=dtype_of(dtype)
+        )
         self._max_images = max_images
         self._max_model_len = max_model_len
         self._deterministic = deterministic
@@ -125,7 +129,7 @@ class VllmEngine(ThreadedEngine):
             "mm_processor_cache_gb": screenshots * _preprocessed_bytes(self._chat, dtype_of(dtype)) / 2**30,
             "mm_processor_kwargs": dict(self._chat.missing_limits) or None,
             "enable_sleep_mode": self._sleeps,
-            "worker_extension_cls": "arpo.inference.vllm_worker.FileLoader",
+            "worker_extension_cls": "arpo.inference.vllm_worker.WeightAccess",
             **_device_arguments(kv_cache_gb, 1 if deterministic else max_num_seqs, max_model_len),
             **_lora_arguments(lora_rank),
             **_with_processes(engine_args or {}),
@@ -147,10 +151,13 @@ class VllmEngine(ThreadedEngine):
             set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         with _random_state_kept():
             from vllm import EngineArgs, _custom_ops
+            from vllm.model_executor.layers import utils as layers
             from vllm.v1.engine.llm_engine import LLMEngine
 
             # On a CPU, matrices packed for vLLM's own oneDNN: packing them has crashed at one start in some hundred.
             _custom_ops._supports_onednn = False
+            # Nor for tiles of AMX: a packed copy could not be compared with what was sent.
+            layers.check_cpu_sgl_kernel = lambda *_: False
             RAY.wait_for_start()  # the import, which takes longest, may go on beside it
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._arguments))
         self._stamp(0)
@@ -164,12 +171,14 @@ class VllmEngine(ThreadedEngine):
         images = [_open(png) for png in request.images]
         length = self._chat.context_length(request.prompt_ids, [image.size for image in images])
         check_length(length, self._max_model_len)
-        prompt: dict[str, Any] = {"prompt_token_ids": list(request.prompt_ids)}
+        # Salted, so that no cache can answer for another policy version, whatever it kept.
+        salt = str(self._version)
+        prompt: dict[str, Any] = {"prompt_token_ids": list(request.prompt_ids), "cache_salt": salt}
         if images:
             # Wrapped, because a bare picture is decoded every time, known or not.
             wrapped = [MediaWithBytes(image, png) for image, png in zip(images, request.images, strict=True)]
             prompt["multi_modal_data"] = {"image": wrapped}
-            prompt["multi_modal_uuids"] = {"image": [screenshot_key(png) for png in request.images]}
+            prompt["multi_modal_uuids"] = {"image": [f"{screenshot_key(png)}-{salt}" for png in request.images]}
         try:
             (rendered,) = self._engine.renderer.render_cmpl([prompt])
             self._engine.add_request(key, rendered, self._sampling(request), lora_request=self._adapter)
@@ -260,6 +269,13 @@ class VllmEngine(ThreadedEngine):
             if not self._engine.add_lora(adapter):
                 raise WeightSyncError(f"vLLM did not take adapter {number}")
             self._adapter = adapter
+
+    def _checksum(self, names: Sequence[str]) -> int:
+        parts: list[dict[str, int]] = self._engine.collective_rpc("checksums", args=(self._lora_rank is not None,))
+        found: defaultdict[str, set[int]] = defaultdict(set)
+        for name, value in (item for part in parts for item in part.items()):
+            found[name].add(value)  # what several GPUs hold alike counts once, and their shards add up
+        return sum(sum(values) for values in found.values()) % MODULUS
 
     def _reset_caches(self) -> None:
         if not self._engine.reset_prefix_cache():
@@ -397,7 +413,7 @@ def _set_environment() -> None:
         "VLLM_LOGGING_LEVEL": "WARNING" if torch.cuda.is_available() else "ERROR",
         "HF_HUB_OFFLINE": "1",
         # vLLM's attention for float32 is Triton's, which by default computes in TF32: ten bits of a number, and gaps
-        # above what the probe accepts in float32. Products of bfloat16 are left alone by this.
+        # above what is accepted in float32. Products of bfloat16 are left alone by this.
         "TRITON_F32_DEFAULT": "ieee",
     }
     for name, value in settings.items():

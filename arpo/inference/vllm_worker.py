@@ -1,15 +1,51 @@
-"""An extension of vLLM's workers, for a model that is split over several GPUs."""
+"""An extension of vLLM's workers: weights that come by a file, and the checksums of those that a worker holds."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from arpo.inference.checksum import checksum, together
 
 
-class FileLoader:
-    """A mixin of vLLM's worker class: tensors do not cross its process boundary, and come in a file."""
+class WeightAccess:
+    """A mixin of vLLM's worker class, for what has to happen in the worker's process."""
 
     reload_weights: Any
+    get_model: Any
 
     def load_file(self, path: str) -> None:
         """Load the tensors of a safetensors file; each worker keeps its shard."""
         self.reload_weights(weights_iterator=load_file(path).items())
+
+    def checksums(self, adapter: bool) -> dict[str, int]:
+        """Return the checksum of each tensor that this worker holds, by its name in vLLM.
+
+        Args:
+            adapter: Whether only those of the adapter count, of which a worker holds one.
+        """
+        tensors = _adapter(self.get_model()) if adapter else _weights(self.get_model())
+        return {name: together([checksum(tensor)]) for name, tensor in tensors}
+
+
+def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield every weight; queries, keys and values apart, because several GPUs may hold the same keys."""
+    heads = {name: layer for name, layer in model.named_modules() if type(layer).__name__ == "QKVParallelLinear"}
+    for name, weight in model.named_parameters():
+        layer: Any = heads.get(name.rpartition(".")[0])
+        if layer is None:
+            yield name, weight
+            continue
+        keys = layer.num_kv_heads * layer.head_size
+        yield f"{name}.q", weight[: -2 * keys]
+        yield f"{name}.k", weight[-2 * keys : -keys]
+        yield f"{name}.v", weight[-keys:]
+
+
+def _adapter(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the matrices of the adapter in its slot, which is padded with zeros to the rank that vLLM reserves."""
+    for name, layer in model.named_modules():
+        for kind in ("lora_a_stacked", "lora_b_stacked"):
+            for number, matrix in enumerate(vars(layer).get(kind, ())):
+                yield f"{name}.{kind}.{number}", matrix

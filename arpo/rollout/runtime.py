@@ -13,7 +13,7 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError
 from arpo.host.heartbeat import still
 from arpo.host.threads import BackgroundLoop
-from arpo.inference.engine import Examine, InferenceEngine
+from arpo.inference.engine import InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
 from arpo.rollout.flow.signal import Signal
@@ -162,24 +162,23 @@ class RolloutRuntime:
         self._meter = meter
 
     def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Send the engine new weights; blocks until it serves them.
+        """Send the engine new weights; blocks until it serves them, or in a fleet until a replica does.
 
         Raises:
+            WeightSyncError: If the engine does not take them.
             RolloutError: If nothing happened for `stall_s`.
         """
         self.watch(
-            self.begin_update(tensors, version, None),
+            self._loop.submit(self._update_weights(tensors, version)),
             lambda: f"the trainer waits until the engine serves policy version {version}",
         )
 
-    async def _update_weights(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
-    ) -> None:
+    async def _update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         activity = self.runner.activity
         activity.updates += 1
         self._newest_version = max(self._newest_version, version)
         try:
-            await self.engine.update_weights(tensors, version, examine)
+            await self.engine.update_weights(tensors, version)
         finally:
             activity.updates -= 1
         self.served = Served(self.engine.oldest_version, version)
@@ -189,12 +188,6 @@ class RolloutRuntime:
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T]":
         """Begin a coroutine on the loop of engine and environments, and return the future of its result."""
         return self._loop.submit(coroutine)
-
-    def begin_update(
-        self, tensors: Iterable[tuple[str, Tensor]], version: int, examine: Examine | None
-    ) -> concurrent.futures.Future[None]:
-        """Begin to send the engine new weights, and return at once."""
-        return self._loop.submit(self._update_weights(tensors, version, examine))
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Return what a coroutine returns on the loop of engine and environments; blocks.

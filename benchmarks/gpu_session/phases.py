@@ -58,7 +58,6 @@ SMALL_LOOP = (
     "rollout.settings.max_steps=2",
     "rollout.settings.max_tokens=8",
     "module.micro_batch_tokens=1024",
-    "+callbacks.weight_sync.probe_tokens=4",
     "engine.stall_s=600",
     "env.reset_timeout_s=600",
     "env.step_timeout_s=600",
@@ -187,7 +186,7 @@ def trainer_logprobs(play: Play, trajectories: list[Any]) -> list[float]:
 
 
 def loop(play: Play) -> None:
-    """Train two iterations on drawn desktops: rollout, sleep, update, sync, wake, and the probe of each version."""
+    """Train two iterations on drawn desktops: rollout, sleep, update, sync, wake."""
     from update_gpu import read
 
     from arpo.run.build import compose

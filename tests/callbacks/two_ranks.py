@@ -1,4 +1,4 @@
-"""A training that fails on the first of two ranks: `python -m tests.callbacks.two_ranks MODEL OUT CASE PROBES`."""
+"""A training that fails on the first of two ranks: `python -m tests.callbacks.two_ranks MODEL OUT CASE`."""
 
 import asyncio
 import sys
@@ -18,7 +18,6 @@ from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineGoneError, WeightSyncError
 from arpo.evaluation.settings import EvaluationSettings
-from arpo.inference.probe import picture
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import runtime_of
@@ -55,14 +54,14 @@ class FailingEngine(LoggedEngine):
         self.case = case
 
     async def generate(self, request):
-        if self.case in ("no rollout", "no evaluation") and request.images != (picture(),):
+        if self.case in ("no rollout", "no evaluation"):
             await asyncio.Event().wait()
         return await super().generate(request)
 
-    async def update_weights(self, tensors, version, examine=None):
+    async def update_weights(self, tensors, version):
         if version and self.case != "loop ended":
             await self.fail(iter(tensors))
-        await super().update_weights(tensors, version, examine)
+        await super().update_weights(tensors, version)
 
     async def fail(self, tensors):
         if self.case == "refuses":
@@ -86,7 +85,7 @@ class EndOfLoop(L.Callback):
             loop._ended.wait()
 
 
-def train(model: str, out: str, case: str, probe_every: int) -> None:
+def train(model: str, out: str, case: str) -> None:
     torch.set_num_threads(1)
     chat = ChatTokenizer(model)
     runtime = RolloutRuntime(
@@ -106,7 +105,7 @@ def train(model: str, out: str, case: str, probe_every: int) -> None:
         devices=2,
         strategy=DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60)),
         max_epochs=2,
-        callbacks=[*before, WeightSync(probe_every=probe_every)],
+        callbacks=[*before, WeightSync()],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -121,4 +120,4 @@ def train(model: str, out: str, case: str, probe_every: int) -> None:
 
 
 if __name__ == "__main__":
-    on_ranks(2, train, *sys.argv[1:4], int(sys.argv[4]))
+    on_ranks(2, train, *sys.argv[1:4])

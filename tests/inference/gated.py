@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arpo.errors import EngineGoneError
+from arpo.errors import EngineGoneError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.fleet import FleetEngine
 from arpo.inference.remote import Replica
@@ -87,6 +87,9 @@ class Gated:
         while (self.directory / "hold_load").exists():
             await asyncio.sleep(0.002)
         self.total = sum(float(tensor.sum()) for _, tensor in tensors)
+        if (self.directory / "refuse_load").exists():
+            (self.directory / "refuse_load").unlink()
+            raise WeightSyncError("scripted to hold other weights")
         self.version = version
         self.note(f"loaded {version}")
 

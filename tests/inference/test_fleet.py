@@ -4,9 +4,8 @@ import asyncio
 import gc
 import random
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,14 +20,13 @@ from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.ray import RAY
 from arpo.host.trial import on_trial
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
-from arpo.inference.exam import Exam
 from arpo.inference.fleet import FleetEngine, Sync
 from arpo.inference.hf import HfEngine
-from arpo.inference.probe import Watch, ask
 from arpo.inference.remote import Snapshot
 from tests.inference.conftest import Questions, Trainer, screenshot, together
 from tests.inference.echo import Echo, Who
 from tests.inference.gated import ended, missed, whole
+from tests.inference.talk import ask_each
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
@@ -154,9 +152,9 @@ def test_the_bytes_of_an_update_are_written_once_for_all_replicas(
     asyncio.run(two.update_weights(read(), 5))
     # In order, once, and a bucket is closed when it holds 32 MB: both of 40 MB do.
     assert events == ["bf16", "scalar", "large", "put", "transposed", "put"]
-    answers = asyncio.run(ask(two, [ASK]))
-    assert [(reply.logprobs, reply.policy_version) for (reply,) in answers] == [((3 + 4 + 2 * 10 * 2**20,), 5)] * 2
-    assert len({pid(reply) for (reply,) in answers}) == 2
+    answers = asyncio.run(ask_each(two, ASK))
+    assert [(reply.logprobs, reply.policy_version) for reply in answers] == [((3 + 4 + 2 * 10 * 2**20,), 5)] * 2
+    assert len({pid(reply) for reply in answers}) == 2
 
 
 class Bucket:
@@ -189,25 +187,7 @@ def test_every_replica_sleeps_and_is_woken_by_the_next_update(two: FleetEngine) 
         with pytest.raises(EngineError, match="asleep"):
             asyncio.run(replica.generate(ASK))
     asyncio.run(two.update_weights(weights(), 6))
-    assert len(asyncio.run(ask(two, [ASK]))) == 2
-
-
-class Opinion:
-    """The trainer's side of an examination, in a thread of its own, as the trainer has it."""
-
-    def __init__(self, trainer: Trainer, requests: list[GenerateRequest], watches: defaultdict[int, Watch]) -> None:
-        self.exam = Exam(requests, 1e-4, watches, fleet=True)
-        self._trainer = trainer
-
-    async def give(self) -> None:
-        """Judge the first replica's answers with the weights that the trainer has now."""
-        responses = await asyncio.wrap_future(self.exam.first_answers(Future()))
-        pairs = zip(self.exam.requests, responses, strict=True)
-        self.exam.judge([self.of(request, response) for request, response in pairs])
-
-    def of(self, request: GenerateRequest, response: Response) -> list[float]:
-        chosen = torch.tensor(response.token_ids)[:, None]
-        return [float(value) for value in self._trainer.distributions(request, response).gather(1, chosen)[:, 0]]
+    assert len(asyncio.run(ask_each(two, ASK))) == 2
 
 
 def test_a_replica_that_dies_between_requests_disturbs_neither_sleep_nor_update_nor_end_and_comes_back() -> None:
@@ -222,7 +202,7 @@ def test_a_replica_that_dies_between_requests_disturbs_neither_sleep_nor_update_
             await work()
             await missed(fleet, dead)
         await whole(fleet)
-        assert [reply.policy_version for (reply,) in await ask(fleet, [ASK])] == [2, 2]
+        assert [reply.policy_version for reply in await ask_each(fleet, ASK)] == [2, 2]
         fleet.replicas[0].kill()
         await fleet.close()
 
@@ -265,21 +245,20 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
             number += 1
 
     async def scene() -> list[list[float]]:
-        until, gaps, watches = asyncio.Event(), [], defaultdict(Watch)
+        until, gaps = asyncio.Event(), []
         talks = [asyncio.create_task(talk(name, until)) for name in "abc"]
         for version in (1, 2):
             trainer.load(weights[version])
-            opinion = Opinion(trainer, probes, watches)
-            update = fleet.update_weights(weights[version].items(), version, opinion.exam)
-            await asyncio.gather(update, opinion.give())
-            await fleet.settle()
-            gaps.append([found.largest_gap for found in opinion.exam.unread()])
+            await fleet.update_weights(weights[version].items(), version)
+            await whole(fleet)
+            for request in probes:
+                gaps.append([trainer.gap(request, response) for response in await ask_each(fleet, request)])
         until.set()
         await asyncio.gather(*talks)
         return gaps
 
     gaps = asyncio.run(scene())
-    assert [len(found) for found in gaps] == [2, 2]
+    assert [len(found) for found in gaps] == [2] * 16
     assert max(map(max, gaps)) < 1e-4
     for version in (0, 1, 2):  # no response of mixed or unknown weights
         trainer.load(weights[version])

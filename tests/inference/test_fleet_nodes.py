@@ -10,10 +10,10 @@ from ray.cluster_utils import Cluster
 
 from arpo.errors import ConfigError
 from arpo.inference.fleet import FleetEngine
-from arpo.inference.probe import ask
 from tests.inference.echo import Who
 from tests.inference.gated import Gated, events, seen, weights, whole
 from tests.inference.gated import ask as named
+from tests.inference.talk import ask_each
 from tests.inference.test_fleet import ASK
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]
@@ -27,7 +27,7 @@ def test_replicas_get_the_first_gpus_of_every_node(monkeypatch: pytest.MonkeyPat
         cluster.add_node(num_cpus=0, num_gpus=4)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         fleet = FleetEngine(Who, replicas=2, nodes=2, num_gpus=1)
-        gpus = [reply.token_ids[0] for (reply,) in asyncio.run(ask(fleet, [ASK]))]
+        gpus = [reply.token_ids[0] for reply in asyncio.run(ask_each(fleet, ASK))]
         assert sorted(gpus) == [0, 0, 1, 1]  # of four on each of two nodes
         asyncio.run(fleet.close())
         with pytest.raises(ConfigError, match=r"want 6 GPUs on 2 node\(s\), there are 4, 4"):

@@ -8,13 +8,13 @@ import torch
 
 from arpo.inference.engine import InferenceEngine
 from arpo.inference.hf import HfEngine
-from arpo.inference.probe import probe_trajectory
 from arpo.models.collate import collate
 from arpo.models.policy import Policy
 from arpo.models.tiny import make_tiny
 from arpo.models.tokenization import tokenize
 from tests.conftest import TINY_CORPUS
 from tests.inference.conftest import Questions, together
+from tests.inference.talk import trajectory_of
 
 
 def make_engine(kind: str, path: Path) -> InferenceEngine:
@@ -36,7 +36,7 @@ def test_engine_and_trainer_agree_on_windows(tmp_path: Path, kind: str, closing:
     engine = closing(make_engine(kind, path / "noisy"))
     requests = [Questions(policy.chat).ask(number, seed=number) for number in range(3)]
     for request, response in zip(requests, together(*map(engine.generate, requests)), strict=True):
-        trajectory = probe_trajectory(request, response)
+        trajectory = trajectory_of(request, response)
         batch = collate(tokenize(trajectory, policy.chat), trajectory.screenshots, policy.images)
         with torch.no_grad():
             output = policy.action_logprobs(batch)

@@ -14,12 +14,10 @@ from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
 from arpo.inference.engine import GenerateRequest, Response
-from arpo.inference.probe import INSTRUCTIONS
 from arpo.inference.vllm import VllmEngine
 
-REQUESTS = len(INSTRUCTIONS) + 25
-"""Of a policy version before it is killed: the probe comes first, then 25 requests of the rollout, and more until an
-episode has ended. Some are running then, and some have not begun."""
+REQUESTS = 25
+"""Of a policy version before it is killed, and more until an episode has ended."""
 TENSORS = 10
 """Of a weight update before it is killed."""
 BYTES = 2_000_000

@@ -16,7 +16,6 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from arpo.agent.actions import Action, Scroll
 from arpo.envs.protocol import StepResult
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
-from arpo.inference.probe import probe_trajectory, questions
 from arpo.inference.vllm import VllmEngine
 from arpo.models.collate import collate
 from arpo.models.policy import LoraSettings, Policy
@@ -24,6 +23,7 @@ from arpo.models.tiny import VISION_SPREAD, make_tiny
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
+from tests.inference.talk import questions, trajectory_of
 from tests.integration.parts import Recorder, train
 
 WIDTH, HEIGHT = 1920, 1080
@@ -69,7 +69,7 @@ def write_talker(directory: Path) -> Path:
         optimizer.step()
         optimizer.zero_grad()
 
-    requests = questions(policy.chat, 1, 1.0)
+    requests = questions(policy.chat, 1)
     for _ in range(100):
         learn_from(answer_logprobs(policy, requests, [written(policy, generator) for _ in requests]))
     screens = {screenshot_key(png): png for png in (screen(-1, step) for step in range(2))}
@@ -120,7 +120,7 @@ def answer_logprobs(policy: Policy, requests: Sequence[GenerateRequest], answers
     """The log-probabilities of all tokens of the answers to some questions."""
     pairs = zip(requests, answers, strict=True)
     return sampled_logprobs(
-        policy, [probe_trajectory(ask, Response(ids, (0.0,) * len(ids), "stop", 0)) for ask, ids in pairs]
+        policy, [trajectory_of(ask, Response(ids, (0.0,) * len(ids), "stop", 0)) for ask, ids in pairs]
     )
 
 
@@ -181,14 +181,6 @@ class LongEngine(VllmEngine):
         super().__init__(path, dtype="bfloat16", max_model_len=CONTEXT, max_images=15, max_num_seqs=4, **options)
 
 
-class UnableToForget(LongEngine):
-    """Takes new weights and keeps the prefixes that it computed with the old ones."""
-
-    def _reset_caches(self) -> None:
-        # vLLM 0.32 empties one half of its encoder cache by itself and would end at the other half
-        self._engine.reset_encoder_cache()
-
-
 class OldEyes(LongEngine):
     """Serves what the old vision tower made of a picture: as an encoder cache that was kept."""
 
@@ -219,7 +211,7 @@ def learn(
     lora: LoraSettings | None = None,
     recorder: Recorder | None = None,
 ) -> Recorder:
-    """Train in bfloat16 on episodes of so many screenshots: rollout, update, sync, probe."""
+    """Train in bfloat16 on episodes of so many screenshots: rollout, update, sync."""
 
     def make_engine(chat: ChatTokenizer) -> InferenceEngine:
         return engine(model, lora_rank=None if lora is None else lora.rank)
@@ -232,7 +224,6 @@ def learn(
         iterations=iterations,
         tasks=slides(1),
         make_env=Slides,
-        probe_every=1,
         tolerance=TOLERANCE,
         learning_rate=rate,
         policy=partial(Policy, model, dtype="bfloat16", train_vision=lora is None, lora=lora),

@@ -86,7 +86,6 @@ def train(
     iterations: int,
     tasks: Sequence[Task] = TASKS,
     make_env: Callable[[], DesktopEnv] = FakeDesktop,
-    probe_every: int = 0,
     tolerance: float | None = None,
     learning_rate: float = 1e-3,
     policy: Callable[..., Policy] | None = None,
@@ -115,7 +114,7 @@ def train(
         callbacks=[
             RolloutMetrics(),
             *injection,
-            WeightSync(probe_every=probe_every, tolerance=tolerance),
+            WeightSync(tolerance=tolerance),
             recorder,
             *callbacks,
         ],

@@ -12,7 +12,7 @@ def test_the_smoke_run_comes_to_its_end_with_transformers_in_place_of_vllm(smoke
     run = ending(smoke.again(tmp_path / "run", "iterations=2", "engine=hf"))
     assert run.go() == 0, run.said
     assert [line["step"] for line in run.metrics] == [0, 1, 2]
-    assert all(line["engine/probe_gap"] <= 1e-4 for line in run.metrics[1:])
+    assert all(line["engine/logprob_gap_mean"] <= 1e-4 for line in run.metrics[1:])
     run.assert_nothing_left()
 
 

@@ -137,5 +137,4 @@ def test_no_step_lags_more_than_one_update_behind_and_some_do(finished: Run):
 
 def test_the_gap_between_engine_and_trainer_is_that_of_the_lag(finished: Run):
     """Old log-probabilities are recomputed, so those of the engine differ where it was one version behind."""
-    assert all(line["engine/probe_gap"] <= 1e-4 for line in finished.metrics[1:])
     assert max(line["engine/logprob_gap_max"] for line in finished.metrics[2:]) > 1e-4

@@ -54,7 +54,6 @@ def success(run: Run, iteration: int) -> float:
 def test_a_run_has_a_line_an_iteration_and_is_evaluated_before_and_after(alone: Run):
     assert [line["step"] for line in alone.metrics] == list(range(ITERATIONS + 1))
     assert all({"train/loss", "train/accuracy", "train/grad_norm"} <= line.keys() for line in alone.metrics[1:])
-    assert alone.metrics[1]["engine/probe_gap"] <= 1e-4
     assert sorted(path.name for path in (alone.directory / "eval").iterdir()) == [
         f"iteration_{iteration:06d}.json" for iteration in (0, ITERATIONS)
     ]

@@ -90,7 +90,6 @@ def test_no_request_is_lost_and_every_step_has_the_log_probabilities_of_its_vers
         iterations=ITERATIONS,
         tasks=TASKS,
         make_env=CoinWob,
-        probe_every=1,
         learning_rate=1e-3,
         settings=SETTINGS,
         callbacks=[versions],
@@ -106,8 +105,6 @@ def test_no_request_is_lost_and_every_step_has_the_log_probabilities_of_its_vers
     assert all(versions.counters[f"engine/replica_{number}/requests"] > 0 for number in range(2))
     assert versions.counters["engine/restarts"] == 0
 
-    # Both replicas were examined at every sync.
-    assert all(metrics["engine/probe_gap_max"] <= TOLERANCE for metrics in run.metrics)
     assert all(run.changed(iteration) for iteration in range(1, ITERATIONS))
 
     # Each step's log-probabilities are those of the version that it names.

@@ -34,7 +34,7 @@ def run(smoke, tmp_path_factory):
 def test_engine_and_trainer_agree_after_every_sync(run: Run, smoke):
     assert [line["step"] for line in run.metrics] == list(range(smoke.iterations + 1))
     for line in run.metrics[1:]:
-        assert line["engine/probe_gap"] <= 1e-4
+        assert line["engine/logprob_gap_mean"] <= 1e-4
         assert line["engine/logprob_gap_max"] <= 1e-4
 
 

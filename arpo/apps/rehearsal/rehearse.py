@@ -149,8 +149,7 @@ def _play(cfg: DictConfig, folder: Path) -> None:
         log.info("It was killed (kill -9) in iteration %d, and goes on from %s.", ITERATIONS, checkpoint.name)
         harness.start(composition, "resume=auto")
         harness.wait()
-    probe_every = OmegaConf.select(cfg, "callbacks.weight_sync.probe_every", default=1)
-    check_end(run_dir, ITERATIONS, probe_every=probe_every)
+    check_end(run_dir, ITERATIONS)
 
 
 def _clear(folder: Path) -> None:

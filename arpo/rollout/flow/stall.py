@@ -54,7 +54,7 @@ class StallDetector:
         if not self.loop.answers():
             return "the event loop of the rollouts does not answer, because something blocks its thread"
         causes = {
-            "the engine has not taken the new weights, or does not answer its examination": activity.updates,
+            "the engine has not taken the new weights": activity.updates,
             f"the engine owes {activity.requests} answers": activity.requests,
             f"{activity.env_calls} calls to environments do not return": activity.env_calls,
             f"{activity.held} episodes wait until the engine serves the next policy version": activity.held,

@@ -13,7 +13,12 @@ from arpo.apps.rehearsal.review import check_end, checkpoint_to_resume_from, ite
 def left(run_dir: Path, *steps: int, checkpoints: tuple[int, ...] = (3,), **metrics: float | None) -> Path:
     """A folder as a run leaves it, with iteration 0, which is the evaluation at the start."""
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    values = {"train/grad_norm": 1.0, "engine/probe_gap": 0.01, "rollout/episodes": 16, "replay/injected": 1} | metrics
+    values = {
+        "train/grad_norm": 1.0,
+        "engine/logprob_gap_mean": 0.01,
+        "rollout/episodes": 16,
+        "replay/injected": 1,
+    } | metrics
     values = {name.replace("__", "/"): value for name, value in values.items()}
     lines = [{"step": 0}, *({"step": step} | values for step in steps)]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -23,16 +28,16 @@ def left(run_dir: Path, *steps: int, checkpoints: tuple[int, ...] = (3,), **metr
     return run_dir
 
 
-def wrong(run_dir: Path, probe_every: int = 1) -> str:
+def wrong(run_dir: Path) -> str:
     with pytest.raises(RehearsalError) as error:
-        check_end(run_dir, 3, probe_every=probe_every)
+        check_end(run_dir, 3)
     return str(error.value)
 
 
 def test_a_run_whose_iterations_count_once_has_nothing_wrong(tmp_path):
     run_dir = left(tmp_path, 1, 2, 3)
-    check_end(run_dir, 3, probe_every=1)
-    assert summary(run_dir) == "3 iterations, 48 episodes of 0 steps, 3 replayed, probe gap 0.01 at most"
+    check_end(run_dir, 3)
+    assert summary(run_dir) == "3 iterations, 48 episodes of 0 steps, 3 replayed, a gap of 0.01 at most"
 
 
 @pytest.mark.parametrize(("steps", "counted"), [((1, 3), "1, 3"), ((1, 2, 2, 3), "1, 2, 2, 3"), ((), "none")])
@@ -49,13 +54,9 @@ def test_a_line_in_the_making_is_no_iteration(tmp_path):
     assert iterations_on_disk(tmp_path / "nowhere") == 0
 
 
-def test_a_run_without_a_step_or_a_probe_is_found(tmp_path):
-    run_dir = left(tmp_path, 1, 2, 3, engine__probe_gap=None)
-    assert "the engine was not probed after the updates of iterations 1, 2, 3" in wrong(
-        left(run_dir, 1, 2, 3, **{"engine/probe_gap": None})
-    )
-    check_end(left(run_dir, 1, 2, 3, **{"engine/probe_gap": None}), 3, probe_every=0)
-    text = (left(run_dir, 1, 2, 3) / "metrics.jsonl").read_text()
+def test_a_run_without_a_step_is_found(tmp_path):
+    run_dir = left(tmp_path, 1, 2, 3)
+    text = (run_dir / "metrics.jsonl").read_text()
     (run_dir / "metrics.jsonl").write_text(text.replace("train/grad_norm", "train/other"))
     assert wrong(run_dir) == "no iteration took an optimizer step"
 

@@ -1,0 +1,48 @@
+"""Questions to an engine, and its answers in the form that a trainer reads."""
+
+import asyncio
+import io
+
+from PIL import Image
+
+from arpo.agent.prompt import Prompt
+from arpo.inference.engine import GenerateRequest, Response, Sampling
+from arpo.inference.fleet import FleetEngine
+from arpo.models.tokenization import ChatTokenizer
+from arpo.types import Outcome, Step, Trajectory, screenshot_key
+
+INSTRUCTIONS = tuple(
+    f"{verb} the {thing}."
+    for verb in ("Click", "Find", "Open", "Close", "Select", "Drag", "Copy", "Read")
+    for thing in ("blue button", "search field", "third item of the list", "last page")
+)
+
+
+def picture() -> bytes:
+    """A PNG of 112 x 112 pixels of which every patch says something else."""
+    buffer = io.BytesIO()
+    Image.linear_gradient("L").resize((112, 112)).convert("RGB").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def questions(chat: ChatTokenizer, max_tokens: int) -> list[GenerateRequest]:
+    """One picture, several instructions, each with a seed of its own."""
+    prompt, png = Prompt.compact(), picture()
+    return [
+        GenerateRequest(chat.first_prompt(prompt.messages(text)), (png,), Sampling(1.0, max_tokens, seed))
+        for seed, text in enumerate(INSTRUCTIONS)
+    ]
+
+
+def trajectory_of(request: GenerateRequest, response: Response) -> Trajectory:
+    """A question with one picture, and its response."""
+    (png,) = request.images
+    key = screenshot_key(png)
+    width, height = Image.open(io.BytesIO(png)).size
+    step = Step(key, width, height, request.prompt_ids, response.token_ids, response.logprobs, 0, "")
+    return Trajectory("asked", "asked", "", "", 0, (step,), Outcome.MAX_STEPS, 0.0, 0.0, {key: png})
+
+
+async def ask_each(fleet: FleetEngine, request: GenerateRequest) -> list[Response]:
+    """What every replica answers."""
+    return list(await asyncio.gather(*(replica.generate(request) for replica in fleet.replicas)))
