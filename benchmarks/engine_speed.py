@@ -138,7 +138,7 @@ def main() -> None:
     path = parser.parse_args().model
     with tempfile.TemporaryDirectory() as directory:
         if path is None:
-            from arpo.models.tiny import make_tiny
+            from arpo.models.families.qwen2_5_vl import make_tiny
 
             path = make_tiny(directory, corpus=CORPUS * 4, words=900, max_pixels=prod(LARGE))
         for case in ((1, SMALL), (8, SMALL), (8, LARGE)):

@@ -33,8 +33,8 @@ from arpo.apps.plan.tracker import MemoryTracker
 from arpo.apps.plan.update import accumulate, attach, prepare, simulate, step
 from arpo.methods.grpo import GRPO
 from arpo.models.checkpointing import Checkpointing
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.policy import Policy
-from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
 
 WIDTHS = (64, 128, 256)

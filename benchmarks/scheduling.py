@@ -55,7 +55,7 @@ from arpo.agent.prompt import Prompt
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import Deeds, draw, make_scene
 from arpo.envs.pool.pool import EnvPool
-from arpo.models.tiny import make_tiny
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.base import PolicyModule
 from arpo.rollout.collector import RolloutCollector

@@ -24,8 +24,8 @@ from PIL import Image
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.fleet import FleetEngine
 from arpo.inference.vllm import VllmEngine
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.policy import Policy
-from arpo.models.tiny import make_tiny
 
 OPTIONS = {"max_model_len": 512, "max_num_seqs": 8, "max_images": 2, "kv_cache_gb": 0.0625}
 

@@ -25,11 +25,11 @@ from arpo.apps.plan.update import attach, count, simulate
 from arpo.methods.grpo import GRPO
 from arpo.models.checkpointing import checkpoint_blocks
 from arpo.models.collate import TokenBatch
-from arpo.models.images import normalized_films
 from arpo.models.logprobs import pack_left
 from arpo.models.lora import add_lora
 from arpo.models.policy import ActionLogprobs, LoraSettings, Policy
 from arpo.models.sharding import model_without_weights
+from arpo.models.vision.patches import normalized_films
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import Minibatch, Sample
@@ -110,7 +110,7 @@ class PlainPolicy(RandomPolicy):
         self.model = model_without_weights(path, "sdpa")
         self.model.requires_grad_(lora is None)
         if lora is not None:
-            add_lora(self.model, lora.rank, lora.alpha)
+            add_lora(self.model, self.family.lora_targets, lora.rank, lora.alpha)
         self.vision.requires_grad_(settings["train_vision"])
         self._set_formats()
         checkpoint_blocks(self.model, settings["gradient_checkpointing"])

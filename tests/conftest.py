@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a random Qwen2.5-VL of 0.7 million parameters: 20 visual tokens a 112 x 140 screenshot."""
-    from arpo.models.tiny import make_tiny
+    from arpo.models.families.qwen2_5_vl import make_tiny
 
     # 600 words in an embedding of 640 rows: like the real model, it has ids that mean nothing.
     return make_tiny(tmp_path_factory.mktemp("tiny"), corpus=TINY_CORPUS * 4, words=600)

@@ -22,7 +22,7 @@ from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.datamodules.trajectories import TrajectoryDataModule
 from arpo.errors import ConfigError
 from arpo.host.machine import Budget
-from arpo.models.tiny import make_tiny
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.offline.dpo import DPOModule
 from arpo.modules.offline.kto import KTOModule

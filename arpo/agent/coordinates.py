@@ -7,17 +7,17 @@ from arpo.agent.actions import Action, moved
 from arpo.errors import ConfigError
 
 MAX_RATIO = 200
-"""How many times longer than the other a side of an image may be: the limit of Qwen2.5-VL's image processor."""
+"""How many times longer than the other a side of an image may be: the limit of the image processors."""
 
 
-def smart_resize(height: int, width: int, *, min_pixels: int, max_pixels: int, factor: int = 28) -> tuple[int, int]:
-    """Return the (height, width) at which Qwen2.5-VL sees an image.
+def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """Return the (height, width) at which a model sees an image.
 
-    Both sides become multiples of `factor` (patch 14 times merge 2), the area stays in [`min_pixels`, `max_pixels`],
-    the aspect ratio nearly as it was. Sides round half to even, as in the image processor that makes the pixels: other
+    Both sides become multiples of `factor` (patch times merge), the area stays in [`min_pixels`, `max_pixels`], the
+    aspect ratio nearly as it was. Sides round half to even, as in the image processor that makes the pixels: other
     rounding puts every click of a 1522x1022 screen a few per cent off.
 
-    The limits have no defaults: they must be the ones of the image processor, or clicks land elsewhere.
+    The numbers have no defaults: they must be the ones of the image processor, or clicks land elsewhere.
 
     Raises:
         ConfigError: If a side or a limit is not positive, or one side is over 200 times the other.

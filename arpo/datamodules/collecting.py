@@ -17,6 +17,7 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.errors import DesktopDestroyedError, EnvError, check_at_least, check_threshold
 from arpo.host.heartbeat import Heartbeat
 from arpo.host.threads import BackgroundLoop
+from arpo.models.family import family_named
 from arpo.rollout.episode import outcome_of
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key
@@ -46,6 +47,7 @@ class DemonstrationCollector:
         pool: Environments that can solve themselves; not started.
         demonstrator: How tasks are solved.
         max_steps: Step limit of a demonstration.
+        family: Name of the family of the model, whose way to name points it is: `model_type` in its `config.json`.
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
         success_threshold: A demonstration is a success when its task reward lies above it.
         seed: Seeds the mistakes, and the order in which they are learned from.
@@ -54,12 +56,14 @@ class DemonstrationCollector:
     pool: EnvPool
     demonstrator: Demonstrator
     max_steps: int
+    family: str
     image_limits: tuple[int, int]
     success_threshold: float
     seed: int = 0
     _done: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        family_named(self.family)
         least, most = self.image_limits
         check_at_least(1, max_steps=self.max_steps, least_pixels=least)
         check_at_least(least, most_pixels=most)
@@ -192,9 +196,11 @@ class DemonstrationCollector:
         return self.demonstrator.act(right, await env.distractors(), length, rng, habit)
 
     def _frame(self, observation: Observation) -> CoordinateFrame:
-        least, most = self.image_limits
-        height, width = smart_resize(observation.height, observation.width, min_pixels=least, max_pixels=most)
-        return CoordinateFrame(observation.width, observation.height, width, height)
+        family, (least, most) = family_named(self.family), self.image_limits
+        height, width = smart_resize(
+            observation.height, observation.width, factor=family.resize_factor, min_pixels=least, max_pixels=most
+        )
+        return family.frame((observation.width, observation.height), (width, height))
 
 
 async def _result(task: asyncio.Task[list[Trajectory]]) -> list[Trajectory]:

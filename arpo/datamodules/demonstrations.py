@@ -67,8 +67,8 @@ class DemonstrationDataModule(L.LightningDataModule):
         tremor: The former name of `click_jitter`.
 
     Raises:
-        ConfigError: If a number is out of its range; by `setup`, if the model that is there sees images of another
-            size, or no task can be demonstrated.
+        ConfigError: If a number is out of its range; by `setup`, if the model that is there is of another family or
+            sees images of another size, or no task can be demonstrated.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a YAML key
@@ -137,7 +137,7 @@ class DemonstrationDataModule(L.LightningDataModule):
             with atomically(self.model) as partial:
                 self.make_model(partial, corpus=corpus(known, self.prompt, most, self.collector.seed))
         self._chat = ChatTokenizer(self.model)
-        self._chat.check_image_limits(least, most)
+        self._chat.check_pictures(self.collector.family, least, most)
         return arrivals
 
     @override
@@ -233,7 +233,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         """Return a digest of what the demonstrations depend on."""
         tasks = [(task.id, dict(task.config)) for task in self.tasks]
         how = self.collector
-        limits = (self.per_task, how.max_steps, *how.image_limits, how.success_threshold, how.seed)
+        limits = (self.per_task, how.max_steps, how.family, *how.image_limits, how.success_threshold, how.seed)
         return hashlib.sha256(repr((tasks, how.demonstrator, limits)).encode()).hexdigest()
 
 

@@ -20,9 +20,9 @@ tags:
 ---"""
 USE = """\
 ```python
-from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
-model = Qwen2_5_VLForConditionalGeneration.from_pretrained("FOLDER")
+model = AutoModelForImageTextToText.from_pretrained("FOLDER")
 processor = AutoProcessor.from_pretrained("FOLDER")
 ```"""
 

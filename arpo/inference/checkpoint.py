@@ -4,11 +4,8 @@ import json
 from math import prod
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from safetensors import safe_open
-
 from arpo.errors import ConfigError
-from arpo.models.names import checkpoint_name
+from arpo.models.sharding import CheckpointWeights
 
 
 def check_context(path: str | Path, max_model_len: int) -> None:
@@ -59,25 +56,8 @@ def update_numbers(path: str | Path, lora_rank: int | None = None) -> int:
     Raises:
         ConfigError: If the directory has no safetensors file.
     """
-    shapes = checkpoint_shapes(path)
+    shapes = CheckpointWeights(path).shapes
     if lora_rank is None:
         return sum(prod(shape) for shape in shapes.values())
     adapted = (shape for name, shape in shapes.items() if ".layers." in name and name.endswith("_proj.weight"))
     return sum(lora_rank * sum(shape) for shape in adapted)
-
-
-def checkpoint_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor in a checkpoint (directory or hub name) without reading the tensors.
-
-    Raises:
-        ConfigError: If the directory has no safetensors file.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    directory = Path(path) if Path(path).is_dir() else Path(snapshot_download(str(path)))
-    for file in sorted(directory.glob("*.safetensors")):
-        with safe_open(str(file), framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - not a mapping
-                shapes[checkpoint_name(name)] = tuple(tensors.get_slice(name).get_shape())
-    if not shapes:
-        raise ConfigError(f"no *.safetensors in '{directory}'; point path at a from_pretrained directory")
-    return shapes

@@ -6,30 +6,26 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    Qwen2_5_VLForConditionalGeneration,
-    StoppingCriteriaList,
-)
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from arpo.errors import check_at_least
 from arpo.host.trial import before_start
-from arpo.inference.checkpoint import check_context, checkpoint_shapes
+from arpo.inference.checkpoint import check_context
 from arpo.inference.checksum import checksum, together
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
 from arpo.inference.pump import ThreadedEngine
-from arpo.models.images import ImagePatches, ImageProcessor
+from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import Float32Head
 from arpo.models.lora import add_lora, weights_by_name
-from arpo.models.names import EMBEDDING
 from arpo.models.policy import dtype_of
+from arpo.models.sharding import CheckpointWeights
 from arpo.models.tokenization import ChatTokenizer
+from arpo.models.vision.patches import ImagePatches
 from arpo.types import screenshot_key
 
 
@@ -68,27 +64,33 @@ class HfEngine(ThreadedEngine):
         before_start()
         chat = ChatTokenizer(path)
         super().__init__(
-            max_in_flight=1 if deterministic else max_batch, shapes=checkpoint_shapes(path), dtype=torch_dtype
+            max_in_flight=1 if deterministic else max_batch, shapes=CheckpointWeights(path).shapes, dtype=torch_dtype
         )
         self._path = path
         self._device = _device()
         self._max_model_len = max_model_len
         self._chat = chat
+        self._family = chat.family
         self._forbidden = torch.tensor(chat.forbidden_ids, device=self._device)
         self._images = ImageProcessor(path)
-        self._model: Qwen2_5_VLForConditionalGeneration = None
+        self._model: Any = None
         self._parameters: dict[str, Tensor] = {}
         self._waiting: dict[str, _Row] = {}
         self._launch()
 
     def _check(self, request: GenerateRequest) -> None:
-        request.check(self._chat.image_token_id, self._shapes[EMBEDDING][0])
+        request.check(self._chat.image_token_id, self._shapes[self._family.embedding][0])
 
     def _start(self) -> None:
-        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(self._path, dtype=self._dtype)
+        model = self._family.model_class.from_pretrained(self._path, dtype=self._dtype)
         model.lm_head = Float32Head(model.lm_head, self._dtype)
-        self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
-        self._parameters = dict(weights_by_name(self._model))
+        self._model = model.eval().to(self._device)
+        self._freeze()
+
+    def _freeze(self) -> None:
+        """Train no weight there is, and know each by its name in a checkpoint."""
+        named = weights_by_name(self._model.requires_grad_(requires_grad=False))
+        self._parameters = {self._family.checkpoint_name(name): weight for name, weight in named}
 
     def _add(self, key: str, request: GenerateRequest) -> None:
         self._check_pictures(request.images)
@@ -131,12 +133,9 @@ class HfEngine(ThreadedEngine):
         for number, row in enumerate(rows):
             ids[number, width - len(row.prompt_ids) :] = torch.tensor(row.prompt_ids)
             attended[number, width - len(row.prompt_ids) :] = 1
-        images = ids == self._chat.image_token_id
-        inputs = {"input_ids": ids, "attention_mask": attended, "mm_token_type_ids": images.long()}
+        inputs = {"input_ids": ids, "attention_mask": attended}
         patches = [patch for row in rows for patch in row.patches]
-        if patches:
-            inputs["pixel_values"] = torch.cat([patch.pixel_values for patch in patches]).to(self._dtype)
-            inputs["image_grid_thw"] = torch.tensor([patch.grid for patch in patches])
+        inputs |= self._family.generation_inputs(ids == self._chat.image_token_id, patches, self._dtype)
         return {name: tensor.to(self._device) for name, tensor in inputs.items()}
 
     def _sample(
@@ -157,8 +156,8 @@ class HfEngine(ThreadedEngine):
     def _load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         for name, tensor in tensors:
             if name not in self._parameters:  # an adapter's first tensor is an A, which has as many rows as the rank
-                add_lora(self._model, rank := len(tensor), rank)
-                self._parameters = dict(weights_by_name(self._model.requires_grad_(requires_grad=False)))
+                add_lora(self._model, self._family.lora_targets, rank := len(tensor), rank)
+                self._freeze()
             self._parameters[name].copy_(tensor)
 
     def _checksum(self, names: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from torch import Tensor
 from arpo.errors import ConfigError, EngineError, WeightSyncError, check_at_least
 from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
-from arpo.inference.checkpoint import check_context, checkpoint_shapes
+from arpo.inference.checkpoint import check_context
 from arpo.inference.checksum import MODULUS
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
 from arpo.inference.pump import ThreadedEngine
-from arpo.models.names import EMBEDDING, HEAD, base_name
+from arpo.models.names import HEAD, base_name
 from arpo.models.policy import dtype_of
+from arpo.models.sharding import CheckpointWeights
 from arpo.models.tokenization import ChatTokenizer
 from arpo.types import screenshot_key
 
@@ -104,7 +106,9 @@ class VllmEngine(ThreadedEngine):
         before_start()
         self._chat = ChatTokenizer(path)
         super().__init__(
-            max_in_flight=1 if deterministic else max_num_seqs, shapes=checkpoint_shapes(path), dtype=dtype_of(dtype)
+            max_in_flight=1 if deterministic else max_num_seqs,
+            shapes=CheckpointWeights(path).shapes,
+            dtype=dtype_of(dtype),
         )
         self._max_images = max_images
         self._max_model_len = max_model_len
@@ -118,7 +122,7 @@ class VllmEngine(ThreadedEngine):
             "dtype": dtype,
             "max_model_len": max_model_len,
             "max_num_seqs": 1 if deterministic else max_num_seqs,
-            "limit_mm_per_prompt": _picture_limits(max_images, self._chat.most_pixels),
+            "limit_mm_per_prompt": _picture_limits(max_images, self._chat.pictures.sizes.max_pixels),
             "enable_prefix_caching": not deterministic,
             "logprobs_mode": "processed_logprobs",
             "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
@@ -127,7 +131,7 @@ class VllmEngine(ThreadedEngine):
             "use_tqdm_on_load": False,
             "seed": 0,
             "mm_processor_cache_gb": screenshots * _preprocessed_bytes(self._chat, dtype_of(dtype)) / 2**30,
-            "mm_processor_kwargs": dict(self._chat.missing_limits) or None,
+            "mm_processor_kwargs": self._chat.pictures.missing_limits or None,
             "enable_sleep_mode": self._sleeps,
             "worker_extension_cls": "arpo.inference.vllm_worker.WeightAccess",
             **_device_arguments(kv_cache_gb, 1 if deterministic else max_num_seqs, max_model_len),
@@ -140,7 +144,7 @@ class VllmEngine(ThreadedEngine):
         torch.set_num_threads(threads)
 
     def _check(self, request: GenerateRequest) -> None:
-        request.check(self._chat.image_token_id, self._shapes[EMBEDDING][0])
+        request.check(self._chat.image_token_id, self._shapes[self._chat.family.embedding][0])
         if len(request.images) > self._max_images:
             raise EngineError(f"the prompt has {len(request.images)} images, the engine takes {self._max_images}")
 
@@ -232,7 +236,7 @@ class VllmEngine(ThreadedEngine):
         if self._lora_rank is not None:
             self._load_adapter(dict(tensors))
             return
-        tensors = _with_head(tensors, tied=HEAD not in self._shapes)
+        tensors = _with_head(tensors, None if HEAD in self._shapes else self._chat.family.embedding)
         if self._engine.vllm_config.parallel_config.world_size == 1:
             self._load_in_place(tensors)
         else:
@@ -382,16 +386,15 @@ def _lora_arguments(rank: int | None) -> dict[str, Any]:
 
 
 def _preprocessed_bytes(chat: ChatTokenizer, dtype: torch.dtype) -> int:
-    """Return the size of the largest screenshot as vLLM caches it: patches of 2 x 3 x 14 x 14 numbers."""
-    width, height = chat.model_size(*SCREEN)
-    return (width // 14) * (height // 14) * 2 * 3 * 14 * 14 * dtype.itemsize
+    """Return the size of the largest screenshot as vLLM caches it: three numbers a pixel, as often as in a film."""
+    return prod(chat.model_size(*SCREEN)) * 3 * chat.pictures.frames * dtype.itemsize
 
 
-def _with_head(tensors: Iterable[tuple[str, Tensor]], *, tied: bool) -> Iterator[tuple[str, Tensor]]:
-    """Yield a tied output layer too: on CPU vLLM keeps a repacked copy of it, which would stay the old one."""
+def _with_head(tensors: Iterable[tuple[str, Tensor]], tied: str | None) -> Iterator[tuple[str, Tensor]]:
+    """Yield an output layer `tied` to a weight too: on CPU vLLM keeps a repacked copy of it, which would stay old."""
     for name, tensor in tensors:
         yield name, tensor
-        if tied and name == EMBEDDING:
+        if name == tied:
             yield HEAD, tensor
 
 

@@ -1,1 +1,1 @@
-"""Qwen2.5-VL policies: loading, tokenization, and log-probabilities of trajectories."""
+"""Policies: loading, tokenization, and log-probabilities of trajectories; the families of models."""

@@ -41,7 +41,7 @@ def check_checkpointing(checkpointing: Checkpointing, *, attention: str, offload
 
 
 def checkpoint_blocks(model: Any, checkpointing: Checkpointing) -> None:
-    """Let the blocks of a Qwen2.5-VL be checkpointed while it trains.
+    """Let the blocks of a model be checkpointed while it trains.
 
     The backward pass then finds what attention computed in the place of computing it again, as with the selective
     checkpointing of TorchTitan (arXiv 2410.06511), which keeps products too. The vision tower always keeps its inputs
@@ -51,4 +51,4 @@ def checkpoint_blocks(model: Any, checkpointing: Checkpointing) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if checkpointing == "selective":
         kept = partial(create_selective_checkpoint_contexts, ATTENTION)
-        model.model.language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": kept})
+        model.get_decoder().gradient_checkpointing_enable({"use_reentrant": False, "context_fn": kept})

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from arpo.errors import check_at_least
 from arpo.models.images import ImageProcessor
 from arpo.models.tokenization import TokenizedTrajectory
 from arpo.models.transfer import to_device
+from arpo.models.vision.patches import Grid
 
 MAX_PADDING = 0.05
 """The share of what the micro-batches of an optimizer step compute that may be padding."""
@@ -29,7 +31,7 @@ class TokenBatch:
 
     input_ids: Int64[Tensor, "batch tokens"]
     position_ids: Int64[Tensor, "3 batch tokens"]
-    """Time, row and column of each token: Qwen2.5-VL's M-RoPE."""
+    """Time, row and column of each token, as the model's family counts them."""
     action_mask: Bool[Tensor, "batch tokens"]
     """True exactly on sampled tokens."""
     image_mask: Bool[Tensor, "batch tokens"]
@@ -44,7 +46,7 @@ class TokenBatch:
     """For each placeholder, row by row, its place in the batch as one row."""
     image_index: Int64[Tensor, " placeholders"]
     """For each placeholder which of the vision tower's outputs stands there."""
-    image_grid: tuple[tuple[int, int, int], ...]
+    image_grid: tuple[Grid, ...]
     """Frames, rows and columns of patches of each distinct screenshot; on the host, where shapes are decided."""
     pixels: UInt8[Tensor, "patches channels height width"] | None
     """The patches of each distinct screenshot, once, as bytes: the vision tower's first layer normalizes them."""
@@ -88,7 +90,9 @@ def collate(
         pixels, grids = torch.cat([patches.pixels for patches in packed]), [patches.grid for patches in packed]
     else:
         visual, grids = torch.cat([features[key] for key in keys]), [images.grid(k, screenshots[k]) for k in keys]
-    layout = _ImageLayout.of(dict(zip(keys, grids, strict=True)), images.merge_size)
+    grid_of = dict(zip(keys, grids, strict=True))
+    sizes = [prod(grid) // images.merge_size**2 for grid in grids]
+    rows = dict(zip(keys, torch.split(torch.arange(sum(sizes)), sizes), strict=True))
     action_mask = _pad([sequence.action_mask for sequence in tokenized])
     image_mask = _pad([sequence.image_mask for sequence in tokenized])
     # The state at one token predicts the next: nothing predicts a first token.
@@ -98,14 +102,14 @@ def collate(
     packed_mask = torch.arange(int(counts.max())) < counts.unsqueeze(1)
     return TokenBatch(
         input_ids=_pad([sequence.input_ids for sequence in tokenized]),
-        position_ids=_pad([layout.position_ids(sequence) for sequence in tokenized]),
+        position_ids=_pad([_position_ids(sequence, grid_of, images) for sequence in tokenized]),
         action_mask=action_mask,
         image_mask=image_mask,
         action_places=_places(sampled),
         packed_places=_places(packed_mask),
         packed_mask=packed_mask,
         image_places=_places(image_mask),
-        image_index=torch.cat([layout.rows[key] for sequence in tokenized for key in sequence.screenshots]),
+        image_index=torch.cat([rows[key] for sequence in tokenized for key in sequence.screenshots]),
         image_grid=tuple(grids),
         pixels=pixels,
         visual=visual,
@@ -151,52 +155,17 @@ def _cuts(lengths: Sequence[int], max_tokens: int) -> list[int]:
     return cuts[:0:-1]
 
 
-@dataclass(frozen=True, slots=True)
-class _ImageLayout:
-    """The places of each distinct screenshot's tokens: in the vision tower's output and inside the screenshot."""
-
-    rows: dict[str, Tensor]
-    offsets: dict[str, Tensor]
-    sides: dict[str, int]
-
-    @classmethod
-    def of(cls, grids: Mapping[str, tuple[int, int, int]], merge: int) -> "_ImageLayout":
-        rows: dict[str, Tensor] = {}
-        offsets: dict[str, Tensor] = {}
-        sides: dict[str, int] = {}
-        seen = 0
-        for key, (frames, rows_of_patches, columns_of_patches) in grids.items():
-            height, width = rows_of_patches // merge, columns_of_patches // merge
-            size = frames * height * width
-            rows[key] = torch.arange(seen, seen + size)
-            offsets[key] = torch.cartesian_prod(torch.arange(frames), torch.arange(height), torch.arange(width)).T
-            sides[key] = max(height, width)
-            seen += size
-        return cls(rows, offsets, sides)
-
-    def position_ids(self, sequence: TokenizedTrajectory) -> Int64[Tensor, "3 tokens"]:
-        """Return time, row and column of each token, as `Qwen2_5_VLModel.get_rope_index` does.
-
-        Text advances all three by 1 a token. A screenshot starts at the next position p, spans p + row and p + column
-        at the constant time p, and text goes on at p + its longer side.
-        """
-        keys = sequence.screenshots
-        sizes = torch.tensor([len(self.rows[key]) for key in keys])
-        placeholders = sequence.image_mask.nonzero().squeeze(1)
-        if len(placeholders) != int(sizes.sum()):
-            raise ValueError(
-                f"{len(placeholders)} image placeholders but {int(sizes.sum())} visual tokens in {len(keys)} "
-                "screenshots: the size noted with a step is not the size of its screenshot"
-            )
-        ends = sizes.cumsum(0)
-        steps = torch.ones(len(sequence), dtype=torch.int64)
-        # Within a screenshot time stands still; its last token makes up for the longer side.
-        steps[placeholders] = 0
-        steps[placeholders[ends - 1]] = torch.tensor([self.sides[key] for key in keys])
-        position_ids = (steps.cumsum(0) - steps).repeat(3, 1)
-        starts = position_ids[0, placeholders[ends - sizes]].repeat_interleave(sizes)
-        position_ids[:, placeholders] = starts + torch.cat([self.offsets[key] for key in keys], dim=1)
-        return position_ids
+def _position_ids(
+    sequence: TokenizedTrajectory, grids: Mapping[str, Grid], images: ImageProcessor
+) -> Int64[Tensor, "3 tokens"]:
+    shown = [grids[key] for key in sequence.screenshots]
+    placeholders, visual = int(sequence.image_mask.sum()), sum(prod(grid) for grid in shown) // images.merge_size**2
+    if placeholders != visual:
+        raise ValueError(
+            f"{placeholders} image placeholders but {visual} visual tokens in {len(shown)} screenshots: the size "
+            "noted with a step is not the size of its screenshot"
+        )
+    return images.family.position_ids(sequence.image_mask, shown, images.merge_size)
 
 
 def _pad(rows: Sequence[Tensor]) -> Tensor:

@@ -2,49 +2,22 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoImageProcessor
 
 from arpo.errors import ConfigError
+from arpo.models.family import family_of
 from arpo.models.processor import image_numbers, load_processor
-from arpo.models.vision.patches import PackedPatches, PatchSettings, decode, picture_size
+from arpo.models.vision.patches import Grid, ImagePatches, PackedPatches, decode, normalized_films, picture_size
 from arpo.models.vision.workers import PatchWorkers, Prepared
 
 WORTH_WORKERS = 16 * 1920 * 1080
 """Pixels of screenshots from which on worker processes are worth their start."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ImagePatches:
-    """One screenshot as the vision tower reads it."""
-
-    pixel_values: Float[Tensor, "patches features"]
-    grid: tuple[int, int, int]
-    """Frames, rows and columns of patches."""
-
-
-def normalized_films(
-    pixels: UInt8[Tensor, "patches channels height width"],
-    mean: Float[Tensor, "channels 1"],
-    std: Float[Tensor, "channels 1"],
-    frames: int,
-) -> Float[Tensor, "patches features"]:
-    """Return patches as the vision tower wants them: normalized, each as a film of equal frames.
-
-    Args:
-        pixels: Patches as bytes, on any device.
-        mean: Subtracted from the bytes.
-        std: Divides what is left.
-        frames: How often a patch is repeated.
-    """
-    centred = torch.sub(pixels.flatten(2), mean).div_(std)
-    return centred.unsqueeze(2).expand(-1, -1, frames, -1).flatten(1)
 
 
 class ImageProcessor:
@@ -59,20 +32,22 @@ class ImageProcessor:
             while it lasts.
 
     Raises:
-        ConfigError: If the cache size is negative, or the checkpoint resizes in another way than Qwen2.5-VL.
+        ConfigError: If the cache size is negative, the checkpoint is of no family that is known, or its image
+            processor works in another way than this one.
     """
 
     def __init__(self, path: str | Path, *, cache_mb: float = 1024) -> None:
         if cache_mb < 0:
             raise ConfigError(f"cache_mb must be at least 0, got {cache_mb}")
         numbers = image_numbers(load_processor(path, AutoImageProcessor), path)
-        self.merge_size: int = numbers.merge_size
-        self.frames: int = numbers.temporal_patch_size
+        self.family = family_of(path)
+        self.merge_size: int = numbers.sizes.merge_size
+        self.frames: int = numbers.frames
         # Rescaling and normalizing in one step, as the checkpoint's processor does it.
         scale = numbers.rescale_factor
         self.mean: Float[Tensor, "channels 1"] = torch.tensor(numbers.mean).mul(1 / scale).view(3, 1)
         self.std: Float[Tensor, "channels 1"] = torch.tensor(numbers.std).mul(1 / scale).view(3, 1)
-        self._settings = PatchSettings(numbers.patch_size, numbers.merge_size, numbers.min_pixels, numbers.max_pixels)
+        self._settings = numbers.sizes
         self._usual_bytes = self._capacity = cache_mb * 2**20
         self._cache: OrderedDict[str, PackedPatches] = OrderedDict()
         self._cached_bytes = 0
@@ -150,7 +125,7 @@ class ImageProcessor:
             self._workers.close()
             self._workers = None
 
-    def grid(self, key: str, png: bytes) -> tuple[int, int, int]:
+    def grid(self, key: str, png: bytes) -> Grid:
         """Return frames, rows and columns of patches of a screenshot, which need not be decoded for it."""
         with self._lock:
             if key in self._cache:

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685): added to a model, named for the engine, measured, merged."""
+"""Low-rank adapters (LoRA, arXiv 2106.09685): added to a model, named, measured, merged."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +10,7 @@ from peft.tuners.lora import LoraLayer
 from peft.tuners.lora.layer import LoraVariant
 from torch import Tensor, nn
 
-from arpo.models.names import checkpoint_name
 from arpo.models.sharding import full
-
-TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
-"""Every linear layer of the language model's blocks, none of the vision tower's."""
 
 ADAPTER = "default"
 """The name by which PEFT keeps the one adapter there is."""
@@ -34,15 +30,16 @@ class ScaledWhereNarrow(LoraVariant):  # type: ignore[misc]  # peft has no types
         return updated
 
 
-def add_lora(model: nn.Module, rank: int, alpha: float) -> None:
+def add_lora(model: nn.Module, targets: str, rank: int, alpha: float) -> None:
     """Put low-rank updates into the model in place, without a wrapper that would rename everything.
 
     Args:
-        model: A Qwen2.5-VL.
+        model: Of any family.
+        targets: Its `lora_targets`.
         rank: Columns of B and rows of A.
         alpha: The update is B A scaled by alpha / rank.
     """
-    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=TARGETS)
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets)
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)
     for _, layer in _layers(model):
         layer.cast_input_dtype_enabled = False  # autocast does it, without a float32 copy of every input
@@ -83,10 +80,10 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 
 def weights_by_name(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield every weight by its name for the engine: as in a checkpoint, an adapter's as `adapter_tensors` has it."""
+    """Yield every weight by its name in the model without adapters, an adapter's as `adapter_tensors` has it."""
     # named_parameters gives a tied output layer once, as the embedding.
     for name, parameter in model.named_parameters():
-        yield checkpoint_name(name.replace(".base_layer.", ".").replace(f".{ADAPTER}.", ".")), parameter
+        yield name.replace(".base_layer.", ".").replace(f".{ADAPTER}.", "."), parameter
 
 
 def adapter_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -95,9 +92,8 @@ def adapter_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     The scale of the update is in B, so that nobody else needs to know it.
     """
     for name, layer in _layers(model):
-        yield checkpoint_name(f"{name}.lora_A.weight"), layer.lora_A[ADAPTER].weight.detach()
-        scale = layer.scaling[ADAPTER]
-        yield checkpoint_name(f"{name}.lora_B.weight"), layer.lora_B[ADAPTER].weight.detach() * scale
+        yield f"{name}.lora_A.weight", layer.lora_A[ADAPTER].weight.detach()
+        yield f"{name}.lora_B.weight", layer.lora_B[ADAPTER].weight.detach() * layer.scaling[ADAPTER]
 
 
 def update_error(model: nn.Module, dtype: torch.dtype) -> float | None:

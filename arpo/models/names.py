@@ -1,21 +1,9 @@
-"""The names of weights: `transformers` 5 renames a Qwen2.5-VL checkpoint as it loads, and keeps the new names."""
+"""The names of weights that no family of models gives: the output layer's, an adapter's, those of what is trained."""
 
 from torch import nn
 
-RENAMED = (("model.visual.", "visual."), ("model.language_model.", "model."))
-"""Modules carry the names on the left, published checkpoints, and so vLLM, those on the right."""
-
-EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 """In a checkpoint only where the model does not share it with the embedding."""
-
-
-def checkpoint_name(name: str) -> str:
-    """Return a parameter's name as published Qwen2.5-VL checkpoints write it."""
-    for ours, published in RENAMED:
-        if name.startswith(ours):
-            return published + name.removeprefix(ours)
-    return name
 
 
 def base_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The policy: a Qwen2.5-VL checkpoint that gives log-probabilities of the tokens it acted with."""
+"""The policy: a checkpoint that gives log-probabilities of the tokens it acted with."""
 
 import json
 import logging
@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.distributed.device_mesh import DeviceMesh
-from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
+from transformers import PreTrainedModel
 
 from arpo.errors import ConfigError, check_at_least
 from arpo.host.trial import before_start
 from arpo.models.checkpointing import Checkpointing, check_checkpointing, checkpoint_blocks
 from arpo.models.collate import TokenBatch
+from arpo.models.family import checkpoint_directory
 from arpo.models.formats import complete_companions, write_config
 from arpo.models.images import ImageProcessor
 from arpo.models.logprobs import Float32Head, chosen_logprobs, pack_left
@@ -34,13 +35,11 @@ from arpo.models.lora import (
     update_error,
     without_adapters,
 )
-from arpo.models.names import checkpoint_name
 from arpo.models.saving import write_weights
-from arpo.models.sharding import CheckpointWeights, checkpoint_directory, full, model_without_weights, shard
+from arpo.models.sharding import CheckpointWeights, full, model_without_weights, shard
 from arpo.models.tokenization import ChatTokenizer
 from arpo.models.transfer import to_device
 from arpo.models.vision.patches import PackedPatches
-from arpo.models.vision.tower import VisionTower
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class ActionLogprobs:
 
 
 class Policy(nn.Module):
-    """Qwen2.5-VL from any directory that `from_pretrained` loads, tiny or real.
+    """A model of a known family from any directory that `from_pretrained` loads, tiny or real.
 
     Args:
         path: Directory or hub name.
@@ -129,17 +128,17 @@ class Policy(nn.Module):
         before_start()
         self.path = path
         self.chat = ChatTokenizer(path)
+        self.family = self.chat.family
         self.images = ImageProcessor(path)
         # A frozen base, which is nearly everything with LoRA, never exists in float32.
         loaded = torch.float32 if lora is None else torch_dtype
         self.model = self._load(loaded, attention) if mesh is None else model_without_weights(path, attention)
         self.model.lm_head = Float32Head(self.model.lm_head, torch_dtype)
-        vision = self.model.model.visual
-        self._vision = VisionTower(vision, self.images)
+        self._vision = self.family.tower(self.model, self.images.mean, self.images.std)
         self.model.requires_grad_(requires_grad=lora is None)
         if lora is not None:
-            add_lora(self.model, lora.rank, lora.alpha)
-        vision.requires_grad_(train_vision)
+            add_lora(self.model, self.family.lora_targets, lora.rank, lora.alpha)
+        self.vision.requires_grad_(train_vision)
         self._dtype = torch_dtype
         self._set_formats()
         self._sharded = mesh is not None
@@ -155,7 +154,7 @@ class Policy(nn.Module):
         if mesh is None:
             start_adapters(self.model)
         else:
-            blocks = [*vision.blocks, *self.model.model.language_model.layers]
+            blocks = self.family.blocks(self.model)
             shard(self, blocks, mesh, torch_dtype, partial(_initial, CheckpointWeights(path)))
 
     def freeze(self) -> "Policy":
@@ -233,7 +232,7 @@ class Policy(nn.Module):
     @property
     def vision(self) -> PreTrainedModel:
         """The vision tower's weights."""
-        return self.model.model.visual
+        return self.model.get_encoder("image")
 
     @torch.no_grad()
     def visual_tokens(self, pictures: Sequence[PackedPatches]) -> list[Float[Tensor, "visual hidden"]]:
@@ -264,9 +263,9 @@ class Policy(nn.Module):
         if self._lora is not None:
             tensors = adapter_tensors(self.model)
         else:
-            tensors = ((checkpoint_name(name), weight.detach()) for name, weight in self.model.named_parameters())
-        for name, tensor in tensors:
-            yield name, full(tensor.to(self._dtype))  # rounded before it is gathered: half the bytes
+            tensors = ((name, weight.detach()) for name, weight in self.model.named_parameters())
+        for name, tensor in tensors:  # rounded before it is gathered: half the bytes
+            yield self.family.checkpoint_name(name), full(tensor.to(self._dtype))
 
     def update_error(self) -> float | None:
         """Return how much of LoRA's update is lost on its way to the engine, as a share of it.
@@ -282,7 +281,7 @@ class Policy(nn.Module):
         Weights are in the format of the computation; those that LoRA is merged into are in float32.
         """
         for name, tensor in merged_weights(self.model):
-            yield checkpoint_name(name), full(tensor if self._lora is not None else tensor.to(self._dtype))
+            yield self.family.checkpoint_name(name), full(tensor if self._lora is not None else tensor.to(self._dtype))
 
     def save(self, directory: str | Path) -> None:
         """Write a checkpoint that vLLM and `from_pretrained` load, of transformers 4 as of 5.
@@ -310,10 +309,8 @@ class Policy(nn.Module):
         """Keep what the backward pass needs in the host's memory, for a while."""
         return save_on_cpu(pin_memory=self.device.type == "cuda")
 
-    def _load(self, dtype: torch.dtype, attention: str) -> Qwen2_5_VLForConditionalGeneration:
-        return Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            self.path, dtype=dtype, attn_implementation=attention
-        )
+    def _load(self, dtype: torch.dtype, attention: str) -> Any:
+        return self.family.model_class.from_pretrained(self.path, dtype=dtype, attn_implementation=attention)
 
     def _set_formats(self) -> None:
         for parameter in self.model.parameters():  # not `to`, which would round the frequencies of positions too
@@ -328,11 +325,7 @@ class Policy(nn.Module):
             with torch.set_grad_enabled(self._train_vision and torch.is_grad_enabled()):
                 visual = self._vision(batch.pixels, batch.image_grid)
         seen = visual.index_select(0, batch.image_index).to(embeddings.dtype)
-        rows = embeddings.flatten(0, 1).index_copy(0, batch.image_places, seen)
-        hidden: Tensor = self.model.model.language_model(
-            inputs_embeds=rows.view_as(embeddings), position_ids=batch.position_ids, use_cache=False
-        ).last_hidden_state
-        return hidden
+        return self.family.hidden_states(self.model, embeddings, seen, batch.image_places, batch.position_ids)
 
 
 def _values(critic: nn.Module, states: Float[Tensor, "tokens hidden"]) -> Float[Tensor, " tokens"]:
@@ -356,4 +349,4 @@ def _initial(weights: CheckpointWeights, name: str, shape: torch.Size) -> Tensor
     name = name.removeprefix("model.")  # the policy's name of transformers' model
     if ".lora_" in name:
         return initial_adapter(name, shape)
-    return weights[checkpoint_name(name.replace(".base_layer.", "."))]
+    return weights[name.replace(".base_layer.", ".")]

@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoProcessor, __version__
 from transformers.image_utils import PILImageResampling
 
 from arpo.errors import ConfigError
-from arpo.models.sharding import checkpoint_directory
+from arpo.models.family import FAMILIES, checkpoint_directory, family_of
+from arpo.models.vision.patches import PatchSettings
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 """Of transformers 5, with the image processor nested, and of transformers 4; the first that has one counts."""
@@ -36,31 +37,14 @@ EDGES = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 class ImageNumbers:
     """The numbers by which a checkpoint's image processor makes patches of a screenshot."""
 
-    patch_size: int
-    merge_size: int
-    temporal_patch_size: int
-    min_pixels: int
-    max_pixels: int
+    sizes: PatchSettings
+    frames: int
+    """How often a patch is repeated: its temporal size."""
     rescale_factor: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    needs_limits: bool
-    """Whether a library that reads the file itself would miss the limits, and has to be given them."""
-
-
-def load_config(path: str | Path) -> Any:
-    """Return the configuration of a checkpoint.
-
-    Args:
-        path: A directory or hub name.
-
-    Raises:
-        ConfigError: If there is none, or it is not one of Qwen2.5-VL.
-    """
-    config = _loaded(AutoConfig, path, "config.json")
-    if config.model_type != "qwen2_5_vl":
-        raise ConfigError(f"{Path(path) / 'config.json'}: model_type must be qwen2_5_vl, got {config.model_type!r}")
-    return config
+    missing_limits: Mapping[str, int]
+    """The limits of images, where a library that reads the checkpoint's file itself would not find them."""
 
 
 def load_processor(path: str | Path, kind: Any = AutoProcessor) -> Any:
@@ -68,16 +52,14 @@ def load_processor(path: str | Path, kind: Any = AutoProcessor) -> Any:
 
     Args:
         path: A directory or hub name.
-        kind: `AutoImageProcessor` for that part of it alone.
+        kind: `AutoImageProcessor` for that part of it alone; `AutoConfig` for the configuration of the model.
 
     Raises:
-        ConfigError: If there is none, or transformers cannot read it.
+        ConfigError: If there is none, transformers cannot read it, or it is not one of the checkpoint's family.
     """
-    processor = _loaded(kind, path, FILES[1])
-    if kind is AutoProcessor and type(processor).__name__ != "Qwen2_5_VLProcessor":
-        raise ConfigError(
-            f"{_file(path)}: processor_class must be Qwen2_5_VLProcessor, got {type(processor).__name__}"
-        )
+    processor = _loaded(kind, path, "config.json" if kind is AutoConfig else FILES[1])
+    if kind is AutoProcessor and type(processor).__name__ != (wanted := family_of(path).processor_class):
+        raise ConfigError(f"{_file(path)}: processor_class must be {wanted}, got {type(processor).__name__}")
     return processor
 
 
@@ -88,14 +70,18 @@ def _loaded(kind: Any, path: str | Path, name: str) -> Any:
         directory = Path(path)
         if isinstance(error, OSError) and not any((directory / file).exists() for file in (name, *FILES)):
             raise ConfigError(
-                f"cannot load a processor from {str(path)!r}: give the directory of a Qwen2.5-VL checkpoint, "
-                "for example one that `make train` wrote or a download of UI-TARS-1.5-7B"
+                f"cannot load a processor from {str(path)!r}: give the directory of a checkpoint, for "
+                "example one that `make train` wrote or a download of UI-TARS-1.5-7B"
             ) from error
+        known = " or ".join(
+            f"model_type is {family.model_type}, processor_class {family.processor_class} and image_processor_type "
+            f"{family.image_processor_type}"
+            for family in FAMILIES.values()
+        )
         raise ConfigError(
             f"{directory / name if name not in FILES else _file(path)} cannot be read by transformers {__version__}, "
-            f"which says {type(error).__name__}: {' '.join(str(error).split())[:200]}; in a checkpoint of Qwen2.5-VL "
-            "model_type is qwen2_5_vl, processor_class Qwen2_5_VLProcessor and image_processor_type "
-            "Qwen2VLImageProcessor"
+            f"which says {type(error).__name__}: {' '.join(str(error).split())[:200]}; in what can be trained "
+            f"{known}"
         ) from error
 
 
@@ -108,14 +94,14 @@ def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
 
     Raises:
         ConfigError: If one is missing or none, or the processor leaves out a step or resizes otherwise than
-            Qwen2.5-VL; names the file and the key.
+            `arpo.models.vision.patches`; names the file and the key.
     """
     said, file = processor.to_dict(), _file(path)
     for step in STEPS:
         if said.get(step) is not True:
-            raise ConfigError(f"{file}: {step} must be true, as in Qwen2.5-VL, got {said.get(step)!r}")
+            raise ConfigError(f"{file}: {step} must be true, got {said.get(step)!r}")
     if said.get("resample") != PILImageResampling.BICUBIC:
-        raise ConfigError(f"{file}: resample must be 3 (BICUBIC), as in Qwen2.5-VL, got {said.get('resample')!r}")
+        raise ConfigError(f"{file}: resample must be 3 (BICUBIC), got {said.get('resample')!r}")
     size = said.get("size")
     least, most = (_limit(size, edge, file) for edge in EDGES)
     patch, merge, frames = (_whole(said, key, file) for key in ("patch_size", "merge_size", "temporal_patch_size"))
@@ -125,15 +111,12 @@ def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
             "pixels of one token"
         )
     return ImageNumbers(
-        patch,
-        merge,
+        PatchSettings(patch, merge, least, most),
         frames,
-        min_pixels=least,
-        max_pixels=most,
         rescale_factor=_numbers(said, "rescale_factor", 1, file)[0],
         mean=_three(said, "image_mean", file),
         std=_three(said, "image_std", file),
-        needs_limits=any(_of(size, edge) is None for edge in EDGES),
+        missing_limits={"min_pixels": least, "max_pixels": most} if None in (_of(size, e) for e in EDGES) else {},
     )
 
 

@@ -6,23 +6,23 @@ without memory (on the meta device), then one block after the other is read from
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoConfig
 
 from arpo.errors import ConfigError
-from arpo.models.names import checkpoint_name
+from arpo.models.family import checkpoint_directory, family_of
 
 
 class CheckpointWeights:
-    """The tensors of a checkpoint by their published names, each read from the disk when it is asked for.
+    """The tensors of a checkpoint by their names there or in its model, each read when it is asked for.
 
     Args:
         path: Directory or hub name.
@@ -33,14 +33,21 @@ class CheckpointWeights:
 
     def __init__(self, path: str | Path) -> None:
         self.directory = checkpoint_directory(path)
-        self._places: dict[str, tuple[Path, str]] = {}
-        for file in sorted(self.directory.glob("*.safetensors")):
-            with safe_open(file, framework="pt") as tensors:
-                self._places |= {checkpoint_name(key): (file, key) for key in tensors.keys()}  # noqa: SIM118
-        if not self._places:
+        files = sorted(self.directory.glob("*.safetensors"))
+        if not files:
             raise ConfigError(f"no *.safetensors in '{self.directory}'; point path at a from_pretrained directory")
+        self._published = family_of(self.directory).checkpoint_name
+        self._places: dict[str, tuple[Path, str]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        """The shape of each by its published name."""
+        for file in files:
+            with safe_open(file, framework="pt") as tensors:
+                for key in tensors.keys():  # noqa: SIM118 - not a mapping
+                    self._places[self._published(key)] = file, key
+                    self.shapes[self._published(key)] = tuple(tensors.get_slice(key).get_shape())
 
     def __getitem__(self, name: str) -> Tensor:
+        name = self._published(name)
         if name not in self._places:
             raise ConfigError(f"'{self.directory}' has no weight {name}: it is not a checkpoint of this model")
         file, key = self._places[name]
@@ -49,18 +56,11 @@ class CheckpointWeights:
         return tensor
 
 
-def checkpoint_directory(path: str | Path) -> Path:
-    """Return the directory of a checkpoint; one that has a hub name is downloaded first, unless it is there."""
-    return Path(path) if Path(path).is_dir() else Path(snapshot_download(str(path)))
-
-
-def model_without_weights(path: str | Path, attention: str) -> Qwen2_5_VLForConditionalGeneration:
+def model_without_weights(path: str | Path, attention: str) -> Any:
     """Return the model of a checkpoint with all parameters on the meta device; its buffers are real."""
-    config = AutoConfig.from_pretrained(path)
+    kind, config = family_of(path).model_class, AutoConfig.from_pretrained(path)
     with init_empty_weights(include_buffers=False):
-        model = Qwen2_5_VLForConditionalGeneration._from_config(
-            config, attn_implementation=attention, dtype=torch.float32
-        )
+        model = kind._from_config(config, attn_implementation=attention, dtype=torch.float32)
     model.tie_weights()  # putting a parameter on the meta device made two of a shared one
     return model
 

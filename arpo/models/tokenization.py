@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,14 @@ from jaxtyping import Bool, Float, Int64
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from torch import Tensor
+from transformers import AutoConfig
 
-from arpo.agent.coordinates import smart_resize
+from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.prompt import PromptText
 from arpo.errors import ConfigError
-from arpo.models.processor import image_numbers, load_config, load_processor
+from arpo.models.family import family_named, family_of
+from arpo.models.processor import image_numbers, load_processor
 from arpo.types import Step, Trajectory
-
-NEVER_SAMPLED = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
-"""Qwen2.5-VL's special tokens that a response must not hold; a sampled image placeholder breaks the sequence."""
 
 BOX = re.compile(r"(?<=_box=['\"])(<\|box_start\|>)([^<>|'\"]*)(<\|box_end\|>)(?=['\"])")
 """The one place of a response where special tokens stand: around the point of an action, as UI-TARS writes it."""
@@ -40,20 +32,22 @@ BOX = re.compile(r"(?<=_box=['\"])(<\|box_start\|>)([^<>|'\"]*)(<\|box_end\|>)(?
 class ChatTokenizer:
     """The chat template, tokenizer and image sizes of a checkpoint.
 
-    What stands between turns is cut out of the checkpoint's own chat template, so that any Qwen2.5-VL directory
+    What stands between turns is cut out of the checkpoint's own chat template, so that any directory of a known family
     works unchanged. Ids are only ever appended: what was sampled is never decoded and tokenized again.
 
     Args:
         path: A directory or hub name that `from_pretrained` loads.
 
     Raises:
-        ConfigError: If there is no such checkpoint or its template is not one of turns with an end.
+        ConfigError: If there is no such checkpoint, it is of no known family, or its template is not one of turns with
+            an end.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
         self._processor = load_processor(path)
-        config = load_config(path)
+        self.family = family_of(path)
+        config = load_processor(path, AutoConfig)
         self._tokenizer = self._processor.tokenizer
         self._added: dict[str, int] = self._tokenizer.get_added_vocab()
         # The longest first: where one begins another, the tokenizer takes the longer.
@@ -68,26 +62,27 @@ class ChatTokenizer:
         self._forbidden = frozenset(self.forbidden_ids)
         never = self._forbidden | {self.end_of_turn_id}
         self._grammar = frozenset(name for name, number in self._added.items() if number not in never)
-        numbers = image_numbers(self._processor.image_processor, path)
-        self._factor = numbers.patch_size * numbers.merge_size
-        self._min_pixels = numbers.min_pixels
-        self.most_pixels = numbers.max_pixels
-        """Of a picture as the model sees it; a larger one is made smaller."""
-        self.missing_limits: Mapping[str, int] = (
-            {"min_pixels": numbers.min_pixels, "max_pixels": numbers.max_pixels} if numbers.needs_limits else {}
-        )
-        """The limits of images, where a library that reads the checkpoint's file itself would not find them."""
+        self.pictures = image_numbers(self._processor.image_processor, path)
+        """The numbers by which a screenshot becomes what the model sees."""
 
-    def check_image_limits(self, min_pixels: int, max_pixels: int) -> None:
-        """Check that the checkpoint sees images of the sizes that something else was made for.
+    def check_pictures(self, family: str, min_pixels: int, max_pixels: int) -> None:
+        """Check that the checkpoint sees pictures, and names points of them, as demonstrations were made for.
+
+        Args:
+            family: Name of the family that they were made for.
+            min_pixels: Of a picture as its models see it.
+            max_pixels: Of the largest.
 
         Raises:
             ConfigError: If it does not.
         """
-        if (self._min_pixels, self.most_pixels) != (min_pixels, max_pixels):
+        name, sizes, factor = self.family.model_type, self.pictures.sizes, family_named(family).resize_factor
+        here = (name, sizes.factor, sizes.min_pixels, sizes.max_pixels)
+        if here != (family, factor, min_pixels, max_pixels):
             raise ConfigError(
-                f"the checkpoint sees images of {self._min_pixels} to {self.most_pixels} pixels, and the "
-                f"demonstrations are for {min_pixels} to {max_pixels}: delete it, or set image_limits to its limits"
+                f"the checkpoint ({name}, {sizes.factor} pixels along a token) sees images of {sizes.min_pixels} to "
+                f"{sizes.max_pixels} pixels, and the demonstrations ({family}, {factor} pixels) are for {min_pixels} "
+                f"to {max_pixels}: delete it, or set family and image_limits to its own"
             )
 
     @property
@@ -151,7 +146,8 @@ class ChatTokenizer:
         start = at - turn.index(self.image_token_id)
         if start >= 0 and prompt_ids[start : start + len(turn)] == turn:
             return prompt_ids[:start] + prompt_ids[start + len(turn) :]
-        return prompt_ids[: at - 1] + prompt_ids[at + 2 :]  # with <|vision_start|> and <|vision_end|> around it
+        around = self.family.around_image
+        return prompt_ids[: at - around] + prompt_ids[at + 1 + around :]
 
     def encode_response(self, text: str) -> tuple[int, ...]:
         """Return the ids of a response somebody wrote, with the end-of-turn id that a model would sample.
@@ -183,15 +179,15 @@ class ChatTokenizer:
 
     def model_size(self, width: int, height: int) -> tuple[int, int]:
         """Return width and height of a screenshot as the model sees it, in pixels."""
-        model_height, model_width = smart_resize(
-            height, width, factor=self._factor, min_pixels=self._min_pixels, max_pixels=self.most_pixels
-        )
-        return model_width, model_height
+        return self.pictures.sizes.model_size(width, height)
+
+    def frame(self, width: int, height: int) -> CoordinateFrame:
+        """Return the map between the points that the model names in a screenshot of this size and the screen's."""
+        return self.family.frame((width, height), self.model_size(width, height))
 
     def image_tokens(self, width: int, height: int) -> int:
         """Return how many tokens a screenshot of this size takes."""
-        model_width, model_height = self.model_size(width, height)
-        return (model_width // self._factor) * (model_height // self._factor)
+        return prod(self.pictures.sizes.grid(width, height)) // self.pictures.sizes.merge_size**2
 
     def context_length(self, ids: Sequence[int], sizes: Sequence[tuple[int, int]]) -> int:
         """Return the number of tokens of a context once each image placeholder is as long as its screenshot.
@@ -269,7 +265,7 @@ class ChatTokenizer:
 
     def _never_sampled(self, vocabulary_size: int) -> tuple[int, ...]:
         words = self._tokenizer.get_vocab()
-        special = {words[name] for name in (*NEVER_SAMPLED, self._tokenizer.pad_token) if name in words}
+        special = {words[name] for name in (*self.family.never_sampled, self._tokenizer.pad_token) if name in words}
         special.discard(self.end_of_turn_id)
         # The embedding has more rows than the tokenizer has words; the rest decodes to nothing.
         return tuple(sorted(special.union(range(len(self._tokenizer), vocabulary_size))))

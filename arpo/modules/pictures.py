@@ -49,7 +49,7 @@ class VisualSizes:
         """Return the sizes of what a policy's vision tower makes of some screenshots."""
         merged = policy.images.merge_size**2
         tokens = [prod(policy.images.grid(key, png)) // merged for key, png in screenshots.items()]
-        width = policy.vision.config.out_hidden_size
+        width = policy.family.visual_width(policy.model.config)
         return cls(tokens, sum(tokens) * width * next(policy.vision.parameters()).element_size())
 
 

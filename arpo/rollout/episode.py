@@ -296,9 +296,8 @@ class _Conversation:
         return None if self.has_room() else Outcome.CONTEXT_FULL
 
     def frame(self) -> CoordinateFrame:
-        """Return the map from the model's pixels to the screen's."""
-        width, height = self._observation.width, self._observation.height
-        return CoordinateFrame(width, height, *self.chat.model_size(width, height))
+        """Return the map from the model's points to the screen's."""
+        return self.chat.frame(self._observation.width, self._observation.height)
 
     def must_fail(self, actions: tuple[Action, ...]) -> bool:
         """Return whether the protocol performs `Fail` in the place of these actions."""

@@ -182,7 +182,7 @@ def _missing_model(path: str | Path | None) -> list[str]:
         return []
     problem = f"{path} has no config.json" if str(path) else "nobody said where"
     return [
-        f"it needs a checkpoint, and {problem}: set model.path to the directory of a Qwen2.5-VL, such as a download "
+        f"it needs a checkpoint, and {problem}: set model.path to the directory of one, such as a download "
         "of UI-TARS-1.5-7B, or `policy` in the folder of a warm start (experiment=warmstart_miniwob)"
     ]
 

@@ -88,7 +88,7 @@ class Play:
 def weights(play: Play) -> None:
     """Make a random 7B in place, tensor by tensor, under the names of published checkpoints."""
     if play.smoke:
-        from arpo.models.tiny import make_tiny
+        from arpo.models.families.qwen2_5_vl import make_tiny
 
         make_tiny(play.model, corpus=["Action: wait()"] * 4, words=600)
         return
@@ -104,15 +104,16 @@ def weights(play: Play) -> None:
 
 
 def random_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
-    from arpo.models.names import checkpoint_name
+    from arpo.models.family import family_of
     from arpo.models.sharding import model_without_weights
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
+    family = family_of(path)
     for name, like in model_without_weights(path, "sdpa").named_parameters():
         tensor = torch.empty(like.shape, dtype=torch.bfloat16, device=device)
         norm = like.ndim == 1 and name.endswith("weight")
-        yield checkpoint_name(name), tensor.fill_(1.0) if norm else tensor.normal_(0.0, SPREAD)
+        yield family.checkpoint_name(name), tensor.fill_(1.0) if norm else tensor.normal_(0.0, SPREAD)
 
 
 def engine(play: Play) -> None:

@@ -24,7 +24,7 @@ LIMITS = [(3136, 2_116_800), (3136, 12_845_056), (78_400, 12_845_056)]
     ],
 )
 def test_known_sizes(height, width, limits, expected):
-    assert smart_resize(height, width, min_pixels=limits[0], max_pixels=limits[1]) == expected
+    assert smart_resize(height, width, factor=28, min_pixels=limits[0], max_pixels=limits[1]) == expected
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +41,17 @@ def ui_tars():
 @given(height=st.integers(28, 5000), width=st.integers(28, 5000), limits=st.sampled_from(LIMITS))
 def test_three_implementations_agree(qwen, ui_tars, height, width, limits):
     assume(max(height, width) <= 150 * min(height, width))
-    bounds = {"min_pixels": limits[0], "max_pixels": limits[1]}
+    bounds = {"factor": 28, "min_pixels": limits[0], "max_pixels": limits[1]}
     ours = smart_resize(height, width, **bounds)
-    assert ours == qwen.smart_resize(height, width, factor=28, **bounds)
-    assert ours == ui_tars.smart_resize(height, width, factor=28, **bounds)
+    assert ours == qwen.smart_resize(height, width, **bounds)
+    assert ours == ui_tars.smart_resize(height, width, **bounds)
 
 
 @given(height=st.integers(1, 5000), width=st.integers(1, 5000), limits=st.sampled_from(LIMITS))
 def test_the_size_is_the_image_processors_even_for_slivers(qwen, height, width, limits):
     assume(max(height, width) <= 200 * min(height, width))
-    bounds = {"min_pixels": limits[0], "max_pixels": limits[1]}
-    assert smart_resize(height, width, **bounds) == qwen.smart_resize(height, width, factor=28, **bounds)
+    bounds = {"factor": 28, "min_pixels": limits[0], "max_pixels": limits[1]}
+    assert smart_resize(height, width, **bounds) == qwen.smart_resize(height, width, **bounds)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_the_size_is_the_image_processors_even_for_slivers(qwen, height, width, 
 )
 def test_sizes_without_meaning_are_refused(height, width, limits):
     with pytest.raises(ConfigError, match="got"):
-        smart_resize(height, width, min_pixels=limits[0], max_pixels=limits[1])
+        smart_resize(height, width, factor=28, min_pixels=limits[0], max_pixels=limits[1])
 
 
 @given(st.data(), st.integers(28, 4000), st.integers(28, 4000), st.sampled_from(LIMITS[:2]))
 def test_model_pixels_survive_the_way_to_the_screen_and_back(data, width, height, limits):
     assume(max(height, width) <= 200 * min(height, width))
     assume(height * width >= limits[0])
-    model_height, model_width = smart_resize(height, width, min_pixels=limits[0], max_pixels=limits[1])
+    model_height, model_width = smart_resize(height, width, factor=28, min_pixels=limits[0], max_pixels=limits[1])
     frame = CoordinateFrame(width, height, model_width, model_height)
     x = data.draw(st.integers(0, model_width - 1))
     y = data.draw(st.integers(0, model_height - 1))

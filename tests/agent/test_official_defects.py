@@ -123,8 +123,8 @@ def test_no_action_leaves_the_screen():  # there: (5000, 5000) clicks at (4968.9
 def test_reading_uses_the_limits_that_resizing_uses():
     # there: images are resized with 3,136..2,116,800 pixels, coordinates read with 78,400..12,845,056;
     # at 2560x1440 (3,686,400 pixels) the two differ, so the limits have no default here.
-    resizing = smart_resize(1440, 2560, min_pixels=3136, max_pixels=2_116_800)
-    reading = smart_resize(1440, 2560, min_pixels=78_400, max_pixels=12_845_056)
+    resizing = smart_resize(1440, 2560, factor=28, min_pixels=3136, max_pixels=2_116_800)
+    reading = smart_resize(1440, 2560, factor=28, min_pixels=78_400, max_pixels=12_845_056)
     assert resizing != reading
     with pytest.raises(TypeError):
         smart_resize(1440, 2560)  # type: ignore[call-arg]

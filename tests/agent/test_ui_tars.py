@@ -28,7 +28,7 @@ from tests.agent import strategies
 official = pytest.importorskip("ui_tars.action_parser")
 
 HEIGHT, WIDTH = 1080, 1920
-MODEL_HEIGHT, MODEL_WIDTH = smart_resize(HEIGHT, WIDTH, min_pixels=78_400, max_pixels=12_845_056)
+MODEL_HEIGHT, MODEL_WIDTH = smart_resize(HEIGHT, WIDTH, factor=28, min_pixels=78_400, max_pixels=12_845_056)
 
 numbers = st.integers(0, 1900)
 points = st.one_of(

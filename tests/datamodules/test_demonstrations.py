@@ -21,8 +21,9 @@ from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ConfigError, EnvError
+from arpo.models.families.qwen2_5_vl import Qwen25VL, make_tiny
+from arpo.models.family import FAMILIES
 from arpo.models.policy import Policy
-from arpo.models.tiny import make_tiny
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.types import Observation
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
@@ -61,10 +62,27 @@ class NarrowDesktop(FakeDesktop):
         return Observation(buffer.getvalue(), 600, 2)
 
 
+class Coarse(Qwen25VL):
+    """A family whose visual tokens are larger."""
+
+    model_type = "coarse"
+    resize_factor = 32
+
+
+class Thousandths(Qwen25VL):
+    """A family that names thousandths of a screen, however large it sees it."""
+
+    model_type = "thousandths"
+
+    def frame(self, screen, seen):
+        return CoordinateFrame(*screen, 1000, 1000)
+
+
 @pytest.fixture
 def make_data(tmp_path, tiny_model):
     def make(*, model=tiny_model, make_env=FakeDesktop, pool_size=2, **options):
-        how = {"demonstrator": Demonstrator(), "max_steps": 4, "image_limits": (3136, 15680), "success_threshold": 0.5}
+        how = {"demonstrator": Demonstrator(), "max_steps": 4, "family": "qwen2_5_vl", "image_limits": (3136, 15680)}
+        how |= {"success_threshold": 0.5}
         how |= {name: options.pop(name) for name in (*how, "seed") if name in options}
         pool = EnvPool(make_env, size=pool_size, backend="thread", reset_timeout_s=5.0)
         return DemonstrationDataModule(
@@ -112,11 +130,43 @@ def test_a_demonstration_says_in_pixels_of_the_screen_what_was_done(make_data):
     data = set_up(make_data(make_env=partial(FakeDesktop, width=336, height=252), steps=30))
     made = demonstrated(data)
     (click,) = made["demonstration-0/0/0"].steps
-    height, width = smart_resize(252, 336, min_pixels=3136, max_pixels=15680)
+    height, width = smart_resize(252, 336, factor=28, min_pixels=3136, max_pixels=15680)
     said = parse_response(click.response).actions
     assert click.action == "\n".join(render(CoordinateFrame(336, 252, width, height).to_screen(each)) for each in said)
     assert click.action not in click.response
     assert made["demonstration-0/2/0"].steps[-1].action == "finished()"
+
+
+@pytest.mark.parametrize(
+    ("other", "size"),
+    [
+        # 336 x 252 is 2.32² times as large as 15,680 pixels: 144.6 x 108.4, down to 4 x 32 and 3 x 32.
+        (Coarse(), (128, 96)),
+        (Thousandths(), (1000, 1000)),
+    ],
+    ids=lambda given: getattr(given, "model_type", None),
+)
+def test_a_demonstration_names_points_as_its_family_does(make_data, monkeypatch, other, size):
+    monkeypatch.setitem(FAMILIES, other.model_type, other)
+    data = make_data(make_env=partial(FakeDesktop, width=336, height=252), family=other.model_type)
+    (made,) = data.collector.collect(TASKS[:1], 1)
+    (step,) = made[0].steps
+    said = parse_response(step.response).actions
+    assert step.action == "\n".join(render(CoordinateFrame(336, 252, *size).to_screen(each)) for each in said)
+
+
+@pytest.mark.parametrize("other", [Coarse(), Thousandths()], ids=lambda other: other.model_type)
+def test_a_model_of_another_family_than_the_demonstrations_is_refused(make_data, monkeypatch, other):
+    monkeypatch.setitem(FAMILIES, other.model_type, other)
+    with pytest.raises(
+        ConfigError, match=rf"checkpoint \(qwen2_5_vl, 28 .* and the demonstrations \({other.model_type}, "
+    ):
+        set_up(make_data(family=other.model_type))
+
+
+def test_demonstrations_for_no_known_family_are_refused(make_data):
+    with pytest.raises(ConfigError, match="family must be one of qwen2_5_vl, got 'llama'"):
+        make_data(family="llama")
 
 
 def test_a_demonstrator_that_errs_fails_as_often_as_it_was_told_to(make_data):

@@ -163,7 +163,7 @@ def test_a_screen_so_narrow_that_no_model_sees_it_is_a_fault(size):
 @pytest.mark.parametrize("size", [(1, 1), (200, 1), (1, 200), (3840, 2160), (20, 4000)])
 def test_a_model_sees_every_screen_that_is_accepted(size):
     check_screenshot(Observation(picture(size=size), *size))
-    assert min(smart_resize(*size, min_pixels=56 * 56, max_pixels=2_116_800)) >= 28
+    assert min(smart_resize(*size, factor=28, min_pixels=56 * 56, max_pixels=2_116_800)) >= 28
 
 
 def test_a_header_alone_of_a_huge_picture_is_a_fault():

@@ -13,7 +13,6 @@ from PIL import Image
 
 from arpo.host.ray import RAY
 from arpo.inference.engine import GenerateRequest, Response, Sampling
-from arpo.models.names import checkpoint_name
 from arpo.models.tokenization import ChatTokenizer
 
 Weights = dict[str, torch.Tensor]
@@ -62,12 +61,15 @@ class Trainer:
 
     def weights(self) -> Weights:
         """Return every tensor by its name in a checkpoint, as the trainer sends them."""
-        return {checkpoint_name(name): tensor.detach().clone() for name, tensor in self._model.named_parameters()}
+        return {
+            self.chat.family.checkpoint_name(name): tensor.detach().clone()
+            for name, tensor in self._model.named_parameters()
+        }
 
     def load(self, weights: Weights) -> None:
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
-                parameter.copy_(weights[checkpoint_name(name)])
+                parameter.copy_(weights[self.chat.family.checkpoint_name(name)])
 
     def changed(self, seed: int, size: float = 0.05) -> Weights:
         """The first weights with noise on all of them, the vision tower's too."""

@@ -14,7 +14,6 @@ from arpo.inference.engine import Response
 from arpo.inference.hf import HfEngine
 from arpo.models.collate import collate
 from arpo.models.lora import adapter_tensors, merged_weights
-from arpo.models.names import checkpoint_name
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import tokenize
 from tests.inference.conftest import Questions, Trainer, together
@@ -61,7 +60,7 @@ def test_every_version_of_an_adapter_answers_as_the_trainer_s_and_the_one_before
     together(*(engine.generate(request) for request in requests))  # fills every cache there is, with the base
     for version in (1, 2, 3):
         policy = adapter(tiny_model, seed=version)
-        trainer.load({checkpoint_name(name): weight for name, weight in merged_weights(policy.model)})
+        trainer.load({policy.family.checkpoint_name(name): weight for name, weight in merged_weights(policy.model)})
         asyncio.run(engine.update_weights(policy.checkpoint_tensors(), version))
         responses = together(*(engine.generate(request) for request in requests))
         gaps = [trainer.gap(request, response) for request, response in zip(requests, responses, strict=True)]
@@ -114,7 +113,7 @@ def test_in_bfloat16_vllm_applies_the_first_step_of_an_adapter_of_rank_32_within
 
     (served,) = engine._engine.collective_rpc(applied)
     tensors = dict(adapter_tensors(policy.model))
-    a, b = (tensors[f"model.layers.0.self_attn.o_proj.lora_{factor}.weight"] for factor in "AB")
+    a, b = (tensors[f"model.language_model.layers.0.self_attn.o_proj.lora_{factor}.weight"] for factor in "AB")
     update = b @ a
     assert (served - update).norm() < 0.01 * update.norm()
     assert policy.update_error() == pytest.approx(((served - update).norm() / update.norm()).item(), rel=0.2)

@@ -7,16 +7,18 @@ import pytest
 
 from arpo.errors import ConfigError
 from arpo.host.trial import on_trial
-from arpo.inference.checkpoint import check_context, checkpoint_shapes, update_numbers
+from arpo.inference.checkpoint import check_context, update_numbers
 from arpo.inference.hf import HfEngine
 from arpo.inference.pump import checked
 from arpo.inference.vllm import VllmEngine
 from arpo.models.policy import LoraSettings, Policy
+from arpo.models.sharding import CheckpointWeights
 
 
 def test_the_policys_tensors_are_exactly_the_checkpoints(tiny_model: Path) -> None:
-    given = list(checked(Policy(tiny_model).checkpoint_tensors(), checkpoint_shapes(tiny_model)))
-    assert {name for name, _ in given} == set(checkpoint_shapes(tiny_model))
+    shapes = CheckpointWeights(tiny_model).shapes
+    given = list(checked(Policy(tiny_model).checkpoint_tensors(), shapes))
+    assert {name for name, _ in given} == set(shapes)
 
 
 @pytest.mark.parametrize("rank", [None, 3])
@@ -28,7 +30,7 @@ def test_an_update_has_as_many_numbers_as_the_policy_sends(tiny_model: Path, ran
 
 def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no \\*\\.safetensors"):
-        checkpoint_shapes(tmp_path)
+        update_numbers(tmp_path)
 
 
 # transformers 5 nests what is the language model's; published checkpoints are flat.

@@ -172,7 +172,7 @@ class Measuring(ListEngine):
 
     def _add(self, key: str, request: GenerateRequest) -> None:
         for png in request.images:
-            smart_resize(*picture_size(png), min_pixels=3136, max_pixels=15_680)
+            smart_resize(*picture_size(png), factor=28, min_pixels=3136, max_pixels=15_680)
         super()._add(key, request)
 
 

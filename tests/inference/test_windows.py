@@ -9,8 +9,8 @@ import torch
 from arpo.inference.engine import InferenceEngine
 from arpo.inference.hf import HfEngine
 from arpo.models.collate import collate
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.policy import Policy
-from arpo.models.tiny import make_tiny
 from arpo.models.tokenization import tokenize
 from tests.conftest import TINY_CORPUS
 from tests.inference.conftest import Questions, together

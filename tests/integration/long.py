@@ -18,8 +18,8 @@ from arpo.envs.protocol import StepResult
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.inference.vllm import VllmEngine
 from arpo.models.collate import collate
+from arpo.models.families.qwen2_5_vl import VISION_SPREAD, make_tiny
 from arpo.models.policy import LoraSettings, Policy
-from arpo.models.tiny import VISION_SPREAD, make_tiny
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Observation, Outcome, Step, Task, Trajectory, screenshot_key

@@ -14,7 +14,7 @@ from arpo.datamodules.demonstrations import DemonstrationDataModule
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.pool import EnvPool
-from arpo.models.tiny import make_tiny
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.types import Trajectory
 from tests.invariant.ranks import on_ranks, quiet_trainer, strategy
 
@@ -41,7 +41,7 @@ class Reader(L.LightningModule):
 def read(out: Path, way: str, ranks: int) -> None:
     """Collect, read and write what each rank has seen."""
     pool = EnvPool(FakeDesktop, size=2, backend="thread", reset_timeout_s=5.0)
-    collector = DemonstrationCollector(pool, Demonstrator(), 4, image_limits=(3136, 15680), success_threshold=0.5)
+    collector = DemonstrationCollector(pool, Demonstrator(), 4, "qwen2_5_vl", (3136, 15680), success_threshold=0.5)
     data = DemonstrationDataModule(
         collector,
         fake_tasks(20),

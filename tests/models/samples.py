@@ -4,6 +4,7 @@ import hashlib
 from io import BytesIO
 
 import numpy as np
+import torch
 from PIL import Image
 
 from arpo.agent.prompt import Prompt
@@ -66,3 +67,9 @@ def trajectory(
         format_reward=0.0,
         screenshots=dict(shots),
     )
+
+
+def assert_same(ours: torch.Tensor, expected: torch.Tensor) -> None:
+    """Up to what the order of sums costs, beside the largest number."""
+    scale = expected.abs().max()
+    torch.testing.assert_close(ours / scale, expected / scale)

@@ -88,7 +88,7 @@ def test_an_export_is_the_same_model_to_transformers_and_to_us(
         first, *others = [model(input_ids=ids).logits for model in models]
     assert all(torch.equal(first, other) for other in others)
     chat = ChatTokenizer(made)
-    assert chat.missing_limits == {}
+    assert chat.pictures.missing_limits == {}
     assert chat.model_size(1920, 1080) == ChatTokenizer(base).model_size(1920, 1080)
     again = exported(made, tmp_path / "again")
     for name in ("config", "preprocessor_config", "tokenizer_config"):

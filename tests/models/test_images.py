@@ -7,8 +7,8 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from arpo.errors import ConfigError
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.images import ImageProcessor
-from arpo.models.tiny import make_tiny
 from tests.conftest import TINY_CORPUS
 from tests.models.samples import screenshot
 

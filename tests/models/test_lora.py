@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration
 
+from arpo.models.families.qwen2_5_vl import Qwen25VL
 from arpo.models.lora import adapter_tensors, add_lora, initial_adapter, merged_weights, update_error, weights_by_name
-from arpo.models.names import base_name, checkpoint_name
+from arpo.models.names import base_name
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def model(tiny_model: Path) -> Qwen2_5_VLForConditionalGeneration:
     """A frozen model with an adapter of rank 2 and scale 3, whose B are still zero."""
     torch.manual_seed(0)
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
-    add_lora(model, 2, 6.0)
+    add_lora(model, Qwen25VL.lora_targets, 2, 6.0)
     return model
 
 
@@ -38,13 +39,11 @@ def products(model: torch.nn.Module) -> dict[str, Tensor]:
     }
 
 
-def test_an_adapter_has_an_a_and_a_b_for_each_linear_layer_by_the_names_of_a_checkpoint(
-    model: torch.nn.Module,
-) -> None:
+def test_an_adapter_has_an_a_and_a_b_for_each_linear_layer(model: torch.nn.Module) -> None:
     names = [name for name, _ in adapter_tensors(model)]
-    assert names[:2] == [f"model.layers.0.self_attn.q_proj.lora_{factor}.weight" for factor in "AB"]
+    assert names[:2] == [f"model.language_model.layers.0.self_attn.q_proj.lora_{factor}.weight" for factor in "AB"]
     assert len(names) == len(set(names)) == 2 * 7 * 2  # layers, linear layers of each, A and B
-    assert base_name(names[1]) == "model.layers.0.self_attn.q_proj.weight"
+    assert base_name(names[1]) == "model.language_model.layers.0.self_attn.q_proj.weight"
     assert base_name("lm_head.weight") == "lm_head.weight"
 
 
@@ -52,7 +51,7 @@ def test_a_model_with_an_adapter_still_has_all_its_weights_by_their_own_names(
     model: torch.nn.Module, tiny_model: Path
 ) -> None:
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
-    expected = {checkpoint_name(name) for name, _ in plain.named_parameters()}
+    expected = {name for name, _ in plain.named_parameters()}
     assert dict(weights_by_name(model)).keys() == expected | dict(adapter_tensors(model)).keys()
 
 
@@ -86,7 +85,7 @@ def test_base_plus_b_times_a_is_the_merged_weight(model: torch.nn.Module, tiny_m
     merged = dict(merged_weights(model))
     assert merged.keys() == base.keys()
     for name, weight in merged.items():
-        update = updates.get(checkpoint_name(name), torch.zeros(()))
+        update = updates.get(name, torch.zeros(()))
         torch.testing.assert_close(weight, base[name].detach() + update)
     assert len(updates) == 14
 
@@ -95,8 +94,8 @@ def test_of_a_merge_in_bfloat16_little_would_be_left_and_float32_keeps_it(model:
     model.bfloat16()
     fill(model, 1e-5)
     updates = products(model)
-    base = {checkpoint_name(name.replace("base_layer.", "")): weight for name, weight in model.named_parameters()}
-    for name, weight in ((checkpoint_name(name), weight) for name, weight in merged_weights(model)):
+    base = {name.replace("base_layer.", ""): weight for name, weight in model.named_parameters()}
+    for name, weight in merged_weights(model):
         if name in updates:
             update, kept = updates[name].float(), weight - base[name].float()
             rounded = weight.bfloat16().float() - base[name].float()

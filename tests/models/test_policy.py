@@ -12,9 +12,9 @@ from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 from arpo.errors import ConfigError
 from arpo.models.checkpointing import ATTENTION
 from arpo.models.collate import TokenBatch, collate
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.images import ImageProcessor
 from arpo.models.policy import LoraSettings, Policy
-from arpo.models.tiny import make_tiny
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.types import Trajectory
 from tests.conftest import TINY_CORPUS

@@ -60,8 +60,8 @@ def test_limits_are_read_in_every_form(
 ) -> None:
     path = checkpoint(tiny_model, tmp_path, PLAIN | said, nested=nested)
     chat = ChatTokenizer(path)
-    assert (chat._min_pixels, chat.most_pixels) == (3136, most)
-    assert chat.missing_limits == missing
+    assert (chat.pictures.sizes.min_pixels, chat.pictures.sizes.max_pixels) == (3136, most)
+    assert chat.pictures.missing_limits == missing
     grid = ImageProcessor(path)(*screenshot(0, 640, 480)).grid
     assert grid[1] * grid[2] == 4 * chat.image_tokens(640, 480)
 
@@ -87,7 +87,7 @@ def test_limits_are_read_in_every_form(
         ({**PIXELS, "image_mean": [10**400] * 3}, "image_mean must be 3 numbers"),
         ({"size": []}, "cannot be read by transformers .* IndexError"),
         ({**PIXELS, "rescale_factor": None}, "rescale_factor must be 1 numbers above 0, got None"),
-        ({**PIXELS, "do_resize": False}, "do_resize must be true, as in Qwen2.5-VL, got False"),
+        ({**PIXELS, "do_resize": False}, "do_resize must be true, got False"),
         ({**PIXELS, "do_normalize": None}, "do_normalize must be true"),
         ({**PIXELS, "resample": 2}, r"resample must be 3 \(BICUBIC\)"),
         ({**PIXELS, "image_processor_type": "Qwen2_5_VLImageProcessor"}, "image_processor_type Qwen2VLImageProcessor"),
@@ -114,7 +114,11 @@ def test_what_cannot_be_read_is_one_sentence_with_file_and_key_before_an_engine_
         ("chat_template.jinja", "", "chat template of .* cannot be rendered"),
         ("chat_template.jinja", "{% for", "chat template of .* cannot be rendered"),
         ("preprocessor_config.json", "[]", "preprocessor_config.json cannot be read"),
-        ("config.json", json.dumps({"model_type": "llama"}), "processor_class|model_type must be qwen2_5_vl"),
+        (
+            "config.json",
+            json.dumps({"model_type": "llama"}),
+            r"config\.json: model_type must be one of qwen2_5_vl, got 'llama'",
+        ),
         ("config.json", json.dumps({"model_type": "qwen2_5_vl", "text_config": "none"}), "config.json"),
     ],
 )

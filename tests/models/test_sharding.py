@@ -23,10 +23,13 @@ def test_two_shards_are_one_policy(tiny_model, tmp_path):
     assert all(torch.equal(saved, first * 1.5) for saved, first in pairs)
 
 
-def test_weights_have_their_published_names(tiny_model):
+def test_weights_have_their_published_names_and_those_of_the_model(tiny_model):
     weights = CheckpointWeights(tiny_model)
     whole = dict(Policy(tiny_model).checkpoint_tensors())
     assert all(torch.equal(weights[name], tensor) for name, tensor in whole.items())
+    assert weights.shapes == {name: tuple(tensor.shape) for name, tensor in whole.items()}
+    norm = weights["model.language_model.norm.weight"]
+    assert torch.equal(norm, whole["model.norm.weight"])
 
 
 def test_a_weight_that_is_not_there_is_named(tiny_model):

@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 from arpo.agent.actions import Action, Click
-from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.render import render_response
 from arpo.envs.fake import COLORS, FakeDesktop, fake_tasks
 from arpo.envs.protocol import DesktopEnv, StepResult
@@ -46,7 +45,7 @@ def click_on(color: str, png: bytes, chat: ChatTokenizer) -> Action:
     pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
     rows, columns = np.nonzero((pixels == COLORS[color]).all(axis=-1))
     height, width = pixels.shape[:2]
-    frame = CoordinateFrame(width, height, *chat.model_size(width, height))
+    frame = chat.frame(width, height)
     return frame.to_model(Click(float(columns.mean()), float(rows.mean())))
 
 

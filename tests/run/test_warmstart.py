@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from arpo.errors import ConfigError
-from arpo.models.tiny import make_tiny
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.run.build import compose as compose_file
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_training

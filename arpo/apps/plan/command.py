@@ -38,6 +38,7 @@ from arpo.display.tables import print_table
 from arpo.errors import ArpoError, ConfigError, check_positive
 from arpo.host.log_lines import log_to_terminal
 from arpo.host.machine import Budget
+from arpo.models.family import family_named
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.run.before.words import CONF
@@ -46,8 +47,6 @@ from arpo.run.build import compose as compose_file
 
 log = logging.getLogger(__name__)
 
-PIXELS = (56 * 56, 14 * 14 * 4 * 16384)
-"""The smallest and the largest picture that Qwen2.5-VL's processor makes."""
 RECOMMENDED = 3
 ENGINES = ("engine.make_engine", "engine")
 """Keys of an engine in a fleet, and of one in the trainer's process."""
@@ -84,8 +83,8 @@ def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
     """Return the plan of a training's configuration on GPUs with so much memory; its times mean nothing."""
     own: Any = OmegaConf.to_container(OmegaConf.load(CONF / "plan.yaml"))
     numbers = {key: value for key, value in own.items() if key not in ("defaults", "paths")}
-    numbers["architecture"] = OmegaConf.load(CONF / "architecture" / "qwen2_5_vl_7b.yaml")
-    numbers["gpu"] = OmegaConf.load(CONF / "gpu" / "h100-80.yaml")
+    for group, choice in (chosen for entry in own["defaults"] if isinstance(entry, dict) for chosen in entry.items()):
+        numbers[group] = OmegaConf.load(CONF / group / f"{choice}.yaml")
     here = {
         "gpu": {"name": "GPU here", "memory_gib": memory_gib},
         "assumptions": {"cache_share": 0.0},  # PyTorch gives its cache back before it runs out
@@ -241,7 +240,7 @@ def policy_directory(cfg: DictConfig) -> Iterator[Path]:
             yield build(cfg.model.make)(directory, corpus=())
     else:
         architecture: Any = OmegaConf.to_container(cfg.architecture, resolve=True)
-        with stand_in(architecture, *PIXELS) as directory:
+        with stand_in(architecture, *family_named(cfg.architecture.model_type).pixels) as directory:
             yield directory
 
 
@@ -269,7 +268,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
         f"{ENGINES[0]}.{SHARE}={share}": colocated and 0 < share != engine_share(cfg),
         "trainer=fsdp": several and plan.layout.strategy != "fsdp",
         "layout=colocated": not colocated and not settings.get("max_policy_lag"),
-        "model=qwen2_5_vl_7b": policy.get("lora") is None and "make" not in cfg.model,
+        f"model={cfg.lora_model}": policy.get("lora") is None and "make" not in cfg.model,
         "model.policy.gradient_checkpointing=true": policy.get("gradient_checkpointing") is not True,
         "model.policy.offload_activations=true": policy.get("gradient_checkpointing", False)
         and not policy.get("offload_activations", False),

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from transformers import Qwen2_5_VLConfig
+from transformers import PreTrainedConfig
 
 from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds
 from arpo.apps.plan.layout import Layout
 from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.tracker import Category
+from arpo.models.family import family_named
 from arpo.modules.pictures import MOST_FEATURE_BYTES
 from arpo.rollout.updates import NUMBERS
 
@@ -89,14 +90,15 @@ class Flops:
         return self.language + self.attention + self.vision
 
 
-def forward_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest) -> Flops:
+def forward_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest) -> Flops:
     """Return the floating-point operations of one forward of the longest trajectory."""
     text, vision = shape.text_config, shape.vision_config
     language = 2.0 * weights.language * sum(longest.lengths) + 2.0 * weights.head * longest.sampled_tokens
     width = text.num_attention_heads * (text.hidden_size // text.num_attention_heads)
     attention = 2.0 * sum(length**2 for length in longest.lengths) * width * text.num_hidden_layers
     patches = longest.image_tokens * vision.spatial_merge_size**2
-    seen = 2.0 * weights.vision * patches + 4.0 * patches**2 * vision.hidden_size * len(vision.fullatt_block_indexes)
+    whole = family_named(shape.model_type).picture_layers(shape)
+    seen = 2.0 * weights.vision * patches + 4.0 * patches**2 * vision.hidden_size * whole
     return Flops(language, attention, seen * sum(longest.screenshots))
 
 
@@ -111,7 +113,7 @@ def backward_flops(flops: Flops, weights: Weights) -> float:
     return language + 2 * flops.attention + (2 * flops.vision if weights.train_vision else 0.0)
 
 
-def update_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, work: Work) -> float:
+def update_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest, work: Work) -> float:
     """Return the floating-point operations of one trajectory in the updates of one iteration.
 
     What checkpointing computes again is not counted, as usual for an MFU.
@@ -124,7 +126,7 @@ def update_flops(shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, wo
     return work.epochs * (before * flops.forward + _trained_share(longest, work) * step)
 
 
-def selective_mfu(mfu: float, shape: Qwen2_5_VLConfig, weights: Weights, longest: Longest, work: Work) -> float:
+def selective_mfu(mfu: float, shape: PreTrainedConfig, weights: Weights, longest: Longest, work: Work) -> float:
     """Return the MFU of updates with selective checkpointing, from that of the same updates with full checkpointing.
 
     The time gets shorter by the share of attention that is not repeated, as if all operations took equally long.
@@ -198,7 +200,7 @@ def cache_bytes(peak: Mapping[Category, float], share: float) -> float:
     return share * (peak["activations"] + peak["temporaries"] + peak["logits"])
 
 
-def kv_bytes(shape: Qwen2_5_VLConfig) -> int:
+def kv_bytes(shape: PreTrainedConfig) -> int:
     """Return the bytes of keys and values of one token in bfloat16."""
     text = shape.text_config
     head = text.hidden_size // text.num_attention_heads
@@ -222,7 +224,7 @@ class Serving:
 
 
 def serving(
-    shape: Qwen2_5_VLConfig,
+    shape: PreTrainedConfig,
     weights: Weights,
     longest: Longest,
     gpu: Gpu,
@@ -254,7 +256,7 @@ def serving(
 
 
 def host_gib(
-    shape: Qwen2_5_VLConfig,
+    shape: PreTrainedConfig,
     weights: Weights,
     longest: Longest,
     work: Work,
@@ -277,7 +279,8 @@ def host_gib(
     # Bytes of a screenshot as the trainer prepares it; an engine keeps it in bfloat16, and each frame of its film.
     pixels = longest.image_tokens * vision.spatial_merge_size**2 * vision.patch_size**2 * vision.in_channels / GIB
     kept = ceil(work.environments / layout.replicas) * longest.shown * pixels * vision.temporal_patch_size * BFLOAT16
-    seen = ceil(screens / layout.trainers) * longest.image_tokens * vision.out_hidden_size * BFLOAT16
+    width = family_named(shape.model_type).visual_width(shape)
+    seen = ceil(screens / layout.trainers) * longest.image_tokens * width * BFLOAT16
     frozen = work.reference or not weights.train_vision
     return {
         "training processes": trainers * PROCESS_GIB,

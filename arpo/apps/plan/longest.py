@@ -1,6 +1,7 @@
 """The longest trajectory that the numbers of an experiment allow, as the module gets it."""
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 
@@ -122,12 +123,10 @@ class Longest:
 class BlankScreens(ImageProcessor):
     """An image processor to which every screenshot is a blank one of the same size."""
 
-    def __init__(self, like: ImageProcessor, patch_size: int, model_size: tuple[int, int]) -> None:
+    def __init__(self, like: ImageProcessor, screen: tuple[int, int]) -> None:
         self.__dict__.update(like.__dict__)
-        columns, rows = model_size[0] // patch_size, model_size[1] // patch_size
-        self._blank = PackedPatches(
-            torch.zeros(rows * columns, 3, patch_size, patch_size, dtype=torch.uint8), (1, rows, columns)
-        )
+        grid, side = self._settings.grid(*screen), self._settings.patch_size
+        self._blank = PackedPatches(torch.zeros(prod(grid), 3, side, side, dtype=torch.uint8), grid)
 
     def packed(self, key: str, png: bytes) -> PackedPatches:
         """Return the patches of the blank screenshot, whatever is asked for."""

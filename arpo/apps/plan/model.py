@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoProcessor, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessor
+from transformers import AutoConfig, AutoProcessor
 from typing_extensions import override
 
+from arpo.models.family import family_named
 from arpo.models.policy import Policy
 from arpo.models.sharding import model_without_weights
-from arpo.models.tiny import make_tiny
 
 
 class WeightlessPolicy(Policy):
     """A policy made from a checkpoint's configuration alone: its parameters are on the meta device."""
 
     @override
-    def _load(self, dtype: torch.dtype, attention: str) -> Qwen2_5_VLForConditionalGeneration:
+    def _load(self, dtype: torch.dtype, attention: str) -> Any:
         return model_without_weights(self.path, attention)
 
     @override
@@ -45,18 +45,21 @@ def stand_in(architecture: Mapping[str, Any], min_pixels: int, max_pixels: int) 
     Its tokenizer is a small one of ours: what a tensor measures depends on the number of tokens, not on their meaning.
 
     Args:
-        architecture: The arguments of `transformers.Qwen2_5_VLConfig`.
+        architecture: What its `config.json` says, `model_type` among it.
         min_pixels: Smaller screenshots are enlarged to this.
         max_pixels: Larger screenshots are reduced to this.
     """
     with tempfile.TemporaryDirectory(prefix="arpo_plan_") as directory:
-        path = make_tiny(directory, corpus=())
+        family = family_named(architecture.get("model_type"), "the architecture's model_type")
+        path = family.make_tiny(directory, corpus=())
         (path / "model.safetensors").unlink()
-        ids = Qwen2_5_VLConfig.from_pretrained(path)
-        config = Qwen2_5_VLConfig(**architecture, image_token_id=ids.image_token_id, video_token_id=ids.video_token_id)
-        config.architectures = ["Qwen2_5_VLForConditionalGeneration"]
+        tiny = AutoConfig.from_pretrained(path)
+        config = type(tiny)(**architecture, image_token_id=tiny.image_token_id, video_token_id=tiny.video_token_id)
+        config.architectures = tiny.architectures
         config.save_pretrained(path)
         processor = AutoProcessor.from_pretrained(path)
-        processor.image_processor = Qwen2VLImageProcessor(min_pixels=min_pixels, max_pixels=max_pixels)
+        images = processor.image_processor
+        sizes = {"patch_size": images.patch_size, "min_pixels": min_pixels, "max_pixels": max_pixels}
+        processor.image_processor = type(images)(**sizes)
         processor.save_pretrained(path)
         yield path

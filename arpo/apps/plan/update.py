@@ -8,7 +8,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from transformers import Qwen2_5_VLConfig
+from transformers import PreTrainedConfig
 
 from arpo.apps.plan.costs import Offloaded, Weights
 from arpo.apps.plan.fake import fake_floats, fake_ranks
@@ -32,7 +32,7 @@ class Simulated:
     """Bytes that stay between updates: parameters and the optimizer's state."""
     offloaded: Offloaded
     weights: Weights
-    shape: Qwen2_5_VLConfig
+    shape: PreTrainedConfig
 
 
 def simulate(
@@ -90,23 +90,21 @@ def count(policy: Policy) -> Weights:
     def numbers(module: nn.Module) -> int:
         return sum(parameter.numel() for parameter in module.parameters())
 
-    inner = policy.model.model
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     return Weights(
         total=numbers(policy.model),
         trained=sum(parameter.numel() for parameter in trained),
-        language=numbers(inner.language_model.layers),
+        language=numbers(policy.model.get_decoder().layers),
         head=numbers(policy.model.lm_head),
-        vision=numbers(inner.visual),
-        train_vision=next(inner.visual.parameters()).requires_grad,
+        vision=numbers(policy.vision),
+        train_vision=next(policy.vision.parameters()).requires_grad,
         lora=policy.has_adapters,
     )
 
 
 def prepare(policy: Policy, longest: Longest) -> None:
     """Let a policy see blank screenshots."""
-    size = policy.chat.model_size(*longest.screen)
-    policy.images = BlankScreens(policy.images, policy.vision.config.patch_size, size)
+    policy.images = BlankScreens(policy.images, longest.screen)
 
 
 def revive(policy: nn.Module) -> None:
@@ -121,9 +119,8 @@ def revive(policy: nn.Module) -> None:
 
 def cut(policy: Policy, ranks: int) -> None:
     """Shard a policy over ranks as `Policy` itself does when it has a mesh."""
-    inner = policy.model.model
     mesh = init_device_mesh("cpu", (ranks,))
-    shard(policy, [*inner.visual.blocks, *inner.language_model.layers], mesh, policy._dtype, _nothing)
+    shard(policy, policy.family.blocks(policy.model), mesh, policy._dtype, _nothing)
 
 
 def _nothing(_: str, shape: torch.Size) -> Tensor:

@@ -1,1 +1,1 @@
-"""Pictures on their way through the vision tower of Qwen2.5-VL: decoded, cut into patches, seen."""
+"""Pictures on their way to a vision tower: decoded, and cut into patches."""

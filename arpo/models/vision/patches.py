@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
 from arpo.agent.coordinates import smart_resize
+
+Grid = tuple[int, int, int]
+"""Frames, rows and columns of patches of a picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +26,21 @@ class PatchSettings:
     min_pixels: int
     max_pixels: int
 
-    def grid(self, width: int, height: int) -> tuple[int, int, int]:
-        """Return frames, rows and columns of patches of a screenshot."""
+    @property
+    def factor(self) -> int:
+        """The pixels along the side of a visual token."""
+        return self.patch_size * self.merge_size
+
+    def model_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return width and height of a screenshot as the model sees it, in pixels."""
         rows, columns = smart_resize(
-            height,
-            width,
-            factor=self.patch_size * self.merge_size,
-            min_pixels=self.min_pixels,
-            max_pixels=self.max_pixels,
+            height, width, factor=self.factor, min_pixels=self.min_pixels, max_pixels=self.max_pixels
         )
+        return columns, rows
+
+    def grid(self, width: int, height: int) -> Grid:
+        """Return frames, rows and columns of patches of a screenshot."""
+        columns, rows = self.model_size(width, height)
         return 1, rows // self.patch_size, columns // self.patch_size
 
 
@@ -40,7 +49,33 @@ class PackedPatches:
     """One screenshot as bytes, in the order of the patches: an eighth of the floats, which hold every frame twice."""
 
     pixels: UInt8[Tensor, "patches channels height width"]
-    grid: tuple[int, int, int]
+    grid: Grid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePatches:
+    """One screenshot as the vision tower reads it."""
+
+    pixel_values: Float[Tensor, "patches features"]
+    grid: Grid
+
+
+def normalized_films(
+    pixels: UInt8[Tensor, "patches channels height width"],
+    mean: Float[Tensor, "channels 1"],
+    std: Float[Tensor, "channels 1"],
+    frames: int,
+) -> Float[Tensor, "patches features"]:
+    """Return patches as the vision tower wants them: normalized, each as a film of equal frames.
+
+    Args:
+        pixels: Patches as bytes, on any device.
+        mean: Subtracted from the bytes.
+        std: Divides what is left.
+        frames: How often a patch is repeated.
+    """
+    centred = torch.sub(pixels.flatten(2), mean).div_(std)
+    return centred.unsqueeze(2).expand(-1, -1, frames, -1).flatten(1)
 
 
 def decode(png: bytes, settings: PatchSettings) -> PackedPatches:

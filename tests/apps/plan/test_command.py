@@ -25,7 +25,7 @@ from arpo.apps.plan.layout import Layout
 from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.report import Plan
 from arpo.errors import ConfigError
-from arpo.models.tiny import make_tiny
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.run.build import build
 
 PLAN = Plan(

@@ -17,8 +17,8 @@ from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.model import WeightlessPolicy, stand_in
 from arpo.apps.plan.update import Simulated, simulate
 from arpo.methods.grpo import GRPO
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.models.policy import LoraSettings, Policy
-from arpo.models.tiny import make_tiny
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.offload import OffloadedAdamW
 

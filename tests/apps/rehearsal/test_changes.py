@@ -10,7 +10,7 @@ from arpo.apps.rehearsal import changes
 from arpo.apps.rehearsal.changes import DryRunConfig, with_small_numbers, with_stand_ins
 from arpo.apps.rehearsal.rehearse import recast_of
 from arpo.errors import ConfigError
-from arpo.models.tiny import make_tiny
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.run.before.words import CONF
 from arpo.run.build import build, compose
 

@@ -1,0 +1,128 @@
+"""The parts of a vision tower that transformers computes slowly: its first layer, and attention within segments."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor, nn
+
+from arpo.models.transfer import to_device
+from arpo.models.vision.patches import normalized_films
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """Stretches of patches, each of which attends to itself alone, those of one length side by side."""
+
+    runs: tuple[tuple[int, int], ...]
+    """Number and length of the stretches of one length, run by run."""
+    order: Int64[Tensor, " patches"] | None = None
+    """The patches in the order of the stretches; None where they lie so already."""
+    back: Int64[Tensor, " patches"] | None = None
+    """The inverse of the order."""
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], order: Int64[Tensor, " patches"]) -> "Segments":
+        """Return stretches of these lengths, and leave out an order that changes nothing."""
+        runs = tuple((len(list(equal)), length) for length, equal in groupby(lengths))
+        unchanged = torch.equal(order, torch.arange(len(order)))
+        return cls(runs) if unchanged else cls(runs, order, order.argsort())
+
+    def to(self, device: torch.device) -> "Segments":
+        """Return the segments for patches on a device."""
+        if self.order is None or self.back is None:
+            return self
+        return Segments(self.runs, to_device(self.order, device), to_device(self.back, device))
+
+
+class PatchEmbedding(nn.Module):
+    """The vision tower's first layer, from bytes: normalizes patches in float32 on their device, then embeds them.
+
+    Bytes are an eighth of the float32 films that the checkpoint's image processor makes of them. As a convolution
+    whose kernel is as large as a patch, the layer would take several times as long as the matrix product that it is.
+
+    Args:
+        proj: The convolution; the weights keep their names.
+        mean: See `normalized_films`, as for `std`.
+        std: By which the checkpoint normalizes.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, proj: nn.Conv3d, mean: Float[Tensor, "channels 1"], std: Float[Tensor, "channels 1"]) -> None:
+        super().__init__()
+        self.proj = proj
+        self.register_buffer("mean", mean.clone(), persistent=False)
+        self.register_buffer("std", std.clone(), persistent=False)
+
+    def forward(self, pixels: UInt8[Tensor, "patches channels height width"]) -> Float[Tensor, "patches hidden"]:
+        """Return the embedding of each patch, in the number format of the weights."""
+        films = normalized_films(pixels, self.mean, self.std, self.proj.kernel_size[0])
+        return nn.functional.linear(films.to(self.proj.weight.dtype), self.proj.weight.flatten(1), self.proj.bias)
+
+
+class SegmentAttention(nn.Module):
+    """Attention within segments: one call of the kernel for all segments of a length.
+
+    transformers calls it once a segment, which are 180 windows of a 1080p screenshot in each of 28 layers, and asks
+    the device for their lengths in every layer. The result of a segment is the same.
+
+    Args:
+        attention: transformers' own, for its weights; they keep their names.
+        rotate: Turns queries and keys by the places of their patches, given as cosines and sines.
+    """
+
+    def __init__(
+        self, attention: Any, rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    ) -> None:
+        super().__init__()
+        self.qkv: nn.Linear = attention.qkv
+        self.proj: nn.Linear = attention.proj
+        self._heads: int = attention.num_heads
+        self._scaling: float = attention.scaling
+        self._rotate = rotate
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "patches hidden"],
+        cu_seqlens: Segments,
+        position_embeddings: tuple[Float[Tensor, "patches dim"], Float[Tensor, "patches dim"]],
+        **unused: Any,
+    ) -> Float[Tensor, "patches hidden"]:
+        """Return what each patch takes from those of its segment.
+
+        Args:
+            hidden_states: Patches in the order of the tower.
+            cu_seqlens: The segments, on the device, under the name that transformers' blocks have for them.
+            position_embeddings: Cosines and sines of the places of the patches.
+            unused: What transformers' blocks pass to other kinds of attention.
+        """
+        patches = len(hidden_states)
+        query, key, value = self.qkv(hidden_states).view(patches, 3, self._heads, -1).unbind(1)
+        query, key = self._rotate(query, key, *position_embeddings)
+        attended = _within(query, key, value, cu_seqlens, self._scaling)
+        projected: Tensor = self.proj(attended.flatten(1))
+        return projected
+
+
+def _within(query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float) -> Tensor:
+    """Return the attention of [patches, heads, dim] within segments."""
+    states = [query, key, value]
+    if segments.order is not None:
+        states = [state.index_select(0, segments.order) for state in states]
+    attended = []
+    start = 0
+    for count, length in segments.runs:
+        queries, keys, values = (
+            state.narrow(0, start, count * length).view(count, length, *state.shape[1:]).transpose(1, 2)
+            for state in states
+        )
+        result = nn.functional.scaled_dot_product_attention(queries, keys, values, scale=scaling)
+        attended.append(result.transpose(1, 2).flatten(0, 1))
+        start += count * length
+    joined = torch.cat(attended)
+    return joined if segments.back is None else joined.index_select(0, segments.back)

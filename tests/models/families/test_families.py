@@ -1,0 +1,191 @@
+"""The contract of a family, on a tiny model of each, and which family a checkpoint is of."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoTokenizer
+
+from arpo.agent.actions import Click
+from arpo.errors import ConfigError
+from arpo.models.family import FAMILIES, ModelFamily, family_named, family_of
+from arpo.models.images import ImageProcessor
+from arpo.models.policy import Policy
+from arpo.models.sharding import CheckpointWeights
+from arpo.models.tokenization import ChatTokenizer
+from tests.conftest import TINY_CORPUS
+from tests.models.samples import screenshot
+
+SIZES = ((112, 140), (1920, 1080))
+
+
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
+def family(request: pytest.FixtureRequest) -> ModelFamily:
+    return FAMILIES[request.param]
+
+
+@pytest.fixture(scope="module")
+def path(family: ModelFamily, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return family.make_tiny(tmp_path_factory.mktemp("tiny"), corpus=TINY_CORPUS)
+
+
+@pytest.fixture(scope="module")
+def model(family: ModelFamily, path: Path) -> Any:
+    return family.model_class.from_pretrained(path).eval()
+
+
+@pytest.fixture(scope="module")
+def chat(path: Path) -> ChatTokenizer:
+    return ChatTokenizer(path)
+
+
+def with_pictures(chat: ChatTokenizer, images: ImageProcessor) -> tuple[torch.Tensor, list[Any]]:
+    """The ids of two turns with a picture each, every placeholder as long as its picture, and the patches."""
+    user = {"role": "user", "content": [{"type": "text", "text": "Click on the button."}, {"type": "image"}]}
+    response = chat.encode_response("Action: wait()")
+    lengths = iter([chat.image_tokens(*size) for size in SIZES])
+    ids = [
+        word
+        for given in chat.first_prompt([user]) + response + chat.next_prompt(response)
+        for word in [given] * (next(lengths) if given == chat.image_token_id else 1)
+    ]
+    return torch.tensor([ids]), [images(*screenshot(seed, *size)) for seed, size in enumerate(SIZES)]
+
+
+def test_a_checkpoint_is_of_the_family_that_its_configuration_names(family: ModelFamily, path: Path) -> None:
+    assert family_of(path) is family_named(family.model_type) is family
+    assert ChatTokenizer(path).family is ImageProcessor(path).family is family
+
+
+@pytest.mark.parametrize("read", [family_of, ChatTokenizer, ImageProcessor, Policy, CheckpointWeights])
+def test_a_checkpoint_of_no_known_family_is_refused_with_those_that_there_are(
+    tiny_model: Path, tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    said = f"config.json: model_type must be one of {', '.join(FAMILIES)}, got 'llama'"
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "model_type must be one of .*, got None"),
+        ('{"model_type": ["qwen2_5_vl"]}', r"model_type must be one of .*, got \['qwen2_5_vl'\]"),
+        ("[]", "model_type must be one of .*, got None"),
+        ("{", "must say by its model_type what a checkpoint is"),
+        (None, "must say by its model_type what a checkpoint is: .*No such file"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_names_no_model_is_refused_by_file(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=rf"{re.escape(str(tmp_path / 'config.json'))}.* {message}|{message}"):
+        family_of(tmp_path)
+
+
+def test_each_weight_has_its_name_in_the_checkpoint(family: ModelFamily, path: Path, model: Any) -> None:
+    shapes = CheckpointWeights(path).shapes
+    named = {family.checkpoint_name(name): tuple(weight.shape) for name, weight in model.named_parameters()}
+    assert named == shapes
+    assert {family.checkpoint_name(name) for name in shapes} == set(shapes)  # a name of theirs stays
+    assert shapes[family.embedding] == tuple(model.get_input_embeddings().weight.shape)
+
+
+def test_blocks_lie_side_by_side_and_hold_most_of_both_towers(family: ModelFamily, model: Any) -> None:
+    blocks = family.blocks(model)
+    modules = [module for block in blocks for module in block.modules()]
+    assert len(set(modules)) == len(modules)
+    for tower in (model.get_encoder("image"), model.get_decoder()):
+        inside = [block for block in blocks if block in set(tower.modules())]
+        assert len(inside) >= 2
+    assert set(modules) < set(model.modules())
+
+
+def test_lora_updates_the_linear_layers_of_the_language_model_s_blocks_and_no_other(
+    family: ModelFamily, model: Any
+) -> None:
+    targets = {name for name, _ in model.named_modules() if re.fullmatch(family.lora_targets, name)}
+    decoder = set(model.get_decoder().layers.modules())
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module in decoder}
+    assert targets == linear
+    assert targets
+
+
+def test_positions_are_the_model_s_own(family: ModelFamily, path: Path, model: Any, chat: ChatTokenizer) -> None:
+    images = ImageProcessor(path)
+    ids, pictures = with_pictures(chat, images)
+    mask = ids == chat.image_token_id
+    grids = [picture.grid for picture in pictures]
+    expected, _ = model.model.get_rope_index(ids, mask.int(), torch.tensor(grids))
+    assert torch.equal(family.position_ids(mask[0], grids, images.merge_size), expected[:, 0])
+
+
+@torch.no_grad()
+def test_the_parts_together_compute_what_transformers_computes(
+    family: ModelFamily, path: Path, model: Any, chat: ChatTokenizer
+) -> None:
+    images = ImageProcessor(path)
+    ids, pictures = with_pictures(chat, images)
+    mask = ids == chat.image_token_id
+    inputs = family.generation_inputs(mask, pictures, torch.float32)
+    expected = model.model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).last_hidden_state
+    packed = [images.packed(*screenshot(seed, *size)) for seed, size in enumerate(SIZES)]
+    ours = family.model_class.from_pretrained(path).eval()
+    tower = family.tower(ours, images.mean, images.std)
+    visual = tower(torch.cat([picture.pixels for picture in packed]), tuple(picture.grid for picture in packed))
+    assert visual.shape == (int(mask.sum()), family.visual_width(ours.config))
+    positions = family.position_ids(mask[0], [picture.grid for picture in packed], images.merge_size)
+    embeddings = ours.get_input_embeddings()(ids)
+    places = mask.flatten().nonzero().squeeze(1)
+    hidden = family.hidden_states(ours, embeddings, visual, places, positions.unsqueeze(1))
+    torch.testing.assert_close(hidden, expected, rtol=1e-4, atol=1e-5)
+    assert dict(ours.named_parameters()).keys() == dict(model.named_parameters()).keys()
+
+
+def test_without_pictures_generate_needs_no_pixels(family: ModelFamily) -> None:
+    inputs = family.generation_inputs(torch.zeros(1, 3, dtype=torch.bool), [], torch.float32)
+    assert "pixel_values" not in inputs
+
+
+def test_sizes_are_those_of_the_checkpoint(family: ModelFamily, path: Path, chat: ChatTokenizer) -> None:
+    assert chat.pictures.sizes.factor == family.resize_factor
+    least, most = family.pixels
+    assert family.resize_factor**2 <= least < most
+    config = AutoConfig.from_pretrained(path)
+    assert 0 < family.picture_layers(config) <= config.vision_config.depth
+
+
+def test_a_point_of_the_screen_survives_the_way_to_the_model_and_back(family: ModelFamily) -> None:
+    frame = family.frame((1280, 720), (1288, 728))
+    for point in (Click(0, 0), Click(640, 360), Click(1279, 719)):
+        back = frame.to_screen(frame.to_model(point))
+        assert abs(back.x - point.x) <= 1
+        assert abs(back.y - point.y) <= 1
+
+
+def test_special_tokens_are_words_and_stand_around_each_picture(
+    family: ModelFamily, path: Path, chat: ChatTokenizer
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    special = set(tokenizer.convert_tokens_to_ids(list(family.never_sampled)))
+    assert special <= set(tokenizer.get_added_vocab().values())
+    assert chat.image_token_id in special
+    assert chat.end_of_turn_id not in special
+    ids = chat.first_prompt([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}])
+    at, around = ids.index(chat.image_token_id), family.around_image
+    inside = ids[at - around : at + around + 1]
+    assert set(inside) <= special
+    assert not {ids[at - around - 1], ids[at + around + 1]} & (special | {chat.image_token_id})
+    (blind,) = chat.windowed([ids], 0)
+    assert blind == ids[: at - around] + ids[at + around + 1 :]
