@@ -1,22 +1,27 @@
-"""Screenshots decoded by processes of their own, while the training process does something else."""
+"""Screenshots decoded by processes of their own, while the training process does something else.
+
+`python -m arpo.models.vision.workers` is such a process: PNGs come in by its standard input, patches go out by its
+standard output. It ends when its input does, so also when the process that started it was killed.
+"""
 
 import json
 import logging
 import os
+import pickle
+import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
+from typing import BinaryIO
 
 import torch
 
 import arpo
-from arpo.models.vision.patches import PackedPatches, PatchSettings
-from arpo.models.vision.worker import ANSWER, LENGTH
+from arpo.models.vision.patches import PackedPatches, PatchSettings, decode
 
 log = logging.getLogger(__name__)
 
@@ -25,60 +30,53 @@ END_GRACE_S = 5.0
 
 Prepared = Future[PackedPatches | None]
 """A screenshot on its way; None when no worker could decode it."""
+Worker = subprocess.Popen[bytes]
 
 
 class PatchWorkers:
     """Processes that decode and resize screenshots.
 
-    Each is a fresh interpreter behind two pipes: nothing is forked from a process that holds a GPU and threads, and a
-    worker whose trainer is killed reads the end of its input and ends too.
+    Each is a fresh interpreter behind two pipes: nothing is forked from a process that holds a GPU and threads, and
+    nothing of the trainer is imported again. A thread waits for each.
 
     Args:
         settings: The sizes of the checkpoint.
-        count: Number of processes.
+        count: Number of processes; one is started when it is first needed.
     """
 
     def __init__(self, settings: PatchSettings, count: int) -> None:
         self._settings = settings
-        self._jobs: SimpleQueue[tuple[bytes, Prepared] | None] = SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, name=f"patches-{n}", daemon=True) for n in range(count)]
-        for thread in self._threads:
-            thread.start()
+        self._count = count
+        self._threads = ThreadPoolExecutor(count, "patches")
+        self._free: SimpleQueue[Worker | None] = SimpleQueue()
+        for _ in range(count):
+            self._free.put(None)
 
     def submit(self, png: bytes) -> Prepared:
         """Return the patches of a screenshot on their way; those asked for first come first."""
-        prepared: Prepared = Future()
-        self._jobs.put((png, prepared))
-        return prepared
+        return self._threads.submit(self._decoded, png)
 
     def close(self) -> None:
         """End the processes once they have done what was asked for."""
-        for _ in self._threads:
-            self._jobs.put(None)
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown()
+        for _ in range(self._count):
+            _end(self._free.get())
 
-    def _work(self) -> None:
-        """Hand one worker its jobs; where it dies, its job is given back undone and the next gets another worker."""
-        process: subprocess.Popen[bytes] | None = None
-        for png, prepared in self._next_jobs():
-            if not prepared.set_running_or_notify_cancel():
-                continue
-            try:
-                process = process or self._start()
-                prepared.set_result(_ask(process, png, self._settings))
-            except OSError as error:
-                log.warning("a process that decodes screenshots has died (%s): this one is decoded here", error)
-                _end(process)
-                process = None
-                prepared.set_result(None)
-        _end(process)
+    def _decoded(self, png: bytes) -> PackedPatches | None:
+        """Have a free worker decode a screenshot; where it dies, nobody has, and the next gets another worker."""
+        worker = self._free.get()
+        try:
+            worker = worker or self._start()
+            return _ask(worker, png)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            log.warning("a process that decodes screenshots has died (%s): this one is decoded here", error)
+            _end(worker)
+            worker = None
+            return None
+        finally:
+            self._free.put(worker)
 
-    def _next_jobs(self) -> Iterator[tuple[bytes, Prepared]]:
-        while job := self._jobs.get():
-            yield job
-
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Worker:
         root = str(Path(arpo.__file__).parents[1])
         environment = {
             "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
@@ -86,56 +84,63 @@ class PatchWorkers:
             "CUDA_VISIBLE_DEVICES": "",
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "arpo.models.vision.worker", json.dumps(asdict(self._settings))],
+            [sys.executable, "-m", __name__, json.dumps(asdict(self._settings))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | environment,
-            bufsize=0,
             pipesize=PIPE_BYTES,
         )
 
 
-def _ask(process: subprocess.Popen[bytes], png: bytes, settings: PatchSettings) -> PackedPatches | None:
-    """Return what a worker answers; None if it could not decode the PNG.
-
-    Raises:
-        OSError: If the worker has died.
-    """
-    assert process.stdin is not None
-    for part in (LENGTH.pack(len(png)), png):
-        view = memoryview(part)
-        while view:
-            view = view[process.stdin.write(view) :]
-    frames, rows, columns = ANSWER.unpack(_receive(process, ANSWER.size))
-    if not frames:
-        return None
-    shape = (frames * rows * columns, 3, settings.patch_size, settings.patch_size)
-    pixels = _receive(process, shape[0] * 3 * settings.patch_size**2)
-    return PackedPatches(torch.frombuffer(pixels, dtype=torch.uint8).view(shape), (frames, rows, columns))
+def _ask(worker: Worker, png: bytes) -> PackedPatches | None:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    pickle.dump(png, worker.stdin)
+    worker.stdin.flush()
+    answer = pickle.load(worker.stdout)  # of a process of ours
+    return answer and PackedPatches(torch.from_numpy(answer[0]), answer[1])
 
 
-def _receive(process: subprocess.Popen[bytes], size: int) -> bytearray:
-    assert process.stdout is not None
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        count = process.stdout.readinto(view)  # type: ignore[attr-defined]  # unbuffered: a FileIO
-        if not count:
-            raise BrokenPipeError(f"its output ended {len(view)} bytes early, exit code {process.poll()}")
-        view = view[count:]
-    return data
-
-
-def _end(process: subprocess.Popen[bytes] | None) -> None:
+def _end(worker: Worker | None) -> None:
     """Close a worker's pipes, which ends it."""
-    if process is None:
+    if worker is None:
         return
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    process.stdout.close()
+    for pipe in (worker.stdin, worker.stdout):
+        assert pipe is not None
+        with suppress(BrokenPipeError):  # what a dead one has not read
+            pipe.close()
     try:
-        process.wait(END_GRACE_S)
+        worker.wait(END_GRACE_S)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        worker.kill()
+        worker.wait()
+
+
+def serve(source: BinaryIO, sink: BinaryIO, settings: PatchSettings) -> None:
+    """Answer every PNG of the source with its patches and their grid, or with None, until it ends."""
+    with suppress(EOFError):
+        while True:
+            packed = _packed(pickle.load(source), settings)
+            pickle.dump(packed and (packed.pixels.numpy(), packed.grid), sink, protocol=5)
+            sink.flush()
+
+
+def _packed(png: bytes, settings: PatchSettings) -> PackedPatches | None:
+    try:
+        return decode(png, settings)
+    except Exception:  # whoever asked decodes it again, and sees the error where it can be handled
+        logging.exception("a screenshot of %d bytes cannot be decoded", len(png))
+        return None
+
+
+def main() -> None:
+    """Serve whoever started this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not get between the answers
+    serve(sys.stdin.buffer, answers, PatchSettings(**json.loads(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

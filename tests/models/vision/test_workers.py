@@ -31,7 +31,7 @@ time.sleep(100)
 
 
 def own_workers(pid: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(pid).children() if "arpo.models.vision.worker" in child.cmdline()]
+    return [child for child in psutil.Process(pid).children() if "arpo.models.vision.workers" in child.cmdline()]
 
 
 @pytest.fixture(scope="module")
