@@ -34,7 +34,10 @@ def test_every_rank_hears_why_the_engine_did_not_take_the_weights(tiny_model, tm
     assert second == "ArpoError: " + first.partition(": ")[2]
 
 
-@pytest.mark.parametrize(("case", "waits"), [("no rollout", "iteration 0"), ("no evaluation", "list; ")])
+@pytest.mark.parametrize(
+    ("case", "waits"),
+    [("no rollout", "iteration 0"), pytest.param("no evaluation", "list; ", marks=pytest.mark.long)],
+)
 def test_every_rank_hears_why_nobody_plays(tiny_model, tmp_path, case, waits):
     first, second = ended(tiny_model, tmp_path / "out", case)
     assert first.startswith(f"RolloutError: the trainer waits for {waits}")

@@ -50,7 +50,11 @@ def adapter(path: Path, seed: int, rank: int = 4, dtype: str = "float32") -> Pol
 
 @pytest.mark.parametrize(
     "name",
-    ["hf", pytest.param("vllm", marks=pytest.mark.engine), pytest.param("fleet", marks=pytest.mark.ray)],
+    [
+        "hf",
+        pytest.param("vllm", marks=pytest.mark.engine),
+        pytest.param("fleet", marks=[pytest.mark.ray, pytest.mark.long]),
+    ],
 )
 def test_every_version_of_an_adapter_answers_as_the_trainer_s_and_the_one_before_is_forgotten(
     start: Callable[..., Any], tiny_model: Path, questions: Questions, trainer: Trainer, name: str

@@ -224,7 +224,7 @@ def test_the_bytes_of_an_update_are_free_before_those_of_the_next_are_written(tw
 
 @pytest.mark.slow
 @pytest.mark.engine
-@pytest.mark.parametrize("sync", ["global", "rolling"])
+@pytest.mark.parametrize("sync", [pytest.param("global", marks=pytest.mark.long), "rolling"])
 def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
     tiny_model: Path, questions: Questions, trainer: Trainer, sync: Sync
 ) -> None:
@@ -271,6 +271,7 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
     asyncio.run(fleet.close())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.engine
 def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_replicas_does(

@@ -61,7 +61,13 @@ def grown(fleet: FleetEngine, before: dict[str, float], name: str) -> float:
     return fleet.counters()[name] - before.get(name, 0)
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.long),
+    ],
+)
 def test_the_requests_of_a_replica_that_dies_or_stands_still_are_answered_elsewhere_and_counted_once(
     fleet: FleetEngine, directory: Path, fault: signal.Signals
 ) -> None:
@@ -86,6 +92,7 @@ def test_the_requests_of_a_replica_that_dies_or_stands_still_are_answered_elsewh
     assert grown(fleet, before, "engine/restarts") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prompt", [WEDGES, DIES], ids=["wedged", "out of memory"])
 def test_an_engine_that_is_dead_in_a_process_that_lives_is_replaced_too(
     fleet: FleetEngine, directory: Path, prompt: int
@@ -145,6 +152,7 @@ def test_an_update_during_which_a_replica_dies_reaches_the_others_and_the_new_on
     assert len(events(directory, "starts")) == 1
 
 
+@pytest.mark.long
 def test_an_update_does_not_wait_for_a_replica_that_is_being_started_which_loads_it_once(
     fleet: FleetEngine, directory: Path
 ) -> None:
@@ -169,6 +177,7 @@ def test_an_update_does_not_wait_for_a_replica_that_is_being_started_which_loads
     asyncio.run(scene())
 
 
+@pytest.mark.long
 def test_while_every_replica_is_gone_requests_wait_and_then_go_on(fleet: FleetEngine, directory: Path) -> None:
     async def scene() -> None:
         requests = [asyncio.create_task(fleet.generate(ask(n, 1, 7, conversation=str(n)))) for n in range(4)]
@@ -185,6 +194,7 @@ def test_while_every_replica_is_gone_requests_wait_and_then_go_on(fleet: FleetEn
     assert sorted(event for _, _, event in events(directory, "answered")) == [f"answered {n} by 1" for n in range(4)]
 
 
+@pytest.mark.long
 def test_a_request_that_kills_every_replica_it_meets_is_refused(fleet: FleetEngine, directory: Path) -> None:
     async def scene() -> None:
         with pytest.raises(EngineError, match="3 replicas of the fleet died of one request"):
@@ -195,6 +205,7 @@ def test_a_request_that_kills_every_replica_it_meets_is_refused(fleet: FleetEngi
     asyncio.run(scene())
 
 
+@pytest.mark.long
 def test_a_fleet_that_is_to_sleep_does_not_wait_for_a_replica_that_is_given_up_meanwhile(tmp_path: Path) -> None:
     fleet = FleetEngine(partial(Gated, tmp_path), replicas=2, max_restarts=1)
 

@@ -122,6 +122,7 @@ def seven_billion() -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint(seven_billion: Path) -> None:
     longest = Longest(4096, 1, 1024, (1920, 1080), image_tokens=2691)
