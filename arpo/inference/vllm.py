@@ -105,11 +105,9 @@ class VllmEngine(ThreadedEngine):
         check_context(path, max_model_len)
         before_start()
         self._chat = ChatTokenizer(path)
-        super().__init__(
-            max_in_flight=1 if deterministic else max_num_seqs,
-            shapes=CheckpointWeights(path).shapes,
-            dtype=dtype_of(dtype),
-        )
+        at_once = 1 if deterministic else max_num_seqs
+        shapes = CheckpointWeights(path).shapes
+        super().__init__(max_in_flight=at_once, shapes=shapes, dtype=dtype_of(dtype))
         self._max_images = max_images
         self._max_model_len = max_model_len
         self._deterministic = deterministic
@@ -121,7 +119,7 @@ class VllmEngine(ThreadedEngine):
             "model": str(path),
             "dtype": dtype,
             "max_model_len": max_model_len,
-            "max_num_seqs": 1 if deterministic else max_num_seqs,
+            "max_num_seqs": at_once,
             "limit_mm_per_prompt": _picture_limits(max_images, self._chat.pictures.sizes.max_pixels),
             "enable_prefix_caching": not deterministic,
             "logprobs_mode": "processed_logprobs",
@@ -134,7 +132,7 @@ class VllmEngine(ThreadedEngine):
             "mm_processor_kwargs": self._chat.pictures.missing_limits or None,
             "enable_sleep_mode": self._sleeps,
             "worker_extension_cls": "arpo.inference.vllm_worker.WeightAccess",
-            **_device_arguments(kv_cache_gb, 1 if deterministic else max_num_seqs, max_model_len),
+            **_device_arguments(kv_cache_gb, at_once, max_model_len),
             **_lora_arguments(lora_rank),
             **_with_processes(engine_args or {}),
         }
