@@ -46,6 +46,16 @@ BATCHED_TOKENS = 8192
 """Tokens of one step on a GPU. vLLM's own 2048 are fewer than one screenshot of 1080p has."""
 SCREEN = (1920, 1080)
 """Width and height of the largest screenshots: those of OSWorld."""
+ALWAYS: dict[str, Any] = {
+    "logprobs_mode": "processed_logprobs",
+    "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
+    "generation_config": "vllm",  # a checkpoint's top-p or penalties would make the log-probabilities lie
+    "disable_log_stats": True,
+    "use_tqdm_on_load": False,
+    "seed": 0,
+    "worker_extension_cls": "arpo.inference.vllm_worker.WeightAccess",
+}
+"""Arguments of vLLM that are the same for every engine."""
 
 
 class VllmEngine(ThreadedEngine):
@@ -122,16 +132,10 @@ class VllmEngine(ThreadedEngine):
             "max_num_seqs": at_once,
             "limit_mm_per_prompt": _picture_limits(max_images, self._chat.pictures.sizes.max_pixels),
             "enable_prefix_caching": not deterministic,
-            "logprobs_mode": "processed_logprobs",
-            "hf_overrides": {"head_dtype": "float32"},  # as the trainer's: see arpo.models.logprobs.Float32Head
-            "generation_config": "vllm",  # a checkpoint's top-p or penalties would make the log-probabilities lie
-            "disable_log_stats": True,
-            "use_tqdm_on_load": False,
-            "seed": 0,
             "mm_processor_cache_gb": screenshots * _preprocessed_bytes(self._chat, dtype_of(dtype)) / 2**30,
             "mm_processor_kwargs": self._chat.pictures.missing_limits or None,
             "enable_sleep_mode": self._sleeps,
-            "worker_extension_cls": "arpo.inference.vllm_worker.WeightAccess",
+            **ALWAYS,
             **_device_arguments(kv_cache_gb, at_once, max_model_len),
             **_lora_arguments(lora_rank),
             **_with_processes(engine_args or {}),

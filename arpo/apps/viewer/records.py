@@ -99,7 +99,7 @@ class Files(Generic[Found]):
 
     @property
     def contents(self) -> list[Found]:
-        """What was read of each file."""
+        """The contents that were read, of each file."""
         return [found for _, found in self.known.values()]
 
 
