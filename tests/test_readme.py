@@ -77,7 +77,7 @@ def check_composes(script: str, arguments: list[str]) -> int:
 
 
 def check_tool(arguments: list[str]) -> None:
-    scripts = {"plan": "plan", "rehearse": "train.py"}
+    scripts = {"plan": "plan", "rehearse": "train.py", "train": "train.py", "evaluate": "evaluate.py"}
     if arguments and arguments[0] in scripts:
         check_composes(scripts[arguments[0]], arguments[1:])
     elif arguments[:1] == ["compare"]:

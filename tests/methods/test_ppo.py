@@ -42,7 +42,7 @@ def test_the_loss_is_that_of_the_policy_and_half_the_squared_error_of_the_critic
     # At ratio 1: -2 and 1; (.5 - 1)² / 2 = .125 and (-1 - 1)² / 2 = 2
     assert found.losses.tolist() == [[-1.875, 3.0]]
     assert found.measured["value_error"].tolist() == [[0.125, 2.0]]
-    MinibatchAverage("token", sequences=1, tokens=2)(found.losses, mask).backward()
+    MinibatchAverage("token", sequences=1.0, tokens=2.0)(found.losses, mask).backward()
     assert logprobs.grad.tolist() == [[-1.0, 0.5]]
     assert values.grad.tolist() == [[-0.25, -1.0]]
 
