@@ -26,7 +26,7 @@ PATIENCE_S = 600.0
 NOT_COMPARED = (
     *("time/", "env/", "rollout/resumed_episodes", "rollout/retried_episodes"),
     *("engine/tokens_per_s", "engine/steps", "engine/in_flight", "engine/waiting"),
-    *("engine/prompt_cached", "engine/pictures_cached"),
+    *("engine/prompt_cached", "engine/pictures_cached", "engine/check_s"),
 )
 """Metrics of how a process went, not of what was learned."""
 
