@@ -115,7 +115,7 @@ def test_vllm_starts_when_a_ray_that_is_starting_has_started(
         raise ConfigError("no vLLM here")
 
     ray = Starting()
-    under_way = ray._submit(ray._start)
+    under_way = ray.submit(ray._start)
     monkeypatch.setattr("arpo.inference.vllm.RAY", ray)
     monkeypatch.setattr(LLMEngine, "from_engine_args", start_vllm)
     with pytest.raises(ConfigError, match="no vLLM here"):
