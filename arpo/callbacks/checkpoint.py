@@ -102,7 +102,9 @@ def load_policy(policy: Policy, checkpoint: Path) -> None:
         return
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
     frozen = {name: tensor for name, tensor in own.items() if name not in names}
-    policy.load_state_dict(frozen | {name.removeprefix("policy."): tensor for name, tensor in state.items()})
+    prefix = "policy."  # a critic is not the policy's
+    trained = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    policy.load_state_dict(frozen | trained)
 
 
 def iteration_of(checkpoint: Path) -> int:

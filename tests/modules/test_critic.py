@@ -9,6 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from arpo.algorithms.losses import TokenLoss
+from arpo.callbacks.checkpoint import load_policy
 from arpo.methods.method import Credit, Method
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
@@ -98,6 +99,14 @@ def test_a_checkpoint_holds_the_critic(make_module, make_group, tmp_path):
     resumed.on_load_checkpoint(checkpoint)
     resumed.load_state_dict(checkpoint["state_dict"])
     assert torch.equal(resumed.critic.weight, trained.critic.weight)
+
+
+def test_the_policy_of_a_checkpoint_is_loaded_without_the_critic(make_module, make_policy, make_group, tmp_path):
+    trained = make_module(method=Counting())
+    fit(trained, [make_group(1.0, 0.0)]).save_checkpoint(tmp_path / "iteration_000001.ckpt")
+    alone = make_policy()
+    load_policy(alone, tmp_path / "iteration_000001.ckpt")
+    assert torch.equal(weights(alone), weights(trained.policy))
 
 
 def test_without_a_method_that_wants_one_there_is_no_critic(make_module):
