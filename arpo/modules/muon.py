@@ -23,7 +23,8 @@ class MuonWithAdamW(Optimizer):
     tells places apart is a small part of the gradient. Muon makes all directions of an update equally long, and
     the plateau goes (experiments/LOG.md).
 
-    Embeddings, convolutions, norms and biases are the rest. Shards are refused: the directions are those of a matrix.
+    Embeddings, convolutions, norms and biases are the rest, and so is a group that is added later. Shards are refused:
+    the directions are those of a matrix.
 
     Args:
         parameters: Those to train, with their names.
@@ -56,6 +57,13 @@ class MuonWithAdamW(Optimizer):
         if matrices:
             self._parts.append(Muon(matrices, lr=matrix_lr, weight_decay=weight_decay))
         super().__init__([part.param_groups[0] for part in self._parts], {})
+
+    @override
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if len(self.param_groups) == len(self._parts):  # one more than those of the constructor
+            self._parts.append(AdamW([param_group]))
+            param_group = self._parts[-1].param_groups[0]
+        super().add_param_group(param_group)
 
     @override
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -78,6 +78,17 @@ def test_it_goes_on_from_its_own_state():
     assert len(again.state) == 8
 
 
+def test_a_group_that_is_added_learns_with_adamw_at_its_own_rate():
+    model, more, alone = Words(), torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+    alone.load_state_dict(more.state_dict())
+    optimizer = BOTH(model.named_parameters())
+    optimizer.add_param_group({"params": list(more.named_parameters()), "lr": 0.5, "weight_decay": 0.0})
+    for layer, by in ((more, optimizer), (alone, torch.optim.AdamW(alone.parameters(), lr=0.5, weight_decay=0.0))):
+        layer(torch.ones(2, 3)).sum().backward()
+        by.step()
+    assert torch.equal(more.weight, alone.weight)
+
+
 @pytest.mark.parametrize("chosen", ["inside.weight", "norm.weight"])
 def test_one_kind_alone_is_enough(chosen):
     model = Words()
