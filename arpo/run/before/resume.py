@@ -56,9 +56,10 @@ def check_same_run(cfg: DictConfig) -> None:
         before = _plain(OmegaConf.load(stored), resolve=False)  # it was resolved, and `${` is a text in it
     except (OSError, yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{stored} cannot be read, and it says what the run was: {error}") from error
-    if (data := before["datamodule"]).get("tremor") is not None:  # the former name
-        data["click_jitter"] = data.pop("tremor")
     now = _plain(cfg)
+    for data in (before["datamodule"], now["datamodule"]):
+        if data.get("tremor") is not None:  # the former name
+            data["click_jitter"] = data.pop("tremor")
     found = list(differences(before, now))
     if "source" in cfg.datamodule and before.get("iterations") != now["iterations"]:
         found.append(("iterations", before.get("iterations"), now["iterations"]))  # they share out datamodule.steps
@@ -94,9 +95,12 @@ def differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, A
     targets = old.get("_target_"), new.get("_target_")
     if targets[0] != targets[1]:
         known = None if targets[0] is None else pydoc.locate(targets[0])
-        if targets[0] is None or known not in (None, pydoc.locate(str(targets[1]))):  # else it only stood elsewhere
-            yield f"{key}._target_", *targets
-        return
+        same = known is not None and known is pydoc.locate(str(targets[1]))  # under its former name
+        if not same:
+            if targets[0] is None or known is not None:  # else an older version had it elsewhere
+                yield f"{key}._target_", *targets
+            return
+        old = {**old, "_target_": targets[1]}
     for name in dict.fromkeys([*old, *new]):
         there, here = (node[name] if name in node else _default(node, name) for node in (old, new))
         yield from differences(there, here, f"{key}.{name}" if key else str(name))

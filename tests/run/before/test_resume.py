@@ -121,6 +121,20 @@ def test_a_class_under_its_former_name_makes_no_other_run():
     assert list(differences(former, {"a": {"_target_": "arpo.replay.ReplayBuffer"}}))
 
 
+def test_what_a_class_under_its_former_name_is_given_is_compared():
+    former, now = (
+        {"a": {"_target_": name, "clip_low": low}}
+        for name, low in (("arpo.modules.objective.Objective", 0.1), ("arpo.methods.grpo.GRPO", 0.2))
+    )
+    assert list(differences(former, now)) == [("a.clip_low", 0.1, 0.2)]
+
+
+def test_a_run_that_was_started_with_a_former_name_goes_on_with_it(run):
+    run.write("experiment=warmstart_fake", "datamodule.tremor=2.5")
+    check_same_run(run("experiment=warmstart_fake", "datamodule.tremor=2.5"))
+    check_same_run(run("experiment=warmstart_fake", "datamodule.click_jitter=2.5"))
+
+
 def test_a_former_name_of_an_option_makes_no_other_run(run, tmp_path):
     run.write("experiment=warmstart_fake", "datamodule.click_jitter=2.5")
     stored = tmp_path / "run" / "config.yaml"
