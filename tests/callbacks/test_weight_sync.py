@@ -128,10 +128,15 @@ def test_gaps_up_to_five_times_the_first_pass(run):
     run(gaps=[2e-7, 1.4e-5])
 
 
-def test_in_bfloat16_the_first_gap_counts_as_a_thousandth_at_least(run, chat):
-    module = SyncedModule(chat, [1e-5, 4e-3])
+def test_in_bfloat16_a_gap_that_is_normal_passes_after_one_of_tokens_nearly_certain(run, chat):
+    module = SyncedModule(chat, [1e-5, 0.014])
     module.policy.dtype = torch.bfloat16
     run(module=module)
+
+
+def test_a_first_gap_too_large_for_the_same_weights_ends_the_run(run):
+    with pytest.raises(WeightSyncError, match=r"allowed is 0\.0001\. .*weight_sync\.tolerance allows more"):
+        run(gaps=[2e-3])
 
 
 def test_the_tolerance_is_the_gap_that_is_still_accepted(run):
