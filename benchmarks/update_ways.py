@@ -116,7 +116,12 @@ class PlainPolicy(RandomPolicy):
         checkpoint_blocks(self.model, settings["gradient_checkpointing"])
 
     def action_logprobs(
-        self, batch: TokenBatch, temperature: float = 1.0, *, with_entropy: bool = False
+        self,
+        batch: TokenBatch,
+        temperature: float = 1.0,
+        *,
+        with_entropy: bool = False,
+        critic: torch.nn.Module | None = None,
     ) -> ActionLogprobs:
         batch = batch.to(self.device)
         mean, std = (numbers.to(self.device) for numbers in (self.images.mean, self.images.std))
