@@ -68,8 +68,8 @@ class PatchWorkers:
         try:
             worker = worker or self._start()
             return _ask(worker, png)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            log.warning("a process that decodes screenshots has died (%s): this one is decoded here", error)
+        except Exception as error:  # noqa: BLE001 - whatever it read amiss: its next answer may be of another picture
+            log.warning("a process that decodes screenshots has failed (%r): this one is decoded here", error)
             _end(worker)
             worker = None
             return None
