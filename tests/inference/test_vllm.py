@@ -16,6 +16,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.ray import RayRuntime
+from arpo.inference.engine import GenerateRequest
 from tests.inference.conftest import Questions, Trainer, together
 
 pytestmark = pytest.mark.engine
@@ -89,6 +90,16 @@ def test_sampling_from_another_distribution_than_the_trainers_is_refused(
         start(engine_args=argument)
 
 
+def gap_after_an_update(engine: Any, request: GenerateRequest, trainer: Trainer, *, seed: int) -> float:
+    """Ask, send new weights and ask again; return how far the second answer is from the trainer's."""
+    together(engine.generate(request))
+    weights = trainer.changed(seed)
+    trainer.load(weights)
+    asyncio.run(engine.update_weights(weights.items(), 1))
+    (response,) = together(engine.generate(request))
+    return trainer.gap(request, response)
+
+
 def test_vllm_starts_when_a_ray_that_is_starting_has_started(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,12 +158,7 @@ def test_weights_that_go_through_a_file_arrive(
 
     engine = start(ThroughFile)
     request = questions.ask(1, images=3)
-    together(engine.generate(request))
-    weights = trainer.changed(1)
-    trainer.load(weights)
-    asyncio.run(engine.update_weights(weights.items(), 1))
-    (response,) = together(engine.generate(request))
-    assert trainer.gap(request, response) <= 1e-4
+    assert gap_after_an_update(engine, request, trainer, seed=1) <= 1e-4
 
 
 def test_no_cache_that_an_update_left_answers_for_the_new_weights(
@@ -167,12 +173,7 @@ def test_no_cache_that_an_update_left_answers_for_the_new_weights(
 
     engine = start(Forgetful)
     request = questions.ask(2, images=3, max_tokens=8)
-    together(engine.generate(request))
-    weights = trainer.changed(3)
-    trainer.load(weights)
-    asyncio.run(engine.update_weights(weights.items(), 1))
-    (response,) = together(engine.generate(request))
-    assert trainer.gap(request, response) <= 1e-4
+    assert gap_after_an_update(engine, request, trainer, seed=3) <= 1e-4
 
 
 @pytest.mark.parametrize("name", ["model.layers.1.self_attn.k_proj.bias", "visual.blocks.0.mlp.gate_proj.weight"])
