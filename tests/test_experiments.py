@@ -165,7 +165,7 @@ def test_a_study_is_written_and_drawn_by_its_name(tmp_path, monkeypatch, capsys)
     (tmp_path / "subset").mkdir()
     (tmp_path / "subset" / "README.md").write_text("<!-- measured -->\n<!-- /measured -->\n")
     collector.main(["subset", str(tmp_path / "outputs"), "--write"])
-    assert capsys.readouterr().out.strip() in (tmp_path / "subset" / "README.md").read_text()
+    assert capsys.readouterr().out.strip() in (tmp_path / "subset" / "README.md").read_text("utf-8")
     assert json.loads((tmp_path / "subset" / "summary.json").read_text())["reference"] == "128 tasks"
     (tmp_path / "subset" / "plot.png").unlink()
     collector.main(["subset", "--plot"])
@@ -175,7 +175,7 @@ def test_a_study_is_written_and_drawn_by_its_name(tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_page_of_a_study_has_the_command_of_every_arm(name):
     collected = STUDIES[name]
-    page = (study.ROOT / "experiments" / name / "README.md").read_text()
+    page = (study.ROOT / "experiments" / name / "README.md").read_text("utf-8")
     typed = [line for line in page.splitlines() if line.startswith("python train.py")]
     assert typed == [arm.command(collected.seeds) for arm in collected.arms]
     assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1

@@ -86,7 +86,7 @@ def train(
     iterations: int,
     tasks: Sequence[Task] = TASKS,
     make_env: Callable[[], DesktopEnv] = FakeDesktop,
-    tolerance: float | None = None,
+    tolerance: float = 100.0,
     learning_rate: float = 1e-3,
     policy: Callable[..., Policy] | None = None,
     settings: RolloutSettings = SETTINGS,
@@ -94,7 +94,10 @@ def train(
     group_size: RequestRule | None = None,
     max_steps: RequestRule | None = None,
 ) -> Recorder:
-    """Train for real and tell what happened in each iteration; `replay` is a switch, or the callback itself."""
+    """Train for real and tell what happened in each iteration; `replay` is a switch, or the callback itself.
+
+    The tolerance is that of written responses, whose log-probabilities no model computed.
+    """
     chat = ChatTokenizer(model)
     runtime = RolloutRuntime(
         lambda: make_engine(chat),
