@@ -40,7 +40,7 @@ EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "method", "requires")
 """Groups of a plan, and those that come with another choice: what a run requires is chosen with its environment."""
 CHOICES = [f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in NO_CHOICE]
-PRESETS = [(f"preset={name}",) for name in ("official", "dart_paper", "dart_code")]
+PRESETS = [f"preset={name}" for name in ("official", "dart_paper", "dart_code")]
 OF_A_WARM_START = ("module=sft", "datamodule=demonstrations", "callbacks=sft")
 OFFLINE = ("module=dpo", "module=kto", "datamodule=trajectories", "callbacks=offline")
 
@@ -82,19 +82,21 @@ def test_a_file_says_in_its_first_line_what_it_is_for(path):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_of_things_that_exist_with_arguments_that_they_have(experiment):
-    # a run that learns from data which is there before it begins has neither replay nor a preset
-    variants = [()] if experiment.startswith(("warmstart", "offline")) else [(), ("replay=off",), *PRESETS]
-    for overrides in variants:
-        cfg = compose(f"experiment={experiment}", *overrides)
-        check_targets(cfg)
-        check_arguments(cfg)
-        assert cfg.name == experiment
+    cfg = compose(f"experiment={experiment}")
+    check_targets(cfg)
+    check_arguments(cfg)
+    assert cfg.name == experiment
+    # a key without a value would erase a group
+    assert {key for key, value in cfg.items_ex(resolve=False) if value is None} <= {"resume", "warmstart"}
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_no_experiment_erases_a_group_by_a_key_without_a_value(experiment):
-    empty = {key for key, value in compose(f"experiment={experiment}").items_ex(resolve=False) if value is None}
-    assert empty <= {"resume", "warmstart"}
+@pytest.mark.parametrize("experiment", ["arpo_full", "arpo_miniwob", "dart_miniwob", "dart_osworld", "smoke"])
+@pytest.mark.parametrize("variant", ["replay=off", *PRESETS])
+def test_every_preset_goes_with_an_experiment_of_each_kind(experiment, variant):
+    cfg = compose(f"experiment={experiment}", variant)
+    check_targets(cfg)
+    check_arguments(cfg)
+    assert cfg.name == experiment
 
 
 @pytest.mark.parametrize("choice", CHOICES)

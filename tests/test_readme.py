@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import hydra
@@ -64,16 +65,22 @@ OF_OTHERS = {"LoRARequest"}
 
 
 def check_composes(script: str, arguments: list[str]) -> int:
-    register_resolvers()
+    """Check the jobs of a command, those that differ in their seed alone once, and tell how many they are."""
     split = jobs(arguments)
     for job in split:
-        places = ["paths.run_dir=run", *([] if any("model.path=" in word for word in job) else ["model.path=model"])]
-        if script == "evaluate.py" and not any(word.startswith("checkpoint=") for word in job):
-            places.append("checkpoint=somewhere")
-        with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            cfg = hydra.compose(script.removesuffix(".py"), [*places, *job])
-        check_arguments(cfg)
+        check_job(script, tuple(re.sub(r"^seed=\d+$", "seed=0", word) for word in job))
     return len(split)
+
+
+@cache
+def check_job(script: str, job: tuple[str, ...]) -> None:
+    register_resolvers()
+    places = ["paths.run_dir=run", *([] if any("model.path=" in word for word in job) else ["model.path=model"])]
+    if script == "evaluate.py" and not any(word.startswith("checkpoint=") for word in job):
+        places.append("checkpoint=somewhere")
+    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = hydra.compose(script.removesuffix(".py"), [*places, *job])
+    check_arguments(cfg)
 
 
 def check_tool(arguments: list[str]) -> None:
