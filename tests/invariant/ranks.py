@@ -1,4 +1,4 @@
-"""The same training on one process and on several: `python -m tests.invariant.ranks MODEL BATCHES OUT`.
+"""The same training on one process and on several: `python -m tests.invariant.ranks MODEL BATCHES OUT CASE`.
 
 Every variant runs in processes that are forked from this one, which has imported everything and computed nothing.
 """
@@ -191,16 +191,11 @@ def _shown_with(batch: RolloutBatch, image_window: int | None) -> RolloutBatch:
     return replace(batch, groups=groups)
 
 
-def main(model: str, batches: str, out: str) -> None:
+def main(model: str, batches: str, out: str, case: str) -> None:
     torch.set_num_threads(1)
     loaded: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
     for way, ranks in WAYS:
-        on_ranks(ranks, train_all, model, loaded, out, way, ranks)
-
-
-def train_all(model: str, batches: list[RolloutBatch], out: str, way: str, ranks: int) -> None:
-    for case in CASES:
-        train(model, batches, out, way, ranks, case)
+        on_ranks(ranks, train, model, loaded, out, way, ranks, case)
 
 
 if __name__ == "__main__":
