@@ -10,7 +10,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.returns import Spread, discounted_returns, relative
-from arpo.algorithms.rewards import group_rewards
 from arpo.errors import ConfigError, check_at_least, check_one_of
 from arpo.methods.method import Credit, Method
 from arpo.types import Group
@@ -20,7 +19,8 @@ from arpo.types import Group
 class GiGPO(Method):
     """One advantage a step, the same for all of its tokens: A = A_episode + ω A_step.
 
-    * A_episode: the reward of the trajectory, relative to all steps of the group: one of n steps counts n times.
+    * A_episode: all rewards of the trajectory together, those of its steps included, relative to all steps of the
+      group: one of n steps counts n times.
     * A_step: the return of the step, R_t = r_t + γ R_{t+1}, relative to the steps of the group that saw the same
       screenshot, byte for byte; the last step has the reward of the trajectory beside its own. Where no other step saw
       that screenshot it is 0.
@@ -51,14 +51,14 @@ class GiGPO(Method):
 
     def _of(self, group: Group) -> list[Credit]:
         lengths = [len(trajectory.steps) for trajectory in group.trajectories]
-        rewards = group_rewards(group, format_weight=self.format_weight).repeat_interleave(torch.tensor(lengths))
-        advantages = relative(rewards, std=self.std) + self.step_weight * self._by_screen(group)
+        rewards = [self.step_rewards(trajectory) for trajectory in group.trajectories]
+        whole = torch.stack([row.sum() for row in rewards]).repeat_interleave(torch.tensor(lengths))
+        advantages = relative(whole, std=self.std) + self.step_weight * self._by_screen(group, rewards)
         rows = torch.split(advantages, lengths)
         return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]
 
-    def _by_screen(self, group: Group) -> Float[Tensor, " steps"]:
+    def _by_screen(self, group: Group, rewards: Sequence[Tensor]) -> Float[Tensor, " steps"]:
         """Return the return of each step relative to those of the steps with the same screenshot."""
-        rewards = map(self.step_rewards, group.trajectories)
         returns = torch.cat([discounted_returns(row, discount=self.discount) for row in rewards])
         places: defaultdict[str, list[int]] = defaultdict(list)
         for place, step in enumerate(step for trajectory in group.trajectories for step in trajectory.steps):

@@ -142,7 +142,7 @@ class Method(ABC):
 
     def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
         """Return the environment's rewards of a trajectory's steps, and in the last one that of the trajectory too."""
-        rewards = torch.tensor([step.reward for step in trajectory.steps])
+        rewards = torch.tensor([step.reward for step in trajectory.steps], dtype=torch.float32)
         rewards[-1] += trajectory_reward(trajectory, format_weight=self.format_weight)
         return rewards
 

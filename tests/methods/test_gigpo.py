@@ -26,13 +26,13 @@ def test_without_weight_a_step_has_the_advantage_of_its_trajectory_over_all_step
     assert bad.advantages.tolist() == pytest.approx([-(3**0.5)], abs=1e-5)
 
 
-def test_the_rewards_of_steps_count_in_the_returns(make_group):
+def test_the_rewards_of_steps_count_in_the_returns_of_steps_and_of_the_episode(make_group):
     earns = trajectory("ab", 0.0)
-    earns = replace(earns, steps=(replace(earns.steps[0], reward=1.0), earns.steps[1]))
+    earns = replace(earns, steps=(replace(earns.steps[0], reward=1), earns.steps[1]))
     ((one, other),) = GiGPO(discount=0.5).credits([make_group(earns, trajectory("ab", 0.0))])
-    # no trajectory is better; screen a was seen with returns 1 and 0, screen b with 0 and 0
-    assert one.advantages.tolist() == [0.5, 0.0]
-    assert other.advantages.tolist() == [-0.5, 0.0]
+    # Episodes earn 1 and 0: +.5 and -.5. Screen a was seen with returns 1 and 0, screen b with 0 and 0.
+    assert one.advantages.tolist() == [1.0, 0.5]
+    assert other.advantages.tolist() == [-1.0, -0.5]
 
 
 def test_a_screen_of_another_group_is_another_screen(make_group):
