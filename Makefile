@@ -48,7 +48,7 @@ test-all: setup  ## Run the long tests too: a kill in every phase, desktops unde
 	$(PYTEST) $(ARGS)
 
 test-fast: setup  ## Run the tests without browser, engine, Ray and other slow parts.
-	$(RUN) -m pytest -m "not slow and not browser and not engine and not ray and not gpu and not docker" $(ARGS)
+	$(RUN) -m pytest -m "not slow and not browser and not engine and not ray and not gpu and not docker and not long" $(ARGS)
 
 check: setup  ## Check lint, format, types and the order of layers.
 	$(RUN) -m ruff check .

@@ -50,13 +50,12 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_what_cannot_be_seen_becomes_its_escape(name):
-    text, escape = HOSTILE[name]
-    line = quoted(f"before {text} behind")
-    assert line.startswith(f"before {escape}")
-    assert line.splitlines() == [line]
-    assert line.encode().decode() == quoted(line) == line
+def test_what_cannot_be_seen_becomes_its_escape():
+    for name, (text, escape) in HOSTILE.items():
+        line = quoted(f"before {text} behind")
+        assert line.startswith(f"before {escape}"), name
+        assert line.splitlines() == [line]
+        assert line.encode().decode() == quoted(line) == line
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_what_can_be_seen_stays(text):
     assert quoted(text) == text
 
 
-@pytest.mark.parametrize("size", [LONGEST + 1, 2 * LONGEST, 5 * LONGEST, 10**7])
+@pytest.mark.parametrize("size", [LONGEST + 1, 2 * LONGEST, 10**6])
 @pytest.mark.parametrize("letter", ["a", "\n", "\U000e0041"])
 def test_a_long_text_keeps_its_beginning_and_its_end(size, letter):
     line = quoted(f"begin{letter * size}end")
@@ -80,16 +79,16 @@ def test_a_kept_character_stays():
     assert quoted("a\n\tb\r", keep="\n\t") == "a\n\tb\\r"
 
 
-@pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize(
     "make",
     [lambda said: EnvError("guest", said), lambda said: ActionParseError("no_action", said), DesktopDestroyedError],
 )
-def test_an_error_of_a_guest_or_a_model_is_one_line_also_in_another_process_and_around_another(make, name):
-    error = make(f"it said {HOSTILE[name][0]}{'a' * 10**6}")
-    assert str(error) == quoted(error)
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    assert len(str(make(f"task 7: {error}"))) == LONGEST
+def test_an_error_of_a_guest_or_a_model_is_one_line_also_in_another_process_and_around_another(make):
+    for text, _ in HOSTILE.values():
+        error = make(f"it said {text}{'a' * 10**5}")
+        assert str(error) == quoted(error)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+        assert len(str(make(f"task 7: {error}"))) == LONGEST
 
 
 def test_every_error_with_words_of_others_quotes_them():
@@ -106,28 +105,26 @@ def test_every_error_with_words_of_others_quotes_them():
     assert issubclass(EnvError, CountedError)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_response_of_a_model_reaches_an_error_as_it_is(name):
-    text, _ = HOSTILE[name]
-    for response in (text, f"Action: {text}()", f"Action: click(start_box='{text}')", f"Action: hotkey(key='{text}')"):
+def test_no_response_of_a_model_reaches_an_error_as_it_is():
+    forms = ("{}", "Action: {}()", "Action: click(start_box='{}')", "Action: hotkey(key='{}')")
+    for response in (form.format(text) for text, _ in HOSTILE.values() for form in forms):
         with pytest.raises(ActionParseError) as error:
             parse_response(response)
         assert str(error.value) == quoted(error.value)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_table_shows_a_domain_without_its_controls(name, capsys):
-    text, escape = HOSTILE[name]
-    print_table([("domain", "rate"), (f"[bold]{text}", "1")], title="a", caption="")
-    said = capsys.readouterr().out
-    assert "[bold]" + escape in said
-    assert quoted(said, most=10**6, keep="\n") == said
+def test_a_table_shows_a_domain_without_its_controls(capsys):
+    for text, escape in HOSTILE.values():
+        print_table([("domain", "rate"), (f"[bold]{text}", "1")], title="a", caption="")
+        said = capsys.readouterr().out
+        assert "[bold]" + escape in said
+        assert quoted(said, most=10**6, keep="\n") == said
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if "null" not in name])
 @pytest.mark.parametrize("place", ["domain", "name"])
-def test_a_task_whose_name_cannot_be_seen_is_refused(tmp_path, name, place):
-    named = {"domain": "os", "name": "one", place: f"a{HOSTILE[name][0]}"}
-    with pytest.raises(TaskFormatError, match="must have a name of visible characters") as error:
-        load_task(tmp_path, **named)
-    assert str(error.value).isprintable()
+def test_a_task_whose_name_cannot_be_seen_is_refused(tmp_path, place):
+    for text in (text for name, (text, _) in HOSTILE.items() if "null" not in name):
+        named = {"domain": "os", "name": "one", place: f"a{text}"}
+        with pytest.raises(TaskFormatError, match="must have a name of visible characters") as error:
+            load_task(tmp_path, **named)
+        assert str(error.value).isprintable()

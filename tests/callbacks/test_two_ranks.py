@@ -23,9 +23,9 @@ def ended(model, out, case) -> list[str]:
     ("case", "words"),
     [
         ("refuses", "EngineGoneError: every engine of the fleet is gone"),
-        ("breaks off", "WeightSyncError: the object store is full"),
-        ("hangs", "RolloutError: the trainer waits "),
-        ("loop ended", "ArpoError: rollout does not run"),
+        pytest.param("breaks off", "WeightSyncError: the object store is full", marks=pytest.mark.long),
+        pytest.param("hangs", "RolloutError: the trainer waits ", marks=pytest.mark.long),
+        pytest.param("loop ended", "ArpoError: rollout does not run", marks=pytest.mark.long),
     ],
 )
 def test_every_rank_hears_why_the_engine_did_not_take_the_weights(tiny_model, tmp_path, case, words):
@@ -34,9 +34,10 @@ def test_every_rank_hears_why_the_engine_did_not_take_the_weights(tiny_model, tm
     assert second == "ArpoError: " + first.partition(": ")[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "waits"),
-    [("no rollout", "iteration 0"), pytest.param("no evaluation", "list; ", marks=pytest.mark.long)],
+    [("no rollout", "iteration 0"), ("no evaluation", "list; ")],
 )
 def test_every_rank_hears_why_nobody_plays(tiny_model, tmp_path, case, waits):
     first, second = ended(tiny_model, tmp_path / "out", case)
@@ -44,6 +45,7 @@ def test_every_rank_hears_why_nobody_plays(tiny_model, tmp_path, case, waits):
     assert second == "ArpoError: " + first.partition(": ")[2]
 
 
+@pytest.mark.long
 def test_where_the_gathering_stands_still_rank_0_says_so_and_ends(tiny_model, tmp_path):
     first, second = ended(tiny_model, tmp_path / "out", "gathering stands still")
     assert first.startswith("RolloutError: the trainer waits until the engine serves policy version 1")

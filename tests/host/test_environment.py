@@ -239,6 +239,7 @@ def test_output_that_cannot_be_shown_is_escaped(tmp_path):
     assert done.stdout == b"\\u70b9\n"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_on_such_a_host_keeps_what_it_was_told(latin, tmp_path):

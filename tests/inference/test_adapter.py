@@ -98,6 +98,7 @@ def one_step(path: Path, rate: float) -> Policy:
     return policy
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_in_bfloat16_vllm_applies_the_first_step_of_an_adapter_of_rank_32_within_a_hundredth(
     start: Callable[..., Any], tiny_model: Path

@@ -21,7 +21,7 @@ from tests.inference.conftest import Questions, Trainer, Weights, together
 
 TOLERANCE = 1e-4
 MAX_MODEL_LEN = 512
-FAKE = ["scripted", pytest.param("scripted fleet", marks=pytest.mark.ray)]
+FAKE = ["scripted", pytest.param("scripted fleet", marks=[pytest.mark.ray, pytest.mark.long])]
 REAL = [
     "hf",
     pytest.param("vllm", marks=pytest.mark.engine),

@@ -73,6 +73,7 @@ def test_a_fleet_that_is_closed_twice_at_once_lets_go_of_ray_once() -> None:
     assert RAY._users == users - 1
 
 
+@pytest.mark.long
 def test_an_engine_that_refuses_its_arguments_says_so(tiny_model: Path) -> None:
     with pytest.raises(ConfigError, match="max_batch"):
         FleetEngine(lambda: HfEngine(tiny_model, max_batch=0))
@@ -190,6 +191,7 @@ def test_every_replica_sleeps_and_is_woken_by_the_next_update(two: FleetEngine) 
     assert len(asyncio.run(ask_each(two, ASK))) == 2
 
 
+@pytest.mark.long
 def test_a_replica_that_dies_between_requests_disturbs_neither_sleep_nor_update_nor_end_and_comes_back() -> None:
     fleet = FleetEngine(Who, replicas=2)
 
@@ -222,9 +224,10 @@ def test_the_bytes_of_an_update_are_free_before_those_of_the_next_are_written(tw
     assert 41 not in held
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.engine
-@pytest.mark.parametrize("sync", [pytest.param("global", marks=pytest.mark.long), "rolling"])
+@pytest.mark.parametrize("sync", ["global", "rolling"])
 def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
     tiny_model: Path, questions: Questions, trainer: Trainer, sync: Sync
 ) -> None:

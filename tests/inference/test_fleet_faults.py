@@ -227,6 +227,7 @@ def test_a_fleet_that_is_to_sleep_does_not_wait_for_a_replica_that_is_given_up_m
     asyncio.run(fleet.close())
 
 
+@pytest.mark.long
 def test_a_fleet_whose_replicas_do_not_come_back_says_what_to_do(tmp_path: Path) -> None:
     fleet = FleetEngine(partial(Gated, tmp_path), max_restarts=2)
 

@@ -150,6 +150,7 @@ def test_past_the_deadline_a_request_is_asked_again_elsewhere_with_its_seed_and_
     asyncio.run(scene())
 
 
+@pytest.mark.long
 def test_at_most_so_many_replicas_are_out(start: Start) -> None:
     fleet, directory = start(replicas=3, max_unavailable=2)
     (directory / "hold_load").touch()
@@ -217,6 +218,7 @@ def test_a_replica_with_other_weights_never_serves_and_the_next_request_says_so(
     asyncio.run(scene())
 
 
+@pytest.mark.long
 def test_a_replica_with_other_weights_stops_the_next_request_while_the_trainer_goes_on(start: Start) -> None:
     fleet, directory = start(drain_s=28)
 

@@ -42,7 +42,9 @@ def test_vllm_is_given_the_size_of_a_screen_where_its_own_largest_picture_holds_
     assert ("width" in str(_picture_limits(4, most_pixels))) == named
 
 
-@pytest.mark.parametrize("threads", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "threads", [pytest.param("1", marks=pytest.mark.long), pytest.param("2", marks=pytest.mark.slow)]
+)
 def test_deterministic_means_every_bit(
     start: Callable[..., Any], questions: Questions, monkeypatch: pytest.MonkeyPatch, threads: str
 ) -> None:
@@ -135,6 +137,7 @@ def test_vllm_starts_when_a_ray_that_is_starting_has_started(
     assert started == ["Ray", "vLLM"]
 
 
+@pytest.mark.long
 def test_a_second_engine_waits_its_turn(start: Callable[..., Any], questions: Questions) -> None:
     first = start()
     with pytest.raises(ConfigError, match="FleetEngine"):
@@ -176,7 +179,13 @@ def test_no_cache_that_an_update_left_answers_for_the_new_weights(
     assert gap_after_an_update(engine, request, trainer, seed=3) <= 1e-4
 
 
-@pytest.mark.parametrize("name", ["model.layers.1.self_attn.k_proj.bias", "visual.blocks.0.mlp.gate_proj.weight"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.1.self_attn.k_proj.bias",
+        pytest.param("visual.blocks.0.mlp.gate_proj.weight", marks=pytest.mark.long),
+    ],
+)
 def test_a_slice_of_a_fused_tensor_that_was_never_copied_is_found(
     start: Callable[..., Any], trainer: Trainer, name: str
 ) -> None:
@@ -237,6 +246,7 @@ def test_a_screenshot_is_decoded_once(
     assert len(decoded) == 3
 
 
+@pytest.mark.long
 def test_limits_that_vllm_does_not_find_in_the_checkpoint_are_given_to_it(
     tiny_model: Path, tmp_path: Path, questions: Questions, trainer: Trainer, closing: Callable[[Any], Any]
 ) -> None:

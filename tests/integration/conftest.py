@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.integration.runs import Run, Smoke
+from tests.integration.runs import KEEP, Run, Smoke
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory, sessions: Path, worker_id: s
     with ExitStack() as stack:
         with FileLock(output.with_suffix(".lock")):
             directory = Path(made.read_text()) if made.exists() else stack.enter_context(short_directory())
-            run = Run(output / "smoke" / "default", directory, "experiment=smoke", f"paths.output={output}")
+            run = Run(output / "smoke" / "default", directory, "experiment=smoke", f"paths.output={output}", KEEP)
             run.log = output / "smoke.log"
             if not made.exists():
                 stack.callback(run.end)

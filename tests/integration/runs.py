@@ -23,6 +23,9 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600.0
 """How long a test waits for a run; a slow machine needs a good part of it."""
 
+KEEP = "callbacks.checkpoint.keep=99"
+"""Every checkpoint of a smoke run stays, so that a shorter run can be compared with it."""
+
 NOT_COMPARED = (
     *("time/", "env/", "rollout/resumed_episodes", "rollout/retried_episodes"),
     *("engine/tokens_per_s", "engine/steps", "engine/in_flight", "engine/waiting"),
@@ -171,7 +174,7 @@ class Smoke:
 
     def again(self, directory: Path, *overrides: str) -> Run:
         """A run that does the same in another folder."""
-        return Run(directory, self.sessions, "experiment=smoke", f"model.path={self.policy}", *overrides)
+        return Run(directory, self.sessions, "experiment=smoke", f"model.path={self.policy}", KEEP, *overrides)
 
 
 def deadline_in(limit_s: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.journey import DYING
 from tests.integration.runs import Run, Smoke, assert_same_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 ITERATIONS, STEPS = 3, 12
 LIKE_SMOKE = (
@@ -82,7 +82,6 @@ def test_a_run_that_was_killed_ends_bit_for_bit_as_one_that_was_left_alone(alone
     assert success(killed, ITERATIONS) == success(alone, ITERATIONS)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("experiment", ["offline_rs", "offline_kto"])
 def test_the_other_two_learn_from_the_same_episodes(offline, experiment):
     run = offline(experiment, experiment, "datamodule.batch_size=64")  # few batches, alike

@@ -1,5 +1,7 @@
 """One run that is killed, stopped and damaged in every way on its way, against one that was left alone.
 
+One kill in a rollout is in `test_smoke.py`, which make test runs.
+
 Every test takes the run one stage further and looks at what that stage left. The last ones compare the end with the
 run that was left alone: parameters, optimizer, replay buffer, sampler, metrics and trajectories, bit for bit.
 """
@@ -12,7 +14,7 @@ from tests.integration.journey import Journey
 from tests.integration.killers import BYTES
 from tests.integration.runs import Smoke, assert_same_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 class Damaged(Journey):

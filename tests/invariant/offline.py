@@ -1,8 +1,8 @@
-"""Offline learning on one process and on two: `python -m tests.invariant.offline MODEL BATCHES OUT`."""
+"""Offline learning on one process and on two: `python -m tests.invariant.offline MODEL BATCHES OUT CASE…`."""
 
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -37,9 +37,11 @@ def module_of(case: str, model: str) -> OfflineModule:
             return DPOModule(make, optimizer, make, beta=0.5, **shared)
 
 
-def train_all(model: str, batches: list[list[Trajectory]], out: str, way: str, ranks: int) -> None:
-    """Train every case, and write what each rank has learned and logged."""
-    for case in CASES:
+def train_all(
+    model: str, batches: list[list[Trajectory]], out: str, way: str, ranks: int, cases: Sequence[str]
+) -> None:
+    """Train every one of these cases, and write what each rank has learned and logged."""
+    for case in cases:
         torch.manual_seed(0)
         module = module_of(case, model)
         trainer = quiet_trainer(ranks, strategy(way), max_epochs=2)
@@ -49,11 +51,11 @@ def train_all(model: str, batches: list[list[Trajectory]], out: str, way: str, r
         torch.save({"weights": weights, "metrics": metrics}, f"{out}.{case}.{way}{ranks}.{trainer.global_rank}")
 
 
-def main(model: str, batches: str, out: str) -> None:
+def main(model: str, batches: str, out: str, *cases: str) -> None:
     torch.set_num_threads(1)
     loaded: list[list[Trajectory]] = pickle.loads(Path(batches).read_bytes())
     for way, ranks in WAYS:
-        on_ranks(ranks, train_all, model, loaded, out, way, ranks)
+        on_ranks(ranks, train_all, model, loaded, out, way, ranks, cases)
 
 
 if __name__ == "__main__":

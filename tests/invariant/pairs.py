@@ -1,4 +1,4 @@
-"""Runs that stop and go on in every pairing of ways, trained weights and models: `python -m tests.invariant.pairs`."""
+"""A run that stops and goes on: `python -m tests.invariant.pairs BATCHES MODEL CASE WAY RANKS`, beside the model."""
 
 import pickle
 import sys
@@ -10,28 +10,23 @@ from arpo.callbacks.checkpoint import IterationCheckpoint
 from arpo.types import RolloutBatch
 from tests.invariant.ranks import on_ranks, train
 
-WAYS = (("one", 1), ("ddp", 2), ("fsdp", 2))
-CASES = ("arpo", "lora")
-"""All weights are trained, or adapters."""
 SAVED = "iteration_000001.ckpt"
 
 
-def run(model: str, batches: list[RolloutBatch], folder: Path, way: str, ranks: int, resume: Path | None) -> None:
-    """Train in every case, with a checkpoint after every iteration; `resume` holds the folders to go on from."""
-    for case in CASES:
-        saving = IterationCheckpoint(folder / case, every_n_iterations=1, keep=9)
-        begun = None if resume is None else resume / case / SAVED
-        train(model, batches, str(folder), way, ranks, case, resume=begun, extra=[saving])
+def run(
+    model: str, batches: list[RolloutBatch], folder: Path, case: str, way: str, ranks: int, resume: Path | None
+) -> None:
+    """Train with a checkpoint after every iteration, from the beginning or from a checkpoint."""
+    saving = IterationCheckpoint(folder, every_n_iterations=1, keep=9)
+    train(model, batches, str(folder), way, ranks, case, resume=resume, extra=[saving])
 
 
-def main(batches: str, directory: str, *models: str) -> None:
+def main(batches: str, model: str, case: str, way: str, ranks: str) -> None:
     torch.set_num_threads(1)
     loaded: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
-    for model in models:
-        for way, ranks in WAYS:
-            whole, again = (Path(directory) / f"{Path(model).name} {way} {kind}" for kind in ("whole", "again"))
-            on_ranks(ranks, run, model, loaded, whole, way, ranks, None)
-            on_ranks(ranks, run, model, loaded, again, way, ranks, whole)
+    whole, again = (Path(f"{model} {case} {way} {kind}") for kind in ("whole", "again"))
+    for folder, resume in ((whole, None), (again, whole / SAVED)):
+        on_ranks(int(ranks), run, model, loaded, folder, case, way, int(ranks), resume)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The same training on one process and on several: `python -m tests.invariant.ranks MODEL BATCHES OUT CASE`.
+"""The same training on one process and on several: `python -m tests.invariant.ranks MODEL BATCHES OUT CASE RANKS`.
 
 Every variant runs in processes that are forked from this one, which has imported everything and computed nothing.
 """
@@ -49,8 +49,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """What is trained, by name. `pass_at_k` leaves one sample for several ranks; `dart` compares steps of all ranks, of
 which `windowed` leaves so many out that a rank may have none; `twice` deals a sample to another rank in each pass."""
-
-WAYS = (("one", 1), ("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4))
 
 
 def strategy(way: str) -> Strategy | str:
@@ -191,10 +189,10 @@ def _shown_with(batch: RolloutBatch, image_window: int | None) -> RolloutBatch:
     return replace(batch, groups=groups)
 
 
-def main(model: str, batches: str, out: str, case: str) -> None:
+def main(model: str, batches: str, out: str, case: str, several: str) -> None:
     torch.set_num_threads(1)
     loaded: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
-    for way, ranks in WAYS:
+    for way, ranks in (("one", 1), ("ddp", int(several)), ("fsdp", int(several))):
         on_ranks(ranks, train, model, loaded, out, way, ranks, case)
 
 

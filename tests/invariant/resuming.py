@@ -1,4 +1,4 @@
-"""Sharded runs that stop and go on: `python -m tests.invariant.resuming MODEL BATCHES DIRECTORY`."""
+"""Sharded runs that stop and go on: `python -m tests.invariant.resuming MODEL BATCHES DIRECTORY HOW`."""
 
 import os
 import pickle
@@ -68,30 +68,40 @@ def run(  # noqa: PLR0917 - one argument a difference
     )
 
 
-def main(model: str, batches: str, directory: str) -> None:
-    torch.set_num_threads(1)
-    everything: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
-    loaded, (nothing, something) = everything[:5], everything[5:]
-    at = Path(directory)
+def go_on_alike(model: str, loaded: list[RolloutBatch], at: Path) -> None:
+    """Train, go on from the second iteration, and go on from it after a kill in the checkpoint of the third."""
+    loaded = loaded[:5]
     alone = at / "alone"
     second = alone / "iteration_000002.ckpt"
     on_ranks(2, run, model, loaded, alone, 2, None)
     on_ranks(2, run, model, loaded, at / "again", 2, second)
-    on_ranks(2, run, model, loaded, at / "forgot", 2, second, "arpo", (), WithoutMoments)
-    offloaded = at / "offloaded"
-    on_ranks(2, run, model, loaded[:4], offloaded, 2, second, "arpo", (), ShardedStrategy, OffloadedAdamW)
-    on_ranks(2, run, model, loaded, at / "from host", 2, offloaded / "iteration_000004.ckpt")
-    on_ranks(4, run, model, loaded[:4], at / "four", 4, second)
-    on_ranks(1, run, model, loaded, at / "one", 1, at / "four" / "iteration_000004.ckpt")
     with pytest.raises(ProcessExitedException, match="SIGXFSZ"):
         on_ranks(2, run, model, loaded[:3], at / "killed", 2, second, "arpo", (DieInCheckpoint(),))
     os.symlink(second, at / "killed" / second.name)
     (at / "left").write_text("\n".join(path.name for path in (at / "killed").iterdir()))
     found = newest_checkpoint(at / "killed")
     on_ranks(2, run, model, loaded, at / "killed", 2, found)
+
+
+def go_on_otherwise(model: str, everything: list[RolloutBatch], at: Path) -> None:
+    """Go on from the second iteration with moments elsewhere or nowhere, on more and fewer ranks, and from nothing."""
+    loaded, (nothing, something) = everything[:5], everything[5:]
+    second = at / "alone" / "iteration_000002.ckpt"
+    on_ranks(2, run, model, loaded, at / "forgot", 2, second, "arpo", (), WithoutMoments)
+    offloaded = at / "offloaded"
+    on_ranks(2, run, model, loaded[:4], offloaded, 2, second, "arpo", (), ShardedStrategy, OffloadedAdamW)
+    on_ranks(2, run, model, loaded, at / "from host", 2, offloaded / "iteration_000004.ckpt")
+    on_ranks(4, run, model, loaded[:4], at / "four", 4, second)
+    on_ranks(1, run, model, loaded, at / "one", 1, at / "four" / "iteration_000004.ckpt")
     on_ranks(2, run, model, [nothing, something], at / "idle", 2, None, "scarce")
     begun = at / "idle" / "iteration_000001.ckpt"
     on_ranks(2, run, model, [nothing, something], at / "idle again", 2, begun, "scarce")
+
+
+def main(model: str, batches: str, directory: str, how: str) -> None:
+    torch.set_num_threads(1)
+    loaded: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
+    (go_on_alike if how == "alike" else go_on_otherwise)(model, loaded, Path(directory))
 
 
 if __name__ == "__main__":

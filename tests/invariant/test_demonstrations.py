@@ -1,20 +1,16 @@
 """Two processes that warm start see the demonstrations that one sees, and one of them collects."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.invariant.running import run_module
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_ranks_see_the_demonstrations_of_one_which_are_collected_once(tmp_path):
-    command = [sys.executable, "-m", "tests.invariant.demonstrations", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_module("demonstrations", tmp_path)
     alone, *several = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one.0", "ddp.0", "ddp.1")]
     assert len(alone) == 12
     assert several == [alone, alone]

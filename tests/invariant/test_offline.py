@@ -1,43 +1,48 @@
 """Two processes learn offline what one learns: each computes a part of the same batches."""
 
 import pickle
-import subprocess
-import sys
-from pathlib import Path
+from functools import cache
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from tests.invariant.offline import CASES, WAYS
+from tests.invariant.running import run_module
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
+TOGETHER = (("dpo",), tuple(case for case in CASES if case != "dpo"))
+"""What one process trains: DPO in make test, the others in make test-all."""
+in_cases = pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case == "dpo" else pytest.mark.long) for case in CASES]
+)
 
 
 @pytest.fixture(scope="module")
 def trained(make_group, tiny_model, tmp_path_factory):
-    """What each rank of each way to train ended with, in each case; of three batches, one is a single pair."""
+    """Tells what each rank of a way to train ended with in a case; of three batches, one is a single pair."""
     directory = tmp_path_factory.mktemp("offline")
     groups = [make_group(1.0, 0.0, first=first) for first in (0, 2, 5, 8, 11)]
     pairs = [list(group.trajectories) for group in groups]
     batches = [pairs[0] + pairs[1], pairs[2], pairs[3] + pairs[4] + pairs[0]]
     (directory / "batches").write_bytes(pickle.dumps(batches))
-    arguments = [tiny_model, directory / "batches", directory / "out"]
-    command = [sys.executable, "-m", "tests.invariant.offline", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {
-        (case, way): [torch.load(directory / f"out.{case}.{way}{ranks}.{rank}") for rank in range(ranks)]
-        for case in CASES
-        for way, ranks in WAYS
-    }
+
+    @cache
+    def of(*cases):
+        run_module("offline", tiny_model, directory / "batches", directory / "out", *cases)
+        return {
+            (case, way): [torch.load(directory / f"out.{case}.{way}{ranks}.{rank}") for rank in range(ranks)]
+            for case in cases
+            for way, ranks in WAYS
+        }
+
+    return lambda case, way: of(*next(cases for cases in TOGETHER if case in cases))[case, way]
 
 
 @pytest.mark.parametrize(("way", "ranks"), WAYS[1:])
-@pytest.mark.parametrize("case", CASES)
+@in_cases
 def test_two_ranks_end_with_the_weights_of_one_and_log_the_same(trained, case, way, ranks):
-    (alone,), several = trained[case, "one"], trained[case, way]
+    (alone,), several = trained(case, "one"), trained(case, way)
     assert "train/loss" in alone["metrics"]
     for result in several:
         assert result["metrics"] == pytest.approx(alone["metrics"], rel=1e-3, abs=1e-5)
@@ -45,7 +50,7 @@ def test_two_ranks_end_with_the_weights_of_one_and_log_the_same(trained, case, w
             assert_close(result["weights"][name], weight, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@in_cases
 def test_something_was_learned(trained, case):
     losses = {"sft": 6.0, "dpo": 0.69, "kto": 0.5, "lora": 0.69}
-    assert trained[case, "one"][0]["metrics"]["train/loss"] < losses[case]
+    assert trained(case, "one")[0]["metrics"]["train/loss"] < losses[case]

@@ -1,8 +1,7 @@
 """What a run saves is what it asks for when it goes on: whole or in shards, all weights or adapters, tied or not."""
 
 import pickle
-import subprocess
-import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,24 @@ from transformers import AutoConfig, Qwen2_5_VLForConditionalGeneration
 from arpo.callbacks.checkpoint import load_policy
 from arpo.models.policy import LoraSettings, Policy
 from arpo.types import RolloutBatch
-from tests.invariant.pairs import CASES, SAVED, WAYS
+from tests.invariant.pairs import SAVED
+from tests.invariant.running import run_module
 
-ROOT = Path(__file__).parents[2]
 MODELS = ("tied", "untied")
+CASES = ("arpo", "lora")
+"""All weights are trained, or adapters."""
+WAYS = (("one", 1), ("ddp", 2), ("fsdp", 2))
+REPRESENTATIVE = ("untied", "lora", "fsdp")
+"""The pair of make test; `test_resuming.py` has all weights of the other model in shards."""
+in_pairs = pytest.mark.parametrize(
+    ("model", "case", "way", "ranks"),
+    [
+        pytest.param(model, case, way, ranks, marks=[] if (model, case, way) == REPRESENTATIVE else pytest.mark.long)
+        for model in MODELS
+        for case in CASES
+        for way, ranks in WAYS
+    ],
+)
 HEAD, EMBEDDING = "policy.model.lm_head.weight", "policy.model.model.language_model.embed_tokens.weight"
 ADAPTERS = {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False}
 pytestmark = pytest.mark.slow
@@ -38,21 +51,34 @@ def untie(model: Path, directory: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def directory(make_group, tiny_model, tmp_path_factory):
-    """What `tests.invariant.pairs` leaves."""
+def models(tiny_model, tmp_path_factory):
+    """The folder of both models."""
     at = tmp_path_factory.mktemp("pairs")
     (at / "tied").symlink_to(tiny_model)
     untie(tiny_model, at / "untied")
+    return at
+
+
+@pytest.fixture(scope="module")
+def went(models, make_group):
+    """Runs `tests.invariant.pairs` once a pair, and gives the beginning of the names of what it leaves."""
     batches = [
         RolloutBatch(number, number, [make_group(1.0, 0.0, first=4 * number), make_group(0.0, 1.0, first=5)])
         for number in range(2)
     ]
-    (at / "batches").write_bytes(pickle.dumps(batches))
-    command = [sys.executable, "-m", "tests.invariant.pairs", str(at / "batches"), str(at)]
-    command += [str(at / model) for model in MODELS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return at
+    (models / "batches").write_bytes(pickle.dumps(batches))
+
+    @cache
+    def of(model, case, way, ranks):
+        run_module("pairs", models / "batches", models / model, case, way, ranks)
+        return f"{models / model} {case} {way}"
+
+    return of
+
+
+def ended(begun, kind, case, way, ranks):
+    """The weights on rank 0 at the end."""
+    return torch.load(f"{begun} {kind}.{case}.{way}{ranks}.0")["weights"]
 
 
 def names_in(checkpoint: Path) -> set[str]:
@@ -63,43 +89,38 @@ def names_in(checkpoint: Path) -> set[str]:
     return set(torch.load(checkpoint, weights_only=True)["state_dict"])
 
 
-@pytest.mark.parametrize(("way", "ranks"), WAYS)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("model", MODELS)
-def test_a_run_that_goes_on_ends_bit_for_bit_like_one_that_never_stopped(directory, model, case, way, ranks):
-    paths = [directory / f"{model} {way} {kind}.{case}.{way}{ranks}.0" for kind in ("whole", "again")]
-    whole, again = (torch.load(path, weights_only=True)["weights"] for path in paths)
+@in_pairs
+def test_a_run_that_goes_on_ends_bit_for_bit_like_one_that_never_stopped(went, model, case, way, ranks):
+    begun = went(model, case, way, ranks)
+    whole, again = (ended(begun, kind, case, way, ranks) for kind in ("whole", "again"))
     assert whole.keys() == again.keys()
     for name, weight in whole.items():
         assert torch.equal(again[name], weight), name
 
 
-@pytest.mark.parametrize(("way", "ranks"), WAYS)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("model", MODELS)
-def test_a_checkpoint_holds_the_names_that_it_always_had(directory, model, case, way, ranks):
+@in_pairs
+def test_a_checkpoint_holds_the_names_that_it_always_had(went, models, model, case, way, ranks):
     """Those of adapters alone; or all, a shared weight under both of its names."""
-    names = names_in(directory / f"{model} {way} whole" / case / SAVED)
+    names = names_in(Path(f"{went(model, case, way, ranks)} whole") / SAVED)
     if case == "lora":
         assert len(names) == 2 * 2 * 7  # A and B of seven layers in each of two blocks
         assert all(".lora_" in name for name in names)
     else:
-        own = Policy(directory / model).state_dict()
+        own = Policy(models / model).state_dict()
         assert names == {f"policy.{name}" for name in own}
         assert {HEAD, EMBEDDING} < names
 
 
-@pytest.mark.parametrize(("way", "ranks"), WAYS)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("model", MODELS)
-def test_one_process_reads_the_policy_of_each(directory, model, case, way, ranks):
-    policy = Policy(directory / model, **(ADAPTERS if case == "lora" else {}))
-    load_policy(policy, directory / f"{model} {way} whole" / case / "iteration_000002.ckpt")
-    ended = torch.load(directory / f"{model} {way} whole.{case}.{way}{ranks}.0", weights_only=True)["weights"]
+@in_pairs
+def test_one_process_reads_the_policy_of_each(went, models, model, case, way, ranks):
+    policy = Policy(models / model, **(ADAPTERS if case == "lora" else {}))
+    begun = went(model, case, way, ranks)
+    load_policy(policy, Path(f"{begun} whole") / "iteration_000002.ckpt")
+    weights = ended(begun, "whole", case, way, ranks)
     for name, parameter in policy.named_parameters():
-        assert torch.equal(parameter, ended[name]), name
+        assert torch.equal(parameter, weights[name]), name
 
 
-def test_only_one_of_the_models_shares_its_output_layer_with_the_embedding(directory):
-    parts = [Policy(directory / model).model for model in MODELS]
+def test_only_one_of_the_models_shares_its_output_layer_with_the_embedding(models):
+    parts = [Policy(models / model).model for model in MODELS]
     assert [part.lm_head.weight is part.get_input_embeddings().weight for part in parts] == [True, False]

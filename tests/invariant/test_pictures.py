@@ -2,17 +2,13 @@
 
 import json
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from arpo.types import Group, RolloutBatch, Task
+from tests.invariant.running import run_module
 from tests.models import samples
-
-ROOT = Path(__file__).parents[2]
 
 
 def group(chat, *episodes: tuple[tuple[int, ...], float]) -> Group:
@@ -30,10 +26,7 @@ def test_two_ranks_enter_a_frozen_tower_together_whatever_each_has_to_see(loaded
         RolloutBatch(1, 1, [group(chat, ((11, 12), 1.0))]),  # one sample: the other rank has a filler
     ]
     (tmp_path / "batches").write_bytes(pickle.dumps(batches))
-    arguments = [tiny_model, tmp_path / "batches", tmp_path / "out"]
-    command = [sys.executable, "-m", "tests.invariant.pictures", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_module("pictures", tiny_model, tmp_path / "batches", tmp_path / "out")
     ranks = [json.loads((tmp_path / f"out.{rank}").read_text()) for rank in range(2)]
     assert [[each["update"] for each in rank] for rank in ranks] == [[2, 1]] * 2
     assert sorted(rank[0]["pictures"] for rank in ranks) == [2, 10]  # the one screenshot is seen twice

@@ -1,23 +1,27 @@
 """Several processes learn what one learns, each with all weights (DDP) or with its part of them (FSDP2)."""
 
 import pickle
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from arpo.types import RolloutBatch
-from tests.invariant.ranks import CASES, WAYS
+from tests.invariant.ranks import CASES
+from tests.invariant.running import run_module
 
 in_cases = pytest.mark.parametrize(
-    "case", ["arpo", *(pytest.param(case, marks=pytest.mark.long) for case in CASES if case != "arpo")]
+    ("case", "ranks"),
+    [
+        pytest.param(case, ranks, marks=[] if (case, ranks) == ("arpo", 2) else pytest.mark.long)
+        for case in CASES
+        for ranks in (2, 4)
+    ],
 )
-ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
+"""One of them is trained in make test."""
+in_both_ways = pytest.mark.parametrize("way", ["ddp", "fsdp"])
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -36,27 +40,25 @@ def batches(make_group):
 
 @pytest.fixture(scope="module")
 def trained(batches, tiny_model, tmp_path_factory):
-    """Trains in a case in every way, once, and tells what each rank ended with, by the way and the number of ranks."""
+    """Trains a case on one rank and on several, once, and tells what each rank of a way to train ended with."""
     directory = tmp_path_factory.mktemp("ranks")
     (directory / "batches").write_bytes(pickle.dumps(batches))
 
     @cache
-    def of(case):
-        arguments = [tiny_model, directory / "batches", directory / "out", case]
-        command = [sys.executable, "-m", "tests.invariant.ranks", *map(str, arguments)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=840, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        paths = {(way, ranks): [f"out.{case}.{way}{ranks}.{rank}" for rank in range(ranks)] for way, ranks in WAYS}
-        return {way: [torch.load(directory / path, weights_only=True) for path in each] for way, each in paths.items()}
+    def of(case, ranks):
+        run_module("ranks", tiny_model, directory / "batches", directory / "out", case, ranks)
+        return {
+            way: [torch.load(directory / f"out.{case}.{way}{number}.{rank}") for rank in range(number)]
+            for way, number in (("one", 1), ("ddp", ranks), ("fsdp", ranks))
+        }
 
     return of
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("way", "ranks"), WAYS[1:])
+@in_both_ways
 @in_cases
 def test_several_ranks_end_with_the_weights_of_one_and_log_what_was_measured_on_all(trained, case, way, ranks):
-    (alone,), several = trained(case)["one", 1], trained(case)[way, ranks]
+    (alone,), several = trained(case, ranks)["one"], trained(case, ranks)[way]
     assert {result["version"] for result in (alone, *several)} == {5}
     for result in several:
         assert result["weights"].keys() == alone["weights"].keys()
@@ -69,11 +71,10 @@ def test_several_ranks_end_with_the_weights_of_one_and_log_what_was_measured_on_
     assert all("train/grad_norm" in metrics for metrics in alone["metrics"][:3])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("way", "ranks"), WAYS[1:])
+@in_both_ways
 @in_cases
 def test_several_ranks_record_of_every_token_what_one_records(trained, case, way, ranks):
-    (alone,), several = trained(case)["one", 1], trained(case)[way, ranks]
+    (alone,), several = trained(case, ranks)["one"], trained(case, ranks)[way]
     for number, (one, here) in enumerate(zip(alone["tokens"], several[0]["tokens"], strict=True)):
         assert here.keys() == one.keys()
         assert ("after_logprobs" in one) == ("logprobs" in one and number != 1)
@@ -83,18 +84,16 @@ def test_several_ranks_record_of_every_token_what_one_records(trained, case, way
     assert not torch.equal(first["after_logprobs"].nan_to_num(), first["logprobs"].nan_to_num())
 
 
-@pytest.mark.slow
 def test_arpo_has_replay_and_a_term_of_kl(trained):
-    metrics = trained("arpo")["one", 1][0]["metrics"]
+    metrics = trained("arpo", 2)["one"][0]["metrics"]
     assert metrics[2]["replay/injected"] == 1
     assert metrics[4]["train/kl_reference"] > 1e-6
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_the_other_cases_are_what_they_are_called(trained):
     """There was a term of KL, a skipped update, and steps were left out."""
-    lora, scarce, dart = (trained(case)["one", 1][0]["metrics"] for case in ("lora", "scarce", "dart"))
+    lora, scarce, dart = (trained(case, 2)["one"][0]["metrics"] for case in ("lora", "scarce", "dart"))
     assert lora[4]["train/kl_reference"] > 1e-9
     assert "train/grad_norm" not in scarce[3]
     assert 0.5 < dart[0]["policy/trained_steps"] < 1

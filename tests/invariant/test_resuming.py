@@ -1,9 +1,6 @@
 """A sharded run goes on from its checkpoint as if it had never stopped, on as many ranks as there are then."""
 
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,14 +10,14 @@ from arpo.callbacks.checkpoint import is_valid, load_policy, newest_checkpoint
 from arpo.models.policy import Policy
 from arpo.modules.strategy import CHECKSUMS, REST
 from arpo.types import RolloutBatch
+from tests.invariant.running import run_module
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def directory(make_group, tiny_model, tmp_path_factory):
-    """What `tests.invariant.resuming` leaves: one folder for each way of going on after iteration 2 of 5."""
+    """What a run leaves, one that goes on after iteration 2 of 5, and one that was killed before it did."""
     at = tmp_path_factory.mktemp("resuming")
     batches = [
         RolloutBatch(0, 0, [make_group(1.0, 0.0, 0.0), make_group(0.0, 1.0, first=5)]),
@@ -33,10 +30,15 @@ def directory(make_group, tiny_model, tmp_path_factory):
         RolloutBatch(1, 1, [make_group(1.0, 0.0, first=23)]),
     ]
     (at / "batches").write_bytes(pickle.dumps(batches))
-    command = [sys.executable, "-m", "tests.invariant.resuming", *map(str, (tiny_model, at / "batches", at))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_module("resuming", tiny_model, at / "batches", at, "alike")
     return at
+
+
+@pytest.fixture(scope="module")
+def otherwise(directory, tiny_model):
+    """The same folder with what goes on in other ways."""
+    run_module("resuming", tiny_model, directory / "batches", directory, "otherwise")
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +58,23 @@ def test_on_the_same_ranks_it_ends_bit_for_bit_alike(end):
         assert torch.equal(end("again", 2)[name], weight), name
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("otherwise")
 def test_moments_go_from_a_checkpoint_to_the_host_and_back_bit_for_bit(end):
     """Iterations 3 and 4 of 5 with moments on the host, the others without."""
     for name, weight in end("alone", 2).items():
         assert torch.equal(end("from host", 2)[name], weight), name
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("otherwise")
 def test_on_four_ranks_and_then_on_one_it_ends_alike(end):
     for name, weight in end("alone", 2).items():
         assert_close(end("one", 1)[name], weight, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("otherwise")
 def test_without_the_moments_it_would_end_elsewhere(end):
     forgot = end("forgot", 2)
     assert max((forgot[name] - weight).abs().max() for name, weight in end("alone", 2).items()) > 1e-5
@@ -79,8 +87,9 @@ def test_killed_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(dir
         assert torch.equal(end("killed", 2)[name], weight), name
 
 
-def test_before_the_first_step_of_the_optimizer_there_are_no_moments_to_go_on_with(directory):
-    paths = [f"{directory / name}.scarce.fsdp2.0" for name in ("idle", "idle again")]
+@pytest.mark.long
+def test_before_the_first_step_of_the_optimizer_there_are_no_moments_to_go_on_with(otherwise):
+    paths = [f"{otherwise / name}.scarce.fsdp2.0" for name in ("idle", "idle again")]
     once, again = (torch.load(path, weights_only=True)["weights"] for path in paths)
     for name, weight in once.items():
         assert torch.equal(again[name], weight), name

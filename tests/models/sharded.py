@@ -20,11 +20,8 @@ from tests.models.test_policy import mixed_batch
 
 ADAPTERS: dict[str, Any] = {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False}
 KINDS: tuple[dict[str, Any], ...] = (
-    {},
     {"gradient_checkpointing": True},
-    {**ADAPTERS, "gradient_checkpointing": True},
     {"gradient_checkpointing": "selective"},
-    {**ADAPTERS, "gradient_checkpointing": "selective", "dtype": "bfloat16"},
     {**ADAPTERS, "dtype": "bfloat16"},
 )
 

@@ -210,6 +210,7 @@ def test_what_lies_beyond_the_checkpoint_that_is_resumed_is_removed(tmp_path):
     assert [path.exists() for path in evaluations] == [True, True, False]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_rank_that_leaves_late_does_not_end_a_run_that_has_finished():
     """The session would end it, and Lightning would kill rank 0 for that: exit status 137, and `&&` breaks."""

@@ -133,6 +133,7 @@ def test_the_7b_takes_what_arithmetic_says_without_a_checkpoint(seven_billion: P
     assert static == pytest.approx(16 * PARAMETERS_7B, rel=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_process_with_real_numbers_takes_what_was_simulated() -> None:
     command = [sys.executable, "benchmarks/plan_accuracy.py", "--hidden", "64", "--tokens", "2048"]

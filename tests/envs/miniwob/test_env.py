@@ -421,6 +421,7 @@ def test_the_demo_pages_are_solved_on_ten_seeds(env, page):
 
 @browser
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in SOLVABLE_PAGES if page not in DEMO_PAGES])
 def test_every_scripted_page_is_solved_on_ten_seeds(env, page):
     for seed in range(10):
@@ -428,6 +429,7 @@ def test_every_scripted_page_is_solved_on_ten_seeds(env, page):
         assert solve(env) == 1.0, (page, seed)
 
 
+@pytest.mark.long
 @browser
 @pytest.mark.slow
 def test_all_pages_keep_the_contract_without_network():
@@ -457,7 +459,9 @@ def check_all_pages() -> None:
 
 @browser
 @pytest.mark.slow
-@pytest.mark.parametrize("page", known_pages())
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[] if page in DEMO_PAGES else pytest.mark.long) for page in known_pages()]
+)
 def test_an_episode_leaves_no_trace_in_the_next_first_screen(page):
     env = MiniWobEnv()
     task = miniwob_task(page, 1)

@@ -234,6 +234,7 @@ with Session.start(Path(sys.argv[1])) as session:
 """
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_in_a_ray_that_runs_already_workers_take_their_resources_and_leave_it_running():
     root = short_root()
@@ -256,7 +257,7 @@ def of_session(label, directory):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_no_process_of_a_run_with_ray_is_left(end, tmp_path):
     root = short_root()
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
