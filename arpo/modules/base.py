@@ -133,27 +133,35 @@ class PolicyModule(L.LightningModule):
         with self.policy.without_adapters():
             return self.action_logprobs(tokenized, screenshots, policy=self._reference[0] if self._reference else None)
 
+    def clipped_together(self) -> list[list[torch.nn.Parameter]]:
+        """Return what an optimizer step changes, in groups of parameters whose gradients have one norm."""
+        return [self.trainable_parameters()]
+
     def take_step(self) -> float | None:
         """Take one optimizer step with the gradient that was accumulated, and clear it; the schedule stays.
 
         Returns:
-            The gradient's norm before it was clipped, or None when it was not finite and the step was left out.
+            The norm of the policy's gradient before it was clipped, or None when a gradient was not finite and the
+            step was left out.
 
         Raises:
             ArpoError: When too many gradients in a row were not finite.
         """
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer), "configure_optimizers returns one optimizer"
-        parameters = self.trainable_parameters()
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        total = full(torch.nn.utils.get_total_norm(gradients))  # over all ranks, where they are sharded
-        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, total)
-        norm = total.item()
-        accepted = self._guard.accepts(norm)
+        norms = [self._clip(parameters) for parameters in self.clipped_together()]
+        accepted = self._guard.accepts(sum(norms))  # finite where all are
         if accepted:
             optimizer.step()
         optimizer.zero_grad()
-        return norm if accepted else None
+        return norms[0] if accepted else None
+
+    def _clip(self, parameters: list[torch.nn.Parameter]) -> float:
+        """Bound the gradient of some parameters, and return the norm that it had."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        total = full(torch.nn.utils.get_total_norm(gradients))  # over all ranks, where they are sharded
+        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, total)
+        return total.item()
 
     @property
     def learning_rate(self) -> float:

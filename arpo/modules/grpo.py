@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -43,7 +44,7 @@ from arpo.modules.pictures import (
     wanted_screenshots,
 )
 from arpo.modules.selection import OldPolicyCache, select_steps
-from arpo.rollout.hooks import RolloutCallback
+from arpo.rollout.hooks import RolloutCallback, broadcast
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
 
@@ -128,20 +129,20 @@ class GRPOModule(PolicyModule):
     @override
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
         started = time.monotonic()
-        work = UpdateMeter()
-        minibatches = None
+        work, known = UpdateMeter(), OldPolicyCache()
+        plan = None
         if self.global_rank == 0:  # rank 0 collects, injects and deals out
             self._announce(batch)
-        values = self._ask_critic(batch.groups) if self.objective.needs_values else None
-        if self.global_rank == 0:
-            groups = self.samples(batch.groups, values)
-            for samples in groups:
-                work.note(samples, advantages=[sample.advantages for sample in samples])
-            minibatches = self._plan(groups, batch.iteration)
-        minibatches = scatter(minibatches)
+            groups = samples_of(batch.groups, self.policy.chat)
+            if not self.objective.needs_values:
+                groups = self._credited(groups, self.objective.credits(batch.groups), work)
+            plan = self._plan(groups, batch.iteration)
+        minibatches = scatter(plan)
         work.minibatches = len(minibatches)
         with self._pictures(minibatches):
-            for place, (minibatch, old) in enumerate(self._before(minibatches, work)):
+            if self.objective.needs_values:
+                minibatches = self._judged(minibatches, batch.groups, work, known)
+            for place, (minibatch, old) in enumerate(self._before(minibatches, work, known)):
                 self._schedule(place)
                 self.update(minibatch, old, work)
             if self.measures_after:
@@ -156,37 +157,37 @@ class GRPOModule(PolicyModule):
             if isinstance(callback, RolloutCallback):
                 callback.on_rollout_end(self.trainer, self, batch)
 
-    def samples(self, groups: Sequence[Group], values: Sequence[Sequence[Tensor]] | None = None) -> list[list[Sample]]:
-        """Return every sequence of the groups of a batch, with what its tokens are to learn.
+    @staticmethod
+    def _credited(
+        groups: Sequence[Sequence[Sample]], credits: Sequence[Sequence[Credit]], work: UpdateMeter
+    ) -> list[list[Sample]]:
+        """Return samples with what their tokens are to learn, and record it."""
+        found = [[sample.credited(credits[sample.group][sample.member]) for sample in samples] for samples in groups]
+        for samples in found:
+            work.note(samples, advantages=[sample.advantages for sample in samples])
+        return found
 
-        Args:
-            groups: Of the batch.
-            values: What the critic says before each sampled token of each trajectory; None without one.
+    def _judged(
+        self, minibatches: Sequence[Minibatch], groups: Sequence[Group], work: UpdateMeter, known: OldPolicyCache
+    ) -> list[Minibatch]:
+        """Return the minibatches with the credit that a method makes of what the critic says before each token.
+
+        The forward that asks it gives the old log-probabilities too. The groups are those of rank 0; on other ranks
+        there are none.
         """
-        return samples_of(groups, self.objective.credits(groups, values), self.policy.chat)
-
-    @torch.no_grad()
-    def _ask_critic(self, groups: Sequence[Group]) -> list[list[Tensor]]:
-        """Return what the critic says before each sampled token of each trajectory, [tokens]; every rank asks a part.
-
-        The groups are those of rank 0; on other ranks nothing is returned.
-        """
-        whole = None
-        if self.global_rank == 0:
-            nothing = [[Credit(torch.zeros(each.action_tokens)) for each in group.trajectories] for group in groups]
-            whole = split(samples_of(groups, nothing, self.policy.chat), 1, self.seed)
-        minibatches = scatter(whole)
         said = UpdateMeter()
-        with self._pictures(minibatches):
-            for chunk in self._chunks([sample.length for sample in minibatches[0].samples]):
-                samples = pick(minibatches[0], chunk)
-                said.note(samples, values=self._forward(samples).values)
-        found = said.over_ranks().by_trajectory("values")
-        if self.global_rank > 0:
-            return []
-        return [
-            [found[number, member] for member in range(len(group.trajectories))] for number, group in enumerate(groups)
-        ]
+        for minibatch in (*minibatches[1:], *minibatches[:1]):  # as screenshots are decoded
+            self.old_logprobs(minibatch, work, known)
+            said.note(minibatch.samples, values=[known.values[sample.key] for sample in minibatch.samples])
+        values = said.over_ranks().by_trajectory("values")
+        credits: list[list[Credit]] = []
+        if self.global_rank == 0:
+            members = [range(len(group.trajectories)) for group in groups]
+            rows = [[values[number, member] for member in row] for number, row in enumerate(members)]
+            credits = self.objective.credits(groups, rows)
+        samples = self._credited([minibatch.samples for minibatch in minibatches], broadcast(credits), work)
+        pairs = zip(minibatches, samples, strict=True)
+        return [replace(minibatch, samples=tuple(credited)) for minibatch, credited in pairs]
 
     def _plan(self, groups: Sequence[Sequence[Sample]], iteration: int) -> list[Minibatch]:
         """Return the minibatches of this iteration in order, without samples that have nothing to teach."""
@@ -195,14 +196,14 @@ class GRPOModule(PolicyModule):
             for epoch in range(self.epochs)
             for minibatch in split(groups, self.minibatches, derive_seed(self.seed, "minibatches", iteration, epoch))
         ]
-        if self.objective.kl_coefficient > 0:  # the KL term teaches from every sample
+        if self.objective.kl_coefficient > 0 or self.objective.needs_values:  # every sample teaches policy or critic
             return planned
         if self.objective.high_entropy_steps is not None:  # all steps of a group are compared
             return [without_flat_groups(minibatch) for minibatch in planned]
         return [without_zero_advantage(minibatch) for minibatch in planned]
 
     def _before(
-        self, minibatches: Sequence[Minibatch], work: UpdateMeter
+        self, minibatches: Sequence[Minibatch], work: UpdateMeter, known: OldPolicyCache
     ) -> list[tuple[Minibatch, list[Tensor] | None]]:
         """Return each minibatch with its old log-probabilities, and with its steps selected where that is wanted.
 
@@ -211,7 +212,6 @@ class GRPOModule(PolicyModule):
         Where every step is a sequence, those that are not selected are not computed again.
         """
         keep_fraction = self.objective.high_entropy_steps
-        known = OldPolicyCache()
         later = [self.old_logprobs(minibatch, work, known) for minibatch in minibatches[1:]]
         if keep_fraction is None:
             return list(zip(minibatches, [None, *later], strict=False))
@@ -221,7 +221,7 @@ class GRPOModule(PolicyModule):
         for sample in (sample for minibatch in chosen for sample in minibatch.samples if not sample.filler):
             work.averages.mean("policy/trained_steps", fmean(sample.trained or ()), len(sample.trained or ()))
         trained = [without_untrained(minibatch) for minibatch in chosen]
-        return [(minibatch, [known.logprobs[sample.tokens] for sample in minibatch.samples]) for minibatch in trained]
+        return [(minibatch, [known.logprobs[sample.key] for sample in minibatch.samples]) for minibatch in trained]
 
     @torch.no_grad()
     def old_logprobs(self, minibatch: Minibatch, work: UpdateMeter, known: OldPolicyCache) -> list[Tensor]:
@@ -232,18 +232,20 @@ class GRPOModule(PolicyModule):
             work: Is told how far they are from the sampler's.
             known: What is known so far, which is added to: a later epoch computes nothing again.
         """
-        new = [index for index, sample in enumerate(minibatch.samples) if sample.tokens not in known.logprobs]
+        new = [index for index, sample in enumerate(minibatch.samples) if sample.key not in known.logprobs]
         for places in self._chunks([minibatch.samples[index].length for index in new]):
             chunk = [new[place] for place in places]
             samples = pick(minibatch, chunk)
-            output = self._forward(samples, with_entropy=True)
+            output = self._forward(samples)
             work.note(samples, old_entropy=output.entropy)
-            for row, (index, old) in enumerate(zip(chunk, self._old(samples, output, work), strict=False)):
-                tokens = minibatch.samples[index].tokens
-                known.logprobs[tokens] = old
+            for row, (sample, old) in enumerate(zip(samples, self._old(samples, output, work), strict=True)):
+                known.logprobs[sample.key] = old
+                if output.values is not None:
+                    known.values[sample.key] = output.values[row, : len(old)]
                 if output.entropy is not None and self.objective.high_entropy_steps is not None:
-                    known.entropies[tokens] = step_entropies(output.entropy[row, : len(old)], tokens.step_lengths)
-        return [known.logprobs[sample.tokens] for sample in minibatch.samples]
+                    lengths = sample.tokens.step_lengths
+                    known.entropies[sample.key] = step_entropies(output.entropy[row, : len(old)], lengths)
+        return [known.logprobs[sample.key] for sample in minibatch.samples]
 
     def update(self, minibatch: Minibatch, old: list[Tensor] | None, work: UpdateMeter) -> None:
         """Take one optimizer step; `old` is None where no step came before, so that old and new are the same."""
@@ -254,8 +256,6 @@ class GRPOModule(PolicyModule):
             # A filler, for which a rank without samples has an empty chunk, has no old log-probabilities.
             before = [old[index] for index in chunk] if old is not None and chunk else None
             self._accumulate(minibatch, chunk, before, work)
-        if self.critic is not None:  # it has a norm of its own, which its gradient alone fills
-            torch.nn.utils.clip_grad_norm_(self.critic.parameters(), self.max_grad_norm)
         norm = self.take_step()
         if norm is None:
             work.averages.total("train/refused_gradients", 1.0)
@@ -265,7 +265,7 @@ class GRPOModule(PolicyModule):
     def _accumulate(self, minibatch: Minibatch, chunk: list[int], old: list[Tensor] | None, work: UpdateMeter) -> None:
         """Add the gradient of one micro-batch."""
         samples = pick(minibatch, chunk)
-        output = self._forward(samples, with_entropy=True)
+        output = self._forward(samples)
         before = pad_sequence(self._old(samples, output, work) if old is None else old, batch_first=True)
         mask = output.mask & self._sent([[not sample.filler] for sample in samples])
         ranks = self.trainer.world_size  # which average their gradients
@@ -296,7 +296,7 @@ class GRPOModule(PolicyModule):
         for minibatch in minibatches[: len(minibatches) // self.epochs]:
             for chunk in self._chunks([sample.length for sample in minibatch.samples]) if minibatch.samples else ():
                 samples = pick(minibatch, chunk)
-                output = self._forward(samples, with_entropy=True)
+                output = self._forward(samples)
                 work.note(samples, after_logprobs=output.logprobs, after_entropy=output.entropy)
 
     def _padded(self, rows: Sequence[Tensor]) -> Tensor:
@@ -384,8 +384,8 @@ class GRPOModule(PolicyModule):
         chunks = micro_batches(lengths, self.micro_batch_tokens)
         return chunks + [[]] * (self._most(len(chunks)) - len(chunks))
 
-    def _forward(self, samples: Sequence[Sample], *, with_entropy: bool = False) -> ActionLogprobs:
-        return self.action_logprobs(*inputs(samples), with_entropy=with_entropy, critic=self.critic)
+    def _forward(self, samples: Sequence[Sample]) -> ActionLogprobs:
+        return self.action_logprobs(*inputs(samples), with_entropy=True, critic=self.critic)
 
     def _old(self, samples: Sequence[Sample], output: ActionLogprobs, work: UpdateMeter) -> list[Tensor]:
         """Return old log-probabilities from a forward that no update preceded, and compare them with the sampler's."""
@@ -418,6 +418,10 @@ class GRPOModule(PolicyModule):
         self.critic = torch.nn.Linear(self.policy.model.get_input_embeddings().embedding_dim, 1)
         torch.nn.init.zeros_(self.critic.weight)
         torch.nn.init.zeros_(self.critic.bias)
+
+    @override
+    def clipped_together(self) -> list[list[torch.nn.Parameter]]:
+        return [*super().clipped_together(), *([] if self.critic is None else [list(self.critic.parameters())])]
 
     @override
     def on_fit_end(self) -> None:

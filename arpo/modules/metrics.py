@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import accumulate
 from operator import itemgetter
 from typing import Self
 
@@ -228,8 +229,9 @@ class UpdateMeter:
         rows = self.rows(name)
         found: list[Tensor] = []
         for place, trajectory in members:
-            for part, length in enumerate(_parts(trajectory)):
-                found.append(rows.get((*place, part), torch.full((length,), torch.nan)))
+            lengths = _parts(trajectory)
+            for start, length in zip(accumulate(lengths[:-1], initial=0), lengths, strict=True):
+                found.append(rows.get((*place, start), torch.full((length,), torch.nan)))
         return torch.cat(found).numpy()
 
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,8 @@ weights of the blocks, and 2 x 28 layers x 3,584 for each token before it, which
 
 
 Key = tuple[int, int, int]
-"""The place of a sequence in the batch: its group, the member of the group, and its part of that trajectory."""
+"""The place of a sequence in the batch: its group, the member of the group, and the sampled tokens of that trajectory
+that come before its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class Sample:
     """The number of its group in the batch."""
     member: int = 0
     """The position of its trajectory in the group."""
-    part: int = 0
-    """Its number among the sequences of its trajectory."""
+    start: int = 0
+    """Sampled tokens of its trajectory that come before its own."""
     trained: tuple[bool, ...] | None = None
     """Whether each of its steps is trained; None where all are, which is unless steps are selected."""
     filler: bool = False
@@ -64,13 +66,19 @@ class Sample:
 
     @property
     def teaches(self) -> bool:
-        """Whether it has a gradient: some token of it has an advantage, or there is a critic to teach."""
-        return self.returns is not None or bool(self.advantages.any())
+        """Whether its policy term has a gradient: some token of it has an advantage."""
+        return bool(self.advantages.any())
 
     @property
     def key(self) -> Key:
         """Its place in the batch, on whatever rank it is."""
-        return self.group, self.member, self.part
+        return self.group, self.member, self.start
+
+    def credited(self, credit: Credit) -> "Sample":
+        """Return the sample with its part of the credit of its trajectory."""
+        own = slice(self.start, self.start + self.action_tokens)
+        returns = None if credit.returns is None else credit.returns[own]
+        return replace(self, advantages=credit.advantages[own], returns=returns)
 
     def selected(self) -> Tensor:
         """Return 1 for each sampled token of a step that is trained and 0 for the others, [actions]."""
@@ -90,41 +98,30 @@ class Minibatch:
     """Sampled tokens of the whole minibatch, likewise."""
 
 
-def samples_of(
-    groups: Sequence[Group], credits: Sequence[Sequence[Credit]], chat: ChatTokenizer
-) -> list[list[Sample]]:
-    """Return every sequence of each group, with its part of the credit of its trajectory.
-
-    Args:
-        groups: Of a batch, or some of them.
-        credits: One a trajectory, in the same order.
-        chat: Makes sequences of trajectories.
-    """
+def samples_of(groups: Sequence[Group], chat: ChatTokenizer) -> list[list[Sample]]:
+    """Return every sequence of each group of a batch; none of their tokens has anything to learn yet."""
     return [
-        [sample for member, credit in enumerate(row) for sample in _sequences(group, number, member, credit, chat)]
-        for number, (group, row) in enumerate(zip(groups, credits, strict=True))
+        [sample for member in range(len(group.trajectories)) for sample in _sequences(group, number, member, chat)]
+        for number, group in enumerate(groups)
     ]
 
 
-def _sequences(group: Group, number: int, member: int, credit: Credit, chat: ChatTokenizer) -> list[Sample]:
+def _sequences(group: Group, number: int, member: int, chat: ChatTokenizer) -> list[Sample]:
     """Return the sequences of one trajectory, the `member`th of the `number`th group."""
     trajectory = group.trajectories[member]
     parts = tokenize(trajectory, chat)
     lengths = [sum(tokens.step_lengths) for tokens in parts]
-    advantages = torch.split(credit.advantages, lengths)
-    returns = [None] * len(parts) if credit.returns is None else torch.split(credit.returns, lengths)
     return [
         Sample(
             tokens,
             trajectory.screenshots,
-            advantages[part],
-            returns[part],
+            torch.zeros(length),
             replayed=member in group.injected,
             group=number,
             member=member,
-            part=part,
+            start=start,
         )
-        for part, tokens in enumerate(parts)
+        for tokens, length, start in zip(parts, lengths, accumulate(lengths[:-1], initial=0), strict=True)
     ]
 
 

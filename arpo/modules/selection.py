@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from arpo.algorithms.selection import entropy_threshold
-from arpo.models.tokenization import TokenizedTrajectory
-from arpo.modules.minibatch import Minibatch
+from arpo.modules.minibatch import Key, Minibatch
 from arpo.rollout.hooks import is_single_process
 
 
@@ -18,15 +17,15 @@ from arpo.rollout.hooks import is_single_process
 class OldPolicyCache:
     """The opinion of the policy before the first update of an iteration on its sequences."""
 
-    logprobs: dict[TokenizedTrajectory, Tensor] = field(default_factory=dict)
+    logprobs: dict[Key, Tensor] = field(default_factory=dict)
     """Old log-probabilities of the sampled tokens, [actions]."""
-    entropies: dict[TokenizedTrajectory, Tensor] = field(default_factory=dict)
+    values: dict[Key, Tensor] = field(default_factory=dict)
+    """What the critic says before each of them, [actions]; empty without one."""
+    entropies: dict[Key, Tensor] = field(default_factory=dict)
     """Mean entropy of each step, [steps]; empty where nothing selects by it."""
 
 
-def select_steps(
-    minibatch: Minibatch, entropies: Mapping[TokenizedTrajectory, Tensor], *, keep_fraction: float
-) -> Minibatch:
+def select_steps(minibatch: Minibatch, entropies: Mapping[Key, Tensor], *, keep_fraction: float) -> Minibatch:
     """Return a minibatch in which each group trains its steps of highest entropy (DART, arXiv 2509.23866).
 
     The threshold is of all steps of a group, on whatever ranks its members are: a collective call where there are
@@ -37,17 +36,17 @@ def select_steps(
         entropies: Of each step of each sequence, under the policy before the update.
         keep_fraction: Share of a group's steps to keep.
     """
-    known = {sample.tokens: entropies[sample.tokens].tolist() for sample in minibatch.samples}
+    known = {sample.key: entropies[sample.key].tolist() for sample in minibatch.samples}
     groups: defaultdict[int, list[float]] = defaultdict(list)
     for sample in minibatch.samples:
         if not sample.filler:
-            groups[sample.group] += known[sample.tokens]
+            groups[sample.group] += known[sample.key]
     thresholds = {
         group: entropy_threshold(torch.tensor(steps), keep_fraction=keep_fraction).item()
         for group, steps in _of_all_ranks(groups).items()
     }
     samples = (
-        replace(sample, trained=tuple(entropy >= thresholds[sample.group] for entropy in known[sample.tokens]))
+        replace(sample, trained=tuple(entropy >= thresholds[sample.group] for entropy in known[sample.key]))
         for sample in minibatch.samples
     )
     return replace(minibatch, samples=tuple(samples))

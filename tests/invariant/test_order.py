@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from arpo.methods.method import TokenTerms
-from tests.modules.conftest import fit, weights
+from tests.modules.conftest import fit, samples, weights
 
 
 @pytest.fixture
@@ -64,12 +64,12 @@ def test_a_group_in_which_all_failed_pulls_at_nothing(make_module, make_group, g
     """Its gradient is not small but zero, in every parameter, when it is computed instead of being left out."""
     module = make_module(kl_coefficient=0.0)
     fit(module, groups[:1])  # attaches a trainer
-    (samples,) = module.samples([make_group(0.0, 0.0, 0.0, first=11)])
-    assert [sample.teaches for sample in samples] == [False, False, False]
-    output = module._forward(samples)
+    (members,) = samples(module, make_group(0.0, 0.0, 0.0, first=11))
+    assert [sample.teaches for sample in members] == [False, False, False]
+    output = module._forward(members)
     before = output.logprobs.detach()
     advantages = torch.zeros_like(before)
-    (minibatch,) = module._plan([samples], 0)
+    (minibatch,) = module._plan([members], 0)
     average = module.objective.average(float(minibatch.sequences), float(minibatch.action_tokens))
     terms = TokenTerms(output.logprobs, before, advantages, output.mask)
     average(module.objective.loss(terms).losses, output.mask).backward()

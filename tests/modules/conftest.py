@@ -14,8 +14,10 @@ from torch.utils.data import DataLoader
 from arpo.methods.grpo import GRPO
 from arpo.models.policy import Policy
 from arpo.modules.grpo import GRPOModule
+from arpo.modules.metrics import UpdateMeter
+from arpo.modules.minibatch import Sample, samples_of
 from arpo.types import Group, RolloutBatch, Task, Trajectory
-from tests.models import samples
+from tests.models.samples import trajectory as sampled
 
 MakePolicy = Callable[[], Policy]
 
@@ -42,7 +44,7 @@ def make_group(loaded_policy: Policy) -> Callable[..., Group]:
             Task(f"task{first}", "Click."),
             tuple(
                 replace(
-                    samples.trajectory(loaded_policy.chat, (first + member,) * (1 + member % 2)),
+                    sampled(loaded_policy.chat, (first + member,) * (1 + member % 2)),
                     task_id=f"task{first}",
                     task_reward=reward,
                     format_reward=formats[member] if formats else 0.0,
@@ -68,6 +70,11 @@ def make_module(make_policy: MakePolicy) -> Callable[..., GRPOModule]:
         return module
 
     return make
+
+
+def samples(module: GRPOModule, *groups: Group) -> list[list[Sample]]:
+    """The sequences of groups with what their tokens are to learn, as an update makes them."""
+    return module._credited(samples_of(groups, module.policy.chat), module.objective.credits(groups), UpdateMeter())
 
 
 def fit(module: L.LightningModule, *batches: Sequence[Group] | Sequence[Trajectory]) -> L.Trainer:

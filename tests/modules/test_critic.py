@@ -1,5 +1,6 @@
 """The critic of a module, by a method that asks for values and teaches it the number of each token."""
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
@@ -14,6 +15,7 @@ from arpo.methods.method import Credit, Method
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from tests.modules.conftest import fit, weights
+from tests.modules.test_grpo import CountedPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class Counting(Method):
     needs_values: ClassVar[bool] = True
 
     asked: list = field(default_factory=list)
-    teaches: bool = True
+    teaches: float = 1.0
 
     def credits(self, groups, values=None):
         self.asked.append(values)
@@ -70,13 +72,33 @@ def test_a_first_update_teaches_the_critic_by_its_formula(make_module, make_grou
 
 def test_what_the_critic_learns_pulls_at_nothing_of_the_policy(make_module, make_group):
     moved = []
-    for teaches in (False, True):
+    for teaches in (0.0, 1.0):
         module = make_module(method=Counting(teaches=teaches))
         torch.nn.init.constant_(module.critic.weight, 0.1)
         before = weights(module.policy)
         fit(module, [make_group(1.0, 0.0)])
         moved.append(weights(module.policy) - before)
     assert torch.equal(*moved)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_critic_is_asked_by_the_forward_that_gives_old_logprobs(make_module, make_group, minibatches, frozen):
+    module = make_module(method=Counting(), minibatches=minibatches, epochs=2)
+    module.policy.vision.requires_grad_(not frozen)
+    counted = CountedPolicy(module.policy)
+    fit(module, [make_group(1.0, 0.0), make_group(0.0, 1.0, first=4)])
+    assert (counted.rows, counted.rows_with_gradient) == (4 + 8, 8)
+    assert (counted.pictures == 4) == frozen  # one a trajectory, seen once
+
+
+def test_a_gradient_of_the_critic_that_is_not_finite_changes_nothing(make_module, make_group):
+    module = make_module(method=Counting(teaches=math.nan))
+    before = weights(module.policy)
+    trainer = fit(module, [make_group(1.0, 0.0)])
+    assert trainer.callback_metrics["train/refused_gradients"] == 1.0
+    assert torch.equal(weights(module.policy), before)
+    assert not module.critic.weight.any()
 
 
 def test_what_the_critic_said_is_asked_before_every_update_and_measured(make_module, make_group):

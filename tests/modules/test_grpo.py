@@ -17,12 +17,12 @@ from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from arpo.rollout.hooks import RolloutCallback
 from arpo.types import RolloutBatch
-from tests.modules.conftest import fit, weights
+from tests.modules.conftest import fit, samples, weights
 
 
 def advantages(module, group):
     """The advantage of each sequence, the same for all of its tokens."""
-    return [advantage for sample in module.samples([group])[0] for advantage in sample.advantages.unique().tolist()]
+    return [advantage for sample in samples(module, group)[0] for advantage in sample.advantages.unique().tolist()]
 
 
 def logprobs_of(policy, trajectory, temperature=1.0):
@@ -80,7 +80,7 @@ def test_imitation_adds_to_the_advantage_of_a_success_even_where_all_succeed(mak
 
 
 def test_what_was_replayed_is_known_to_the_update(make_module, make_group):
-    replayed = [sample.replayed for sample in make_module().samples([make_group(0.0, 1.0, 0.0, injected=(1,))])[0]]
+    replayed = [sample.replayed for sample in samples(make_module(), make_group(0.0, 1.0, 0.0, injected=(1,)))[0]]
     assert replayed == [False, True, False]
 
 
@@ -336,7 +336,7 @@ def test_a_frozen_vision_tower_sees_each_screenshot_once_an_update(
 
 
 def test_the_order_of_groups_follows_from_seed_and_iteration(make_module, make_group):
-    groups = [[sample] for sample in make_module().samples([make_group(*[1.0, 0.0] * 4)])[0]]
+    groups = [[sample] for sample in samples(make_module(), make_group(*[1.0, 0.0] * 4))[0]]
     plans = [make_module(seed=seed, minibatches=8)._plan(groups, iteration) for seed, iteration in ((0, 0), (0, 1))]
     again = make_module(seed=0, minibatches=8)._plan(groups, 0)
     assert plans[0] == again

@@ -75,11 +75,11 @@ class Row:
     member: int
     action_tokens: int
     filler: bool = False
-    part: int = 0
+    start: int = 0
 
     @property
     def key(self) -> tuple[int, int, int]:
-        return 0, self.member, self.part
+        return 0, self.member, self.start
 
 
 ONE, TWO = Row(0, 2), Row(1, 1)
@@ -165,8 +165,8 @@ def test_tokens_stand_in_the_order_of_trajectories_and_steps_and_what_is_unknown
 def test_the_sequences_of_a_window_are_put_one_after_the_other():
     windowed = replace(make_trajectory(["a", "b"], id="3/0/0"), image_window=1)
     meter = UpdateMeter()
-    for part, numbers in ((1, [4.0, 5.0, 6.0]), (0, [1.0, 2.0, 3.0])):
-        meter.note([Row(0, 3, part=part)], entropy=torch.tensor([numbers]))
+    for start, numbers in ((3, [4.0, 5.0, 6.0]), (0, [1.0, 2.0, 3.0])):
+        meter.note([Row(0, 3, start=start)], entropy=torch.tensor([numbers]))
     record = meter.record(RolloutBatch(3, 3, [make_group(windowed)]))
     assert record.numbers["entropy"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
