@@ -40,6 +40,11 @@ class GRPO(Method):
         check_at_least(0, imitation=self.imitation)
         super().__post_init__()
 
+    @property
+    @override
+    def learns_alone(self) -> bool:
+        return self.imitation > 0
+
     @override
     def credits(self, groups: Sequence[Group], values: object = None) -> list[list[Credit]]:
         return [

@@ -120,6 +120,11 @@ class Method(ABC):
         _ = self.clip, self.rule  # which check their numbers
 
     @property
+    def learns_alone(self) -> bool:
+        """Whether an episode teaches something where its group has no other one to compare it with."""
+        return self.needs_values
+
+    @property
     def clip(self) -> ClipRange:
         """The ratios that still count."""
         return ClipRange(low=self.clip_low, high=self.clip_high, dual=self.dual_clip)

@@ -164,14 +164,25 @@ def check_update(cfg: DictConfig) -> None:
     Raises:
         ConfigError: With the keys that do not fit.
     """
-    optimizer, strategy = OmegaConf.select(cfg, "module.optimizer._target_"), OmegaConf.select(cfg, "trainer.strategy")
-    if optimizer in WHOLE_MATRICES and strategy is not None and strategy.get("_target_") == SHARDED:
+    optimizer = OmegaConf.select(cfg, "module.optimizer._target_")
+    sharded = OmegaConf.select(cfg, "trainer.strategy._target_") == SHARDED
+    if optimizer in WHOLE_MATRICES and sharded:
         raise ConfigError(
             f"module.optimizer._target_={optimizer} needs whole matrices, and trainer=fsdp has a part of each on a "
             "rank: take trainer=ddp, or AdamW"
         )
     if rolls_out(cfg) and "objective" in cfg.module:
         _check_groups(cfg)
+        if sharded and method_of(cfg).needs_values:
+            raise ConfigError(
+                f"module.objective._target_={cfg.module.objective._target_} needs a critic, which trainer=fsdp does "
+                "not cut into shards: take trainer=ddp, or a method that needs no values"
+            )
+
+
+def method_of(cfg: DictConfig) -> Any:
+    """Return the method of a run: it brings torch along, so it is asked where nothing else can tell."""
+    return build(cfg.module.objective, "module.objective", (*REFUSALS, TypeError))
 
 
 def _check_groups(cfg: DictConfig) -> None:
@@ -188,11 +199,11 @@ def _check_groups(cfg: DictConfig) -> None:
         )
     grows = OmegaConf.select(cfg, "replay.buffer.replaced") == "none"
     learns = module.optimizer.get("lr") != 0  # or it only collects
-    if settings.group_size == 1 and learns and not module.objective.get("imitation", 0.0) and not grows:
+    if settings.group_size == 1 and learns and not grows and not method_of(cfg).learns_alone:
         raise ConfigError(
             "rollout.settings.group_size=1 leaves nothing to compare an episode with, so that every advantage is 0: "
-            "set it to 2 or more, imitate successes with module.objective.imitation, or only collect, with "
-            "module.optimizer.lr=0"
+            "set it to 2 or more, imitate successes with module.objective.imitation, take a method with a critic, or "
+            "only collect, with module.optimizer.lr=0"
         )
 
 

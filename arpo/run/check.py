@@ -257,6 +257,7 @@ def check_method(cfg: DictConfig) -> None:
         ConfigError: With the choices that fit.
     """
     module, offline = cfg.module.get("_target_"), "source" in cfg.datamodule
+    _check_preset(cfg)
     methods = "experiment=offline_rs, offline_dpo or offline_kto"
     if offline and module == "arpo.modules.grpo.GRPOModule":
         raise ConfigError(f"module=grpo learns from rollouts, and datamodule=trajectories has none: take {methods}")
@@ -276,6 +277,24 @@ def check_method(cfg: DictConfig) -> None:
     if wanted == "every_episode" and isinstance(batch_size, int) and batch_size < 2:
         raise ConfigError(
             "module=kto compares each episode with another one of its batch: datamodule.batch_size=2 or more"
+        )
+
+
+def _check_preset(cfg: DictConfig) -> None:
+    """Check that a preset has numbers for the method that was chosen, or for one like it.
+
+    Raises:
+        ConfigError: With both.
+    """
+    preset, chosen = cfg.get("preset_of"), OmegaConf.select(cfg, "module.objective._target_")
+    if preset is None or chosen == preset.objective:
+        return
+    wanted, found = pydoc.locate(preset.objective), pydoc.locate(str(chosen))
+    if not (isinstance(wanted, type) and isinstance(found, type) and issubclass(found, wanted)):
+        raise ConfigError(
+            f"preset={preset.name} has numbers for {preset.objective}, and this run learns by "
+            f"{chosen or cfg.module.get('_target_')}: leave out the preset, and an experiment that "
+            "brings it, or the method"
         )
 
 

@@ -51,6 +51,7 @@ def test_a_run_that_asks_its_engine_anything_sends_it_the_policy(experiment: str
         ["dart_osworld"],
         ["smoke", "rollout.settings.temperature=0.7"],
         ["smoke", "rollout.settings.group_size=1", "module.objective.imitation=0.5"],
+        ["smoke", "rollout.settings.group_size=1", "method=ppo"],
         ["smoke", "rollout.settings.group_size=1", "module.optimizer.lr=0"],
         ["smoke", "rollout.settings.group_size=1", "replay.buffer.replaced=none"],
         ["warmstart_miniwob", "trainer=ddp"],
@@ -62,10 +63,21 @@ def test_an_update_that_can_learn_is_not_refused(words: list[str]) -> None:
     check_update(compose("train", [f"experiment={words[0]}", *words[1:]]))
 
 
+def test_a_critic_that_would_be_cut_into_shards_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"ppo\.PPO needs a critic, which trainer=fsdp does not cut into shards"):
+        check_update(compose("train", ["experiment=smoke", "method=ppo", "trainer=fsdp"]))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["offline_rs", "module=grpo"], "module=grpo learns from rollouts, and datamodule=trajectories has none"),
+        (["smoke", "method=gigpo", "preset=official"], r"preset=official has .*GRPO, and this run learns by .*GiGPO"),
+        (["dart_miniwob", "method=ppo"], r"preset=dart_paper has numbers for .*GRPO, and .*PPO: leave out the preset"),
+        (
+            ["offline_dpo", "preset=dart_code"],
+            r"preset=dart_code has numbers for .*, and this run learns by .*DPOModule",
+        ),
         (["smoke", "module=dpo"], r"dpo\.DPOModule learns from stored episodes, not from rollouts: take experiment="),
         (
             ["offline_dpo", "module=sft"],

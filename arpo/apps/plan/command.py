@@ -42,7 +42,7 @@ from arpo.models.family import family_named
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
 from arpo.run.before.words import CONF
-from arpo.run.build import build, check_numbers, engines_sleep
+from arpo.run.build import build, check_numbers, check_update, engines_sleep, method_of
 from arpo.run.build import compose as compose_file
 
 log = logging.getLogger(__name__)
@@ -102,6 +102,7 @@ def estimate(cfg: DictConfig) -> Plan:
     """
     gpu: Gpu = build(cfg.gpu)
     check_numbers(cfg)
+    check_update(cfg)
     layout = layout_of(cfg)
     with policy_directory(cfg) as path:
         longest = longest_of(cfg, ChatTokenizer(path))
@@ -166,6 +167,7 @@ def work_of(cfg: DictConfig) -> Work:
         reference=cfg.module.objective.kl_coefficient > 0,
         environments=cfg.env.size,
         kept_steps=cfg.module.objective.high_entropy_steps,
+        critic=method_of(cfg).needs_values,
         fleet="make_engine" in cfg.engine,
         sleeps=engines_sleep(cfg),
         recorded=OmegaConf.select(cfg, "callbacks.update_log") is not None,
@@ -266,7 +268,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     colocated = engines_sleep(cfg)
     offers = {
         f"{ENGINES[0]}.{SHARE}={share}": colocated and 0 < share != engine_share(cfg),
-        "trainer=fsdp": several and plan.layout.strategy != "fsdp",
+        "trainer=fsdp": several and plan.layout.strategy != "fsdp" and not method_of(cfg).needs_values,
         "layout=colocated": not colocated and not settings.get("max_policy_lag"),
         f"model={cfg.lora_model}": policy.get("lora") is None and "make" not in cfg.model,
         "model.policy.gradient_checkpointing=true": policy.get("gradient_checkpointing") is not True,

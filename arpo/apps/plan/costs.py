@@ -65,6 +65,8 @@ class Work:
     """Episodes that run at once."""
     kept_steps: float | None = None
     """Share of the steps that are trained, where they are chosen by entropy; no minibatch is updated before."""
+    critic: bool = False
+    """Whether a critic is asked about every step; no minibatch is updated before."""
     fleet: bool = False
     """Whether engines read weights from Ray's object store."""
     sleeps: bool = False
@@ -121,7 +123,7 @@ def update_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest, wo
     flops = forward_flops(shape, weights, longest)
     steps = work.minibatches * work.epochs
     # Old log-probabilities, of which the first step needs none itself.
-    before = (steps - 1) / steps if work.kept_steps is None else 1.0
+    before = 1.0 if work.critic or work.kept_steps is not None else (steps - 1) / steps
     step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, weights)
     return work.epochs * (before * flops.forward + _trained_share(longest, work) * step)
 

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import lightning as L
 import torch
@@ -66,14 +67,16 @@ def simulate(
             revive(policy)
             if strategy == "fsdp":
                 cut(policy, ranks)
+        if module.critic is not None:
+            revive(module.critic)
         weights, shape = count(module.policy), module.policy.model.config
         attach(module)
         (optimizer,) = module.trainer.optimizers
         if isinstance(optimizer, OffloadedAdamW):
             optimizer.host = torch.device("meta")
         with MemoryTracker(shape.text_config.vocab_size) as tracker:
-            for policy in policies:
-                tracker.mark([*policy.parameters(), *policy.buffers()], "parameters")
+            for each in (*policies, *filter(None, [module.critic])):
+                tracker.mark([*each.parameters(), *each.buffers()], "parameters")
             if strategy == "ddp" and buckets:
                 bucket = torch.empty(weights.trained)
                 tracker.mark([bucket], "gradients")
@@ -157,6 +160,9 @@ def accumulate(module: GRPOModule, tracker: MemoryTracker, longest: Longest) -> 
     """Add the gradient of one micro-batch to that of another one."""
     fill_gradients(module, tracker)
     minibatch = longest.minibatch(module.policy.chat, module.micro_batch_tokens)
+    if module.critic is not None:
+        samples = (replace(sample, returns=torch.ones(sample.action_tokens)) for sample in minibatch.samples)
+        minibatch = replace(minibatch, samples=tuple(samples))
     work = UpdateMeter()
     work.minibatches = 1
     module._accumulate(minibatch, list(range(len(minibatch.samples))), None, work)
@@ -164,6 +170,6 @@ def accumulate(module: GRPOModule, tracker: MemoryTracker, longest: Longest) -> 
 
 def fill_gradients(module: GRPOModule, tracker: MemoryTracker) -> None:
     """Fill in the gradients that earlier micro-batches leave."""
-    for parameter in module.trainable_parameters():
+    for parameter in chain.from_iterable(module.clipped_together()):
         parameter.grad = torch.zeros_like(parameter)
         tracker.mark([parameter.grad], "gradients")

@@ -223,6 +223,15 @@ def test_gpus_are_not_looked_at_for_a_run_that_has_no_need_of_it(
     check_memory(compose(words))
 
 
+def test_a_critic_is_asked_about_every_step_before_an_update() -> None:
+    plain, critic = (estimate(compose(["experiment=smoke", *words])) for words in ([], ["method=ppo"]))
+    # Of two minibatches the first needs no forward for old log-probabilities, but one for values.
+    assert critic.update_flops > 1.1 * plain.update_flops
+    assert sum(critic.peak.values()) > sum(plain.peak.values())
+    with pytest.raises(ConfigError, match="needs a critic"):
+        estimate(compose(["experiment=arpo_subset32", "method=ppo"]))  # of shards
+
+
 @pytest.mark.parametrize("experiment", ["warmstart_fake", "offline_rs", "offline_dpo", "offline_kto"])
 def test_a_run_that_learns_from_other_data_has_no_plan(experiment: str) -> None:
     with pytest.raises(ConfigError, match="a plan is of a run that learns from rollouts"):
