@@ -16,10 +16,14 @@ class Demonstrator:
         success_rate: The chance that a whole episode goes without a mistake; 1 demonstrates perfectly.
         habit: The share of mistakes that are the same each time. Habits make the most likely action of the cloned
             policy wrong too; otherwise greedy decoding would filter every mistake out.
+        rules: Whether every mistake follows one rule for its kind of action (`bad_habit`). A policy learns such rules
+            as it learns the task, so rewards can unlearn them on all tasks at once; mistakes at random are learned,
+            and unlearned, task by task.
     """
 
     success_rate: float = 1.0
     habit: float = 0.7
+    rules: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.success_rate <= 1 or not 0 <= self.habit <= 1:
@@ -38,6 +42,8 @@ class Demonstrator:
         """Return the right action, or a mistake in its place; `length` is how many steps the whole solution takes."""
         if rng.random() < self.success_rate ** (1 / max(length, 1)):
             return right
+        if self.rules:
+            return bad_habit(right, distractors)
         return mistake(right, distractors, habit if rng.random() < self.habit else rng)
 
 
@@ -56,5 +62,17 @@ def mistake(right: Action, distractors: Sequence[Action], rng: random.Random) ->
             if len(text) > 1 and rng.random() < 0.6:
                 return TypeText(text[:place] + text[place + 1 :])
             return TypeText(text + rng.choice("aeo137"))
+        case _:
+            return Finished()
+
+
+def bad_habit(right: Action, distractors: Sequence[Action]) -> Action:
+    """Return the one mistake of this kind of action: the first wrong element, the last letter twice, an early end."""
+    match right:
+        case Click():
+            others = [other for other in distractors if isinstance(other, Click) and other != right]
+            return min(others, key=lambda other: (other.y, other.x)) if others else Finished()
+        case TypeText(text) if text:
+            return TypeText(text + text[-1])
         case _:
             return Finished()

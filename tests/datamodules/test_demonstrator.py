@@ -3,7 +3,7 @@ import random
 import pytest
 
 from arpo.agent.actions import Click, Drag, Finished, TypeText, Wait
-from arpo.datamodules.demonstrator import Demonstrator, mistake
+from arpo.datamodules.demonstrator import Demonstrator, bad_habit, mistake
 from arpo.errors import ConfigError
 
 OTHERS = (Click(10, 10), Click(200, 10), Click(100, 80))
@@ -71,6 +71,27 @@ def wrong_actions(habit):
 def test_a_habit_is_the_same_mistake_every_time():
     assert len(set(wrong_actions(habit=1.0))) == 1
     assert len(set(wrong_actions(habit=0.0))) > 3
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (RIGHT, Click(10, 10)),
+        (Click(10, 10), Click(200, 10)),  # on a line from left to right, then down
+        (TypeText("cats"), TypeText("catss")),
+        (Wait(), Finished()),
+    ],
+    ids=str,
+)
+def test_by_rules_each_kind_of_action_has_one_mistake(right, wrong):
+    demonstrator, rng = Demonstrator(success_rate=0.01, rules=True), random.Random(0)
+    others = tuple(reversed(OTHERS))
+    made = {demonstrator.act(right, others, 1, rng, random.Random(seed)) for seed in range(200)}
+    assert made == {right, wrong}
+
+
+def test_by_rules_the_only_element_of_a_page_is_left_alone():
+    assert bad_habit(RIGHT, (RIGHT,)) == Finished()
 
 
 @pytest.mark.parametrize(("rate", "habit"), [(0.0, 0.5), (1.1, 0.5), (0.5, -0.1), (0.5, 1.1)])
