@@ -95,22 +95,23 @@ def main() -> None:
         Image.new("RGB", (112, 112), "navy").save(buffer, "PNG")
         png = buffer.getvalue()
         requests = [GenerateRequest(ids, (png,), Sampling(max_tokens=32, seed=seed)) for seed in range(16)]
+        loop = asyncio.Runner()  # of all that a fleet does
         fleet = FleetEngine(partial(VllmEngine, path, **OPTIONS), replicas=options.replicas, sync="rolling")
-        asyncio.run(in_place(fleet, policy, options.syncs, requests))
+        loop.run(in_place(fleet, policy, options.syncs, requests))
         for number in range(2):
             started = time.monotonic()
-            asyncio.run(fleet.update_weights(policy.checkpoint_tensors(), 100 + number))
-            asyncio.run(fleet.settle())
+            loop.run(fleet.update_weights(policy.checkpoint_tensors(), 100 + number))
+            loop.run(fleet.settle())
             print(f"idle sync of {options.replicas} replicas: {time.monotonic() - started:.2f} s")
-        asyncio.run(fleet.close())
+        loop.run(fleet.close())
         started = time.monotonic()
         policy.save(Path(directory) / "second")
         written = time.monotonic() - started
         again = FleetEngine(partial(VllmEngine, Path(directory) / "second", **OPTIONS))
-        asyncio.run(again.generate(requests[0]))
+        loop.run(again.generate(requests[0]))
         restart = time.monotonic() - started
         print(f"one replica from a new checkpoint: {restart:.1f} s, {written:.1f} s of it to write it")
-        asyncio.run(again.close())
+        loop.run(again.close())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Threads that never hold up the end of the process: for functions one after the other, and for an event loop."""
+"""Threads that never hold up the end of the process, for functions and for an event loop; a signal on such a loop."""
 
 import asyncio
 import logging
@@ -134,3 +134,20 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
             task.cancel()
         with suppress(RuntimeError):  # what stopped the loop has stopped it again
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+
+class Signal:
+    """A signal that wakes everyone who waits, so that each looks at its own condition again."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake everyone who waits; call it on their event loop."""
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition holds; it is looked at now and after every `notify`."""
+        while not condition():
+            await self._event.wait()

@@ -1,16 +1,13 @@
 """A fleet of engines behind the protocol of one: replicas in Ray actors, each with GPUs of its own."""
 
 import asyncio
-import itertools
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from threading import Lock
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from ray.util.placement_group import remove_placement_group
@@ -27,11 +24,19 @@ from arpo.errors import (
 )
 from arpo.host.environment import cluster_address
 from arpo.host.ray import RAY
-from arpo.host.threads import BackgroundLoop
+from arpo.host.threads import Signal
 from arpo.host.trial import before_start
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
-from arpo.inference.member import ReplicaSupervisor
-from arpo.inference.remote import Replica, Snapshot, check_gpus, gpus_of_node, placement, reserve
+from arpo.inference.remote import (
+    Replica,
+    Snapshot,
+    check_gpus,
+    gpus_of_node,
+    make_actor,
+    placement,
+    reserve,
+    start_all,
+)
 from arpo.inference.router import Router
 
 log = logging.getLogger(__name__)
@@ -40,14 +45,6 @@ MOST_LOSSES = 3
 """Replicas that one request may see die before it is refused: it may be what kills them."""
 
 Sync = Literal["global", "rolling"]
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Update:
-    number: int
-    """Of all updates of the fleet, from 1; two may have one policy version."""
-    snapshot: Snapshot
 
 
 class FleetEngine:
@@ -65,7 +62,7 @@ class FleetEngine:
     current weights, and takes requests then. While no replica is there, requests wait. Updates do not
     wait for one that is being started again, for it may be on a node that is gone.
 
-    Everything happens on an event loop of the fleet's own; callers may come from any other.
+    A fleet lives on the event loop of its first call, and all later ones come from there.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of the configuration
@@ -118,16 +115,14 @@ class FleetEngine:
         self._drain_s, self._stall_s, self._max_restarts = drain_s, stall_s, max_restarts
         self._router = Router(replicas * nodes)
         self._counters = Counter({"engine/moved_requests": 0, "engine/restarts": 0})
-        self._update: _Update | None = None
-        self._updates = itertools.count(1)
+        self._update: Snapshot | None = None
         self._roll: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
-        self._paused = self._writing = self._asleep = False
+        self._paused = self._writing = self._asleep = self._watched = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
-        self._loop = BackgroundLoop("fleet")
-        self._members: list[ReplicaSupervisor] = []
-        self._closing = Lock()
+        self._changed = Signal()
+        self._replicas: list[Replica] = []
+        self._closing = asyncio.Lock()
         RAY.acquire().result()
         with ExitStack() as held:
             held.callback(lambda: RAY.release().result())
@@ -136,22 +131,15 @@ class FleetEngine:
                 held.callback(remove_placement_group, group)
             for number in range(replicas * nodes):
                 where = placement(group, number // replicas, num_gpus)
-                self._members.append(ReplicaSupervisor(number, partial(Replica, threads, where, log)))
-                held.callback(self._members[-1].kill)
-            self._loop.start()
-            held.callback(self._loop.close)
-            self._loop.run(self._start())
+                self._replicas.append(Replica(number, partial(make_actor, threads, where, log)))
+                held.callback(self._replicas[-1].kill)
+            start_all(self._replicas, make_engine)
             self._held = held.pop_all()
-
-    async def _start(self) -> None:
-        await _all(member.replica.start(self._make_engine) for member in self._members)
-        for member in self._members:
-            self._spawn(self._look_after(member, member.replica))
 
     @property
     def replicas(self) -> Sequence[Replica]:
         """The replicas that are not gone, to ask each of them alone."""
-        return [member.replica for member in self._members if not member.gone]
+        return [replica for replica in self._replicas if not replica.gone]
 
     @property
     def oldest_version(self) -> int:
@@ -165,7 +153,24 @@ class FleetEngine:
             WeightSyncError: If an engine did not take the last weights.
             EngineGoneError: If every replica is given up, or the fleet is closed.
         """
-        return await self._here(self._generate(request))
+        self._watch()
+        losses = 0
+        while losses < MOST_LOSSES:
+            arrived = time.monotonic()
+            await self._until(lambda: self._router.serves(request.least_version) and not self._paused)
+            replica = self._replicas[self._router.take(request.conversation, request.least_version)]
+            actor, response = replica.actor, None
+            try:
+                response = await replica.ask(request, time.monotonic() - arrived)
+            except EngineGoneError as error:
+                self._lose(replica, actor, str(error))
+            finally:
+                self._router.give_back(replica.number)
+            if response is not None:
+                return response
+            self._counters["engine/moved_requests"] += 1
+            losses += replica.gone or replica.actor is not actor
+        raise EngineError(f"{losses} replicas of the fleet died of one request, or beside it; see the log for each")
 
     async def update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """See `InferenceEngine.update_weights`; waits for the end of the rolling update before.
@@ -174,70 +179,62 @@ class FleetEngine:
             WeightSyncError: If an engine did not take the weights, now or in the update before.
             EngineGoneError: If every replica is given up.
         """
-        await self._here(self._update_weights(tensors, version))
-
-    async def sleep(self) -> None:
-        """See `InferenceEngine.sleep`; waits for engines that start, for they take their memory just now."""
-        await self._here(self._sleep())
-
-    async def settle(self) -> None:
-        """Wait until every replica that is not gone serves the last update, or raise `WeightSyncError`."""
-        await self._here(self._settle())
-
-    def counters(self) -> dict[str, float]:
-        """Return what each replica did, and how many requests were asked again and replicas started again."""
-        parts: list[dict[str, float]] = [dict(self._counters), *(member.figures() for member in self._members)]
-        return {name: value for part in parts for name, value in part.items()}
-
-    async def close(self) -> None:
-        """See `InferenceEngine.close`; whoever calls it a second time meanwhile waits for the first."""
-        await asyncio.to_thread(self._close)
-
-    def _close(self) -> None:
-        with self._closing, self._held:  # which is empty the second time
-            if self._loop.running:
-                self._loop.run(_all(member.close() for member in self._members))
-
-    # --- on the fleet's own loop ------------------------------------------------------------------------------------
-
-    async def _here(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Return what a coroutine returns on the fleet's loop."""
-        if not self._loop.running:
-            work.close()
-            raise EngineGoneError("the engine is closed")
-        return await asyncio.wrap_future(self._loop.submit(work))
-
-    async def _generate(self, request: GenerateRequest) -> Response:
-        losses = 0
-        while losses < MOST_LOSSES:
-            arrived = time.monotonic()
-            await self._until(lambda: self._router.serves(request.least_version) and not self._paused)
-            member = self._members[self._router.take(request.conversation, request.least_version)]
-            replica, response = member.replica, None
-            try:
-                response = await member.ask(request, time.monotonic() - arrived)
-            except EngineGoneError as error:
-                self._lose(member, replica, str(error))
-            finally:
-                self._router.give_back(member.number)
-            if response is not None:
-                return response
-            self._counters["engine/moved_requests"] += 1
-            losses += member.gone or member.replica is not replica
-        raise EngineError(f"{losses} replicas of the fleet died of one request, or beside it; see the log for each")
-
-    async def _update_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        self._watch()
         self._paused = not self._rolling
         try:
-            await self._settle()
+            await self.settle()
             update = self._update = await self._write(tensors, version)
             self._roll = roll = self._spawn(self._renew_all(update))
             await self._until(lambda: self._serves(update) and (self._rolling or roll.done()))
         finally:
             self._paused = False
-            self._tell()
+            self._changed.notify()
 
-    async def _write(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> _Update:
+    async def settle(self) -> None:
+        """Wait until every replica that is not gone serves the last update, or raise `WeightSyncError`."""
+        if self._roll is not None:
+            await asyncio.wait([self._roll])
+        self._raise_failure()
+
+    async def sleep(self) -> None:
+        """See `InferenceEngine.sleep`; waits for engines that start, for they take their memory just now."""
+        self._watch()
+        await self.settle()
+        await self._until(
+            lambda: self._asleep or len(self._router.open) == sum(not each.given_up for each in self._replicas)
+        )
+        self._asleep = True
+        living = [replica for replica in self._replicas if not replica.given_up]
+        errors = await asyncio.gather(*(replica.sleep() for replica in living), return_exceptions=True)
+        for replica, error in zip(living, errors, strict=True):
+            if error is not None:
+                self._lose(replica, replica.actor, str(error))
+
+    def counters(self) -> dict[str, float]:
+        """Return what each replica did, and how many requests were asked again and replicas started again."""
+        parts: list[dict[str, float]] = [dict(self._counters), *(replica.figures() for replica in self._replicas)]
+        return {name: value for part in parts for name, value in part.items()}
+
+    async def close(self) -> None:
+        """See `InferenceEngine.close`; whoever calls it a second time meanwhile waits for the first."""
+        self._failure = EngineGoneError("the engine is closed")
+        self._changed.notify()
+        async with self._closing:
+            for task in tuple(self._tasks):
+                task.cancel()
+            try:
+                await asyncio.gather(*(replica.close() for replica in self._replicas))
+            finally:
+                await asyncio.to_thread(self._held.close)  # which has nothing to do the second time
+
+    def _watch(self) -> None:
+        """Watch the replicas from the first call on."""
+        if not self._watched:
+            self._watched = True
+            for replica in self._replicas:
+                self._spawn(self._look_after(replica, replica.actor))
+
+    async def _write(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> Snapshot:
         """Return an update, whose bytes are written when those of the one before are free."""
         self._update = None
         self._writing = True
@@ -249,106 +246,92 @@ class FleetEngine:
             raise
         finally:
             self._writing = self._asleep = False
-            self._tell()
-        return _Update(next(self._updates), snapshot)
+            self._changed.notify()
+        return snapshot
 
-    def _serves(self, update: _Update) -> bool:
-        return any(self._members[number].holds == update.number for number in self._router.open)
+    def _serves(self, update: Snapshot) -> bool:
+        return any(self._replicas[number].holds == update.number for number in self._router.open)
 
-    async def _renew_all(self, update: _Update) -> None:
+    async def _renew_all(self, update: Snapshot) -> None:
         """Bring every replica to the current weights, the least busy ones first."""
-        members = sorted(self._members, key=lambda member: member.in_flight)
-        await asyncio.gather(*(self._renew_one(member, update) for member in members))
+        replicas = sorted(self._replicas, key=lambda replica: replica.in_flight)
+        await asyncio.gather(*(self._renew_one(replica, update) for replica in replicas))
 
-    async def _renew_one(self, member: ReplicaSupervisor, update: _Update) -> None:
+    async def _renew_one(self, replica: Replica, update: Snapshot) -> None:
         """Bring a replica to the current weights when it may go out."""
 
         def has_it() -> bool:  # one that is gone comes back with it
-            return member.gone or member.holds == update.number
+            return replica.gone or replica.holds == update.number
 
-        await self._until(lambda: has_it() or (member.number in self._router.open and self._out() < self._most_out))
+        await self._until(lambda: has_it() or (replica.number in self._router.open and self._out() < self._most_out))
         if not has_it():
-            self._router.close(member.number)
-            await self._renew(member, member.replica)
+            self._router.close(replica.number)
+            await self._renew(replica, replica.actor)
 
-    async def _renew(self, member: ReplicaSupervisor, replica: Replica) -> None:
+    async def _renew(self, replica: Replica, actor: Any) -> None:
         """Drain a replica, give it the current weights and admit it; see to it if it fails."""
         try:
-            async with member.lock:
-                await member.drain(self._drain_s)
+            async with replica.lock:
+                await replica.drain(self._drain_s)
                 await self._until(lambda: not (self._writing or self._asleep))
                 update = self._update
-                if update is not None and not member.gone:
-                    await member.load(update.snapshot)
-                if member.replica is replica and not member.gone:
-                    member.holds = update.number if update is not None else 0
-                    self._router.reopen(member.number, update.snapshot.version if update is not None else 0)
+                if update is not None and not replica.gone:
+                    await replica.load(update)
+                if replica.actor is actor and not replica.gone:
+                    replica.holds = update.number if update is not None else 0
+                    self._router.reopen(replica.number, update.version if update is not None else 0)
         except EngineError as error:
-            self._lose(member, replica, str(error))
+            self._lose(replica, actor, str(error))
         except WeightSyncError as error:
-            self._give_up(member, WeightSyncError(f"engine {member.number} of the fleet: {error}"))
-        self._tell()
+            self._give_up(replica, WeightSyncError(f"engine {replica.number} of the fleet: {error}"))
+        self._changed.notify()
 
-    async def _settle(self) -> None:
-        if self._roll is not None:
-            await asyncio.shield(self._roll)
-        self._raise_failure()
-
-    async def _sleep(self) -> None:
-        await self._settle()
-        await self._until(lambda: self._asleep or len(self._router.open) == sum(not m.given_up for m in self._members))
-        self._asleep = True
-        living = [member for member in self._members if not member.given_up]
-        for member, error in zip(living, await _errors(member.replica.sleep() for member in living), strict=True):
-            if error is not None:
-                self._lose(member, member.replica, str(error))
-
-    async def _look_after(self, member: ReplicaSupervisor, replica: Replica) -> None:
+    async def _look_after(self, replica: Replica, actor: Any) -> None:
         """Watch a replica to its end."""
-        self._lose(member, replica, await member.watch(self._stall_s))
+        self._lose(replica, actor, await replica.watch(self._stall_s))
 
-    def _lose(self, member: ReplicaSupervisor, replica: Replica, reason: str) -> None:
+    def _lose(self, replica: Replica, actor: Any, reason: str) -> None:
         """Have a replica that is gone started again, in the background; its requests go elsewhere. Idempotent."""
-        if member.gone or member.replica is not replica:
+        if replica.gone or replica.actor is not actor:
             return
-        member.lose()
-        self._router.remove(member.number)
-        self._spawn(self._restart(member, reason))
-        self._tell()
+        replica.lose()
+        self._router.remove(replica.number)
+        self._spawn(self._restart(replica, reason))
+        self._changed.notify()
 
-    async def _restart(self, member: ReplicaSupervisor, reason: str) -> None:
+    async def _restart(self, replica: Replica, reason: str) -> None:
         """Start another replica, which gets the current weights and is admitted, or give up."""
-        while member.failures <= self._max_restarts:
-            log.warning("engine %d of the fleet is gone and is started again: %s", member.number, reason)
+        while replica.failures <= self._max_restarts:
+            log.warning("engine %d of the fleet is gone and is started again: %s", replica.number, reason)
             if not self._router.open:
                 log.warning("no engine of the fleet takes requests: rollouts pause until one does")
             await self._until(lambda: not self._asleep)  # its memory is the trainer's now
             self._counters["engine/restarts"] += 1
-            reason = await member.restart(self._make_engine)
+            reason = await replica.restart(self._make_engine)
             if not reason:
-                self._spawn(self._look_after(member, member.replica))
-                await self._renew(member, member.replica)
+                self._spawn(self._look_after(replica, replica.actor))
+                await self._renew(replica, replica.actor)
                 return
-        self._give_up(member, EngineGoneError(reason))
+        self._give_up(replica, EngineGoneError(reason))
 
-    def _give_up(self, member: ReplicaSupervisor, error: ArpoError) -> None:
+    def _give_up(self, replica: Replica, error: ArpoError) -> None:
         """Go on without a replica; without any, everybody who waits is told why."""
-        log.error("engine %d of the fleet is given up: %s", member.number, error)
-        member.gone = member.given_up = True
-        self._router.remove(member.number)
+        log.error("engine %d of the fleet is given up: %s", replica.number, error)
+        replica.gone = replica.given_up = True
+        self._router.remove(replica.number)
         if isinstance(error, WeightSyncError):
             self._failure = error
-        elif self._failure is None and all(other.given_up for other in self._members):
+        elif self._failure is None and all(other.given_up for other in self._replicas):
             self._failure = EngineGoneError(
                 f"every engine of the fleet is gone, more than max_restarts={self._max_restarts} times in a row and "
                 f"without an answer, lastly of this: {error}. Mend the cause (often it is memory: lower max_num_seqs "
                 "or gpu_memory_utilization), then go on with resume=auto"
             )
-        self._tell()
+        self._changed.notify()
 
     def _out(self) -> int:
         """Return how many replicas live and take no requests now."""
-        return sum(not member.gone for member in self._members) - len(self._router.open)
+        return sum(not replica.gone for replica in self._replicas) - len(self._router.open)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -360,15 +343,12 @@ class FleetEngine:
         Raises:
             ArpoError: If the fleet has failed.
         """
-        self._raise_failure()
-        while not condition():
-            await self._changed.wait()
-            self._raise_failure()
 
-    def _tell(self) -> None:
-        """Have everyone who waits look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        def holds() -> bool:
+            self._raise_failure()
+            return condition()
+
+        await self._changed.until(holds)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Let a coroutine run in the background; an error in it is one of the fleet."""
@@ -381,15 +361,4 @@ class FleetEngine:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._failure = self._failure or task.exception()
-        self._tell()
-
-
-async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all of them, then raise the first error: none is left behind in mid-update."""
-    for error in await _errors(coroutines):
-        if error is not None:
-            raise error
-
-
-async def _errors(coroutines: Iterable[Coroutine[Any, Any, None]]) -> list[BaseException | None]:
-    return await asyncio.gather(*coroutines, return_exceptions=True)
+        self._changed.notify()

@@ -1,14 +1,17 @@
 """The replicas of a fleet in Ray: the GPUs that are kept for them, their processes, and the weights they share."""
 
 import asyncio
+import itertools
 import math
 import os
 import sys
+import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import ray
@@ -27,8 +30,13 @@ BUCKET_BYTES = 32 * 2**20
 """A bucket is closed as soon as it holds this much; a larger tensor is a bucket of its own."""
 
 PLACEMENT_TIMEOUT_S = 60
-
-Result = TypeVar("Result")
+PULSE_S = 2.0
+"""Seconds between two looks at a replica, at most."""
+START_TIMEOUT_S = 1800
+"""Seconds in which a restarted engine must have loaded its checkpoint; the first start is as long as it is."""
+STEPS = "engine/steps"
+"""The counter that grows while an engine works; one without it stands still only when its process does."""
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,8 @@ class Snapshot:
     """Of every tensor, by name."""
     buckets: tuple[Any, ...]
     """References to lists of tensors, some 32 MB each."""
+    number: int = field(default_factory=lambda: next(_NUMBERS))
+    """Its place among all snapshots of this process, from 1; two may have one policy version."""
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, Tensor]], version: int) -> "Snapshot":
@@ -104,81 +114,7 @@ def _put(bucket: list[_Packed]) -> Any:
     return reference
 
 
-class Replica:
-    """The handle of an engine in an actor; every method but `kill` is a coroutine."""
-
-    def __init__(self, threads: int, placement: Mapping[str, object], log: str | None = None) -> None:
-        """Start the actor; `start` starts the engine in it.
-
-        Args:
-            threads: Number of OpenMP threads of its process.
-            placement: Options of Ray's that say where it runs, and with which GPUs.
-            log: File to which its process writes from then on; None leaves that to Ray.
-        """
-        host = ray.remote(_EngineActor).options(
-            num_cpus=0,
-            max_concurrency=MAX_CALLS_IN_FLIGHT,
-            runtime_env={"env_vars": {**worker_environment(), "OMP_NUM_THREADS": str(threads)}},
-            **placement,
-        )
-        self._actor = host.remote(log)
-
-    async def start(self, make_engine: Callable[[], InferenceEngine]) -> None:
-        """Start the engine.
-
-        Raises:
-            ConfigError: If the engine refuses its arguments.
-            EngineError: If it does not start.
-        """
-        await _result(self._actor.start.remote(make_engine), "the engine did not start in its Ray actor")
-
-    async def generate(self, request: GenerateRequest) -> Response:
-        """See `InferenceEngine.generate`; a caller that is cancelled cancels the request in the engine too.
-
-        Raises:
-            EngineGoneError: If the process has died.
-        """
-        reference = self._actor.generate.remote(request)
-        try:
-            return await _result(reference)
-        except asyncio.CancelledError:
-            ray.cancel(reference)
-            raise
-
-    async def load(self, snapshot: Snapshot) -> None:
-        """Let the engine adopt a snapshot; it answers the requests in flight first."""
-        await _result(self._actor.load.remote(snapshot))
-
-    async def pulse(self) -> dict[str, float]:
-        """Return the engine's counters; a process that stands still does not answer."""
-        return await _result(self._actor.pulse.remote())
-
-    async def sleep(self) -> None:
-        """See `InferenceEngine.sleep`."""
-        await _result(self._actor.sleep.remote())
-
-    async def close(self) -> None:
-        """Close the engine; the actor stays until `kill`."""
-        await _result(self._actor.close.remote())
-
-    def kill(self) -> None:
-        """End the actor's process, be it stopped or not; idempotent."""
-        ray.kill(self._actor)
-
-
-async def _result(reference: Awaitable[Result], what: str = "the engine's actor failed") -> Result:
-    """Return what a call gives; turn Ray's wrappers into the error of ours that they carry, or into one of ours."""
-    try:
-        return await reference
-    except RayTaskError as error:
-        if isinstance(error.cause, ArpoError):
-            raise error.cause from None
-        raise EngineError(f"{what}: {error.cause}") from error
-    except RayActorError as error:
-        raise EngineGoneError(f"{what}: {error}") from error
-
-
-class _EngineActor:
+class EngineActor:
     """The actor: it hosts the engine. Ray starts calls in the order in which the trainer made them."""
 
     _engine: InferenceEngine
@@ -192,6 +128,7 @@ class _EngineActor:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
     async def start(self, make_engine: Callable[[], InferenceEngine]) -> None:
+        """Make the engine."""
         try:
             self._engine = make_engine()
         except ArpoError:
@@ -200,20 +137,266 @@ class _EngineActor:
             raise EngineError(f"the engine did not start in its Ray actor: {type(error).__name__}: {error}") from None
 
     async def generate(self, request: GenerateRequest) -> Response:
+        """See `InferenceEngine.generate`."""
         return await self._engine.generate(request)
 
     async def load(self, snapshot: Snapshot) -> None:
+        """Let the engine adopt a snapshot; it answers the requests in flight first."""
         # On a loop of its own: an engine may read the tensors right there, and would block the one that answers.
         await asyncio.to_thread(lambda: asyncio.run(self._engine.update_weights(snapshot, snapshot.version)))
 
     async def pulse(self) -> dict[str, float]:
+        """Return the engine's counters; a process that stands still does not answer."""
         return self._engine.counters()
 
     async def sleep(self) -> None:
+        """See `InferenceEngine.sleep`."""
         await self._engine.sleep()
 
     async def close(self) -> None:
+        """Close the engine; the actor stays until it is killed."""
         await self._engine.close()
+
+
+def make_actor(threads: int, placement: Mapping[str, object], log: str | None) -> Any:
+    """Return the handle of a new `EngineActor`.
+
+    Args:
+        threads: Number of OpenMP threads of its process.
+        placement: Options of Ray's that say where it runs, and with which GPUs.
+        log: File to which its process writes from then on; None leaves that to Ray.
+    """
+    host = ray.remote(EngineActor).options(
+        num_cpus=0,
+        max_concurrency=MAX_CALLS_IN_FLIGHT,
+        runtime_env={"env_vars": {**worker_environment(), "OMP_NUM_THREADS": str(threads)}},
+        **placement,
+    )
+    return host.remote(log)
+
+
+@contextmanager
+def errors_of_ours(what: str = "the engine's actor failed") -> Iterator[None]:
+    """Turn Ray's wrappers into the error of ours that they carry, or into one of ours.
+
+    Raises:
+        EngineGoneError: If the actor's process has died.
+        ArpoError: If the call raised one; an `EngineError` in the place of any other.
+    """
+    try:
+        yield
+    except RayTaskError as error:
+        if isinstance(error.cause, ArpoError):
+            raise error.cause from None
+        raise EngineError(f"{what}: {error.cause}") from error
+    except RayActorError as error:
+        raise EngineGoneError(f"{what}: {error}") from error
+
+
+class Replica:
+    """A numbered place of a fleet and the engine in it; another one comes when that one is gone.
+
+    Attributes:
+        actor: The engine's actor that is there now.
+        lock: Held while its weights change.
+        holds: The number of the snapshot whose weights it has; 0: those it started with.
+        gone: Whether the actor is gone and no other one runs yet.
+        given_up: Whether none will come.
+        failures: Actors in a row that were lost without an answer.
+        counters: Sums over all actors that were here, without the engine's own.
+    """
+
+    def __init__(self, number: int, make_actor: Callable[[], Any]) -> None:
+        self.number = number
+        self.lock = asyncio.Lock()
+        self.holds = 0
+        self.gone = False
+        self.given_up = False
+        self.failures = 0
+        self.counters: Counter[str] = Counter(requests=0, tokens=0, waiting_s=0, in_flight_s=0)
+        self._make_actor = make_actor
+        self.actor = make_actor()
+        self._calls: set[asyncio.Task[Response]] = set()
+        self._expected = 0
+        self._figures: dict[str, float] = {}
+        self._figures_before: Counter[str] = Counter()
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests that wait for the engine's answer."""
+        return len(self._calls)
+
+    async def ask(self, request: GenerateRequest, waited_s: float = 0.0) -> Response | None:
+        """Return the response; None if the request was called back before it was answered.
+
+        Args:
+            request: The question.
+            waited_s: Seconds that it waited until a replica took requests.
+
+        Raises:
+            EngineGoneError: If the engine's process has died.
+            EngineError: If it refused the request.
+        """
+        begun = time.monotonic()
+        call = asyncio.create_task(self._generate(request))
+        self._calls.add(call)
+        try:
+            await asyncio.wait([call])
+        finally:
+            self._calls.discard(call)
+            call.cancel()  # in the engine too, where our own caller has gone
+            self._count(waiting_s=waited_s, in_flight_s=time.monotonic() - begun)
+        if call.cancelled():
+            return None
+        response = call.result()
+        self.failures = 0
+        self._count(requests=1, tokens=len(response.token_ids))
+        return response
+
+    async def _generate(self, request: GenerateRequest) -> Response:
+        reference = self.actor.generate.remote(request)
+        try:
+            with errors_of_ours():
+                response: Response = await reference
+        except asyncio.CancelledError:
+            ray.cancel(reference)
+            raise
+        return response
+
+    async def drain(self, deadline_s: float) -> None:
+        """Wait until every request is answered, and past the deadline call back those that are not."""
+        if self._calls:
+            await asyncio.wait(set(self._calls), timeout=deadline_s)
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Take back what is not answered yet: `ask` returns None."""
+        for call in self._calls:
+            call.cancel()
+
+    async def load(self, snapshot: Snapshot) -> None:
+        """Let the engine adopt weights.
+
+        Raises:
+            WeightSyncError: If they are not the model's, or it holds other ones afterwards.
+            EngineGoneError: If it has died.
+        """
+        self._expected += 1  # of the watch: steps
+        try:
+            with errors_of_ours():
+                await self.actor.load.remote(snapshot)
+        finally:
+            self._expected -= 1
+
+    async def sleep(self) -> None:
+        """See `InferenceEngine.sleep`."""
+        with errors_of_ours():
+            await self.actor.sleep.remote()
+
+    def kill(self) -> None:
+        """End the process that is there now, be it stopped or not; idempotent."""
+        ray.kill(self.actor)
+
+    def lose(self) -> None:
+        """End the process, and call back what it was asked."""
+        self.gone = True
+        self.failures += 1
+        self._call_back()
+        self.kill()
+        self._figures_before.update(self._figures)
+        self._figures = {}
+
+    async def restart(self, make_engine: Callable[[], InferenceEngine]) -> str:
+        """Start an engine in the place of the one that is gone, and return why it is gone too, or nothing."""
+        self.actor = self._make_actor()
+        self.holds = 0
+        try:
+            with errors_of_ours():
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    await self.actor.start.remote(make_engine)
+        except (ArpoError, TimeoutError) as error:
+            self.lose()
+            return f"it did not start: {error or f'not within {START_TIMEOUT_S} s'}"
+        self.gone = False
+        return ""
+
+    async def close(self) -> None:
+        """Close the engine, if it lives; whoever hears of its end has nothing to start again."""
+        if not self.gone:
+            self.gone = True
+            with suppress(EngineGoneError), errors_of_ours():  # it has died, and nothing is left to close
+                await self.actor.close.remote()
+
+    async def watch(self, stall_s: float) -> str:
+        """Return why the engine is gone, as soon as it is.
+
+        It is gone when its process has died or does not answer, or when it takes no step though it is asked.
+
+        Args:
+            stall_s: Seconds without an answer or a step.
+        """
+        actor, steps, moved = self.actor, -1.0, time.monotonic()
+        while True:
+            try:
+                figures = await _pulse(actor, stall_s)
+            except TimeoutError:
+                return f"its process has not answered for {stall_s:g} s"
+            except EngineError as error:
+                return str(error)
+            if self.gone or self.actor is not actor:
+                return "it was lost already"
+            self._figures = figures
+            now = time.monotonic()
+            taken = figures.get(STEPS, now)
+            if taken != steps or not (self._calls or self._expected):
+                steps, moved = taken, now
+            elif now - moved >= stall_s:
+                return f"its engine has not taken a step for {stall_s:g} s, though it has work"
+            await asyncio.sleep(min(PULSE_S, stall_s / 4))
+
+    def figures(self) -> dict[str, float]:
+        """Return all counters under the replica's number."""
+        place = f"engine/replica_{self.number}"
+        found = Counter({f"{place}/{name}": value for name, value in self.counters.items()})
+        for figures in (self._figures_before, self._figures):
+            found.update({name.replace("engine", place, 1): value for name, value in figures.items()})
+        return dict(found)
+
+    def _count(self, **values: float) -> None:
+        for name, value in values.items():
+            self.counters[name] += value  # type: ignore[assignment]  # a Counter adds floats too
+
+
+async def _pulse(actor: Any, stall_s: float) -> dict[str, float]:
+    """Return an engine's counters.
+
+    Raises:
+        TimeoutError: If they have not come within `stall_s`.
+        EngineError: If the actor has died.
+    """
+    answer = asyncio.ensure_future(actor.pulse.remote())
+    try:
+        for _ in range(2):  # two halves: where it was this loop that stood still, it hears the answer in the second
+            await asyncio.wait([answer], timeout=stall_s / 2)
+        if not answer.done():
+            raise TimeoutError
+        with errors_of_ours():
+            figures: dict[str, float] = answer.result()
+        return figures
+    finally:
+        answer.cancel()
+
+
+def start_all(replicas: Iterable[Replica], make_engine: Callable[[], InferenceEngine]) -> None:
+    """Start the engines of replicas side by side; blocks until all of them can serve.
+
+    Raises:
+        ConfigError: If an engine refuses its arguments.
+        EngineError: If one does not start.
+    """
+    starts = [replica.actor.start.remote(make_engine) for replica in replicas]
+    with errors_of_ours("the engine did not start in its Ray actor"):
+        ray.get(starts)
 
 
 def gpus_of_node(replicas: int, num_gpus: float) -> float:

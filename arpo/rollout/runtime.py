@@ -12,11 +12,10 @@ from arpo.agent.prompt import Prompt
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import ArpoError
 from arpo.host.heartbeat import still
-from arpo.host.threads import BackgroundLoop
+from arpo.host.threads import BackgroundLoop, Signal
 from arpo.inference.engine import InferenceEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.episode import Responder
-from arpo.rollout.flow.signal import Signal
 from arpo.rollout.flow.stall import StallDetector
 from arpo.rollout.flow.stream import Served
 from arpo.rollout.meter import Meter

@@ -4,7 +4,7 @@ import asyncio
 import io
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -12,9 +12,11 @@ import torch
 from PIL import Image
 
 from arpo.host.ray import RAY
+from arpo.host.threads import BackgroundLoop
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
 
+T = TypeVar("T")
 Weights = dict[str, torch.Tensor]
 
 
@@ -104,13 +106,22 @@ class Trainer:
         return float((chosen - torch.tensor(response.logprobs)).abs().max())
 
 
+LOOP = BackgroundLoop("tests of engines")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns on the one loop of all engines of the tests, as a run has one; blocks."""
+    LOOP.start()
+    return LOOP.run(coroutine)
+
+
 def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
     """The results of coroutines that ran at the same time."""
 
     async def gather() -> list[Any]:
         return list(await asyncio.gather(*coroutines))
 
-    return asyncio.run(gather())
+    return run(gather())
 
 
 @pytest.fixture(scope="session")
@@ -153,4 +164,4 @@ def closing() -> Iterator[Callable[[Any], Any]]:
 
     yield remember
     for engine in engines:
-        asyncio.run(engine.close())
+        run(engine.close())

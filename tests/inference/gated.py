@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from arpo.errors import EngineGoneError, WeightSyncError
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.inference.fleet import FleetEngine
-from arpo.inference.remote import Replica
+from arpo.inference.remote import errors_of_ours
 
 KILLS = 13
 """The prompt that ends the process."""
@@ -135,16 +136,16 @@ async def whole(fleet: FleetEngine, replicas: int = 2) -> None:
             await asyncio.sleep(0.02)
 
 
-async def ended(replica: Replica) -> None:
-    """Wait until a killed replica answers nobody: its process may do so once more."""
-    with suppress(EngineGoneError):
+async def ended(actor: Any) -> None:
+    """Wait until the actor of a replica that was killed answers nobody: its process may do so once more."""
+    with suppress(EngineGoneError), errors_of_ours():
         while True:
-            await replica.pulse()
+            await actor.pulse.remote()
             await asyncio.sleep(0.01)
 
 
-async def missed(fleet: FleetEngine, replica: Replica) -> None:
-    """Wait until the fleet knows that a replica is gone."""
+async def missed(fleet: FleetEngine, actor: Any) -> None:
+    """Wait until the fleet knows that the actor of a replica is gone."""
     async with asyncio.timeout(60):
-        while replica in fleet.replicas:
+        while actor in [replica.actor for replica in fleet.replicas]:
             await asyncio.sleep(0.02)

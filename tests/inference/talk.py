@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from collections import Counter
 
 from PIL import Image
 
@@ -45,4 +46,9 @@ def trajectory_of(request: GenerateRequest, response: Response) -> Trajectory:
 
 async def ask_each(fleet: FleetEngine, request: GenerateRequest) -> list[Response]:
     """What every replica answers."""
-    return list(await asyncio.gather(*(replica.generate(request) for replica in fleet.replicas)))
+    return list(await asyncio.gather(*(replica.ask(request) for replica in fleet.replicas)))
+
+
+async def pulses(fleet: FleetEngine) -> list[Counter[str]]:
+    """What every replica's engine has counted."""
+    return [Counter(await replica.actor.pulse.remote()) for replica in fleet.replicas]

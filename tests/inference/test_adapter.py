@@ -1,6 +1,5 @@
 """LoRA on its way to the engine: the adapter arrives as it was trained, each version in the place of the last."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from arpo.models.collate import collate
 from arpo.models.lora import adapter_tensors, merged_weights
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import tokenize
-from tests.inference.conftest import Questions, Trainer, together
+from tests.inference.conftest import Questions, Trainer, run, together
 from tests.inference.talk import questions, trajectory_of
 
 MAX_MODEL_LEN = 512
@@ -65,7 +64,7 @@ def test_every_version_of_an_adapter_answers_as_the_trainer_s_and_the_one_before
     for version in (1, 2, 3):
         policy = adapter(tiny_model, seed=version)
         trainer.load({policy.family.checkpoint_name(name): weight for name, weight in merged_weights(policy.model)})
-        asyncio.run(engine.update_weights(policy.checkpoint_tensors(), version))
+        run(engine.update_weights(policy.checkpoint_tensors(), version))
         responses = together(*(engine.generate(request) for request in requests))
         gaps = [trainer.gap(request, response) for request, response in zip(requests, responses, strict=True)]
         assert max(gaps) < 1e-4
@@ -107,7 +106,7 @@ def test_in_bfloat16_vllm_applies_the_first_step_of_an_adapter_of_rank_32_within
     policy = one_step(tiny_model, rate=1e-5)
     engine = start("vllm", dtype="bfloat16", lora_rank=32)
     assert mean_gap(policy, engine) <= 0.05
-    asyncio.run(engine.update_weights(policy.checkpoint_tensors(), 1))
+    run(engine.update_weights(policy.checkpoint_tensors(), 1))
     assert engine._engine.list_loras() == {1}
 
     def applied(worker: Any) -> torch.Tensor:
@@ -136,11 +135,11 @@ def test_an_engine_for_adapters_refuses_all_weights_and_one_of_too_high_a_rank(
         start("vllm", lora_rank=1024)
     engine = start("vllm")
     with pytest.raises(WeightSyncError, match="lora_rank=4 takes adapters, got all weights"):
-        asyncio.run(engine.update_weights(Policy(tiny_model).checkpoint_tensors(), 1))
+        run(engine.update_weights(Policy(tiny_model).checkpoint_tensors(), 1))
 
 
 def test_an_adapter_that_does_not_fit_the_model_is_refused(start: Callable[..., Any], tiny_model: Path) -> None:
     engine = start("hf")
     name = "model.layers.0.self_attn.q_proj.lora_A.weight"
     with pytest.raises(WeightSyncError, match=r"q_proj.lora_A.weight' is \(4, 100\), '.*weight' of the model is"):
-        asyncio.run(engine.update_weights([(name, torch.zeros(4, 100))], 1))
+        run(engine.update_weights([(name, torch.zeros(4, 100))], 1))

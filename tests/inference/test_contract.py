@@ -17,7 +17,7 @@ from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sa
 from arpo.inference.hf import HfEngine
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
-from tests.inference.conftest import Questions, Trainer, Weights, together
+from tests.inference.conftest import Questions, Trainer, Weights, run, together
 
 TOLERANCE = 1e-4
 MAX_MODEL_LEN = 512
@@ -57,8 +57,8 @@ def make_engine(name: str, path: Path) -> InferenceEngine:
 def started(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[InferenceEngine]:
     engine = make_engine(request.param, tiny_model)
     yield engine
-    asyncio.run(engine.close())
-    asyncio.run(engine.close())  # twice is once
+    run(engine.close())
+    run(engine.close())  # twice is once
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def update(engine: InferenceEngine, trainer: Trainer) -> Iterator[Callable[[Weig
     """Gives weights to the engine; the first ones come back after the test."""
 
     def send(weights: Weights, version: int) -> None:
-        asyncio.run(engine.update_weights(weights.items(), version))
+        run(engine.update_weights(weights.items(), version))
 
     yield send
     send(trainer.first_weights, 0)
@@ -205,7 +205,7 @@ def test_an_update_waits_for_requests_in_flight_and_later_requests_wait_for_it(
         await change
         return [await asyncio.gather(*first), await asyncio.gather(*second)]
 
-    before, after = asyncio.run(scene())
+    before, after = run(scene())
     assert [response.policy_version for response in before] == [0] * 4
     assert max(trainer.gap(q, r) for q, r in zip(early, before, strict=True)) < TOLERANCE
     trainer.load(weights)
@@ -235,7 +235,7 @@ def test_conversations_with_screenshots_go_on_through_updates_and_each_answer_is
         return answers
 
     asked = [request for requests in talks for request in requests]
-    answers = [response for responses in asyncio.run(scene()) for response in responses]
+    answers = [response for responses in run(scene()) for response in responses]
     assert len({response.policy_version for response in answers}) > 1
     for version, tensors in weights.items():
         trainer.load(tensors)
@@ -253,7 +253,7 @@ def test_a_context_that_does_not_fit_is_an_error_of_that_request_alone(
     async def scene() -> list[object]:
         return await asyncio.gather(engine.generate(too_long), engine.generate(good), return_exceptions=True)
 
-    failed, response = asyncio.run(scene())
+    failed, response = run(scene())
     assert isinstance(failed, EngineError)
     assert f"a context of {MAX_MODEL_LEN} tokens" in str(failed)
     assert response.token_ids
@@ -274,7 +274,7 @@ def test_a_response_is_cut_where_the_context_is_full(engine: InferenceEngine, qu
 def test_placeholders_without_a_screenshot_are_refused(engine: InferenceEngine, questions: Questions) -> None:
     request = questions.ask(6, images=2)
     with pytest.raises(EngineError, match="2 image placeholders for 1 images"):
-        asyncio.run(engine.generate(replace(request, images=request.images[:1])))
+        run(engine.generate(replace(request, images=request.images[:1])))
 
 
 @real_engines
@@ -282,8 +282,8 @@ def test_a_broken_screenshot_is_an_error_of_that_request_alone(engine: Inference
     request = questions.ask(6)
     for broken in (b"not a png", request.images[0][:200]):
         with pytest.raises(EngineError):
-            asyncio.run(engine.generate(replace(request, images=(broken,))))
-    assert asyncio.run(engine.generate(request)).token_ids
+            run(engine.generate(replace(request, images=(broken,))))
+    assert run(engine.generate(request)).token_ids
 
 
 def odd_pictures(good: bytes) -> Iterator[bytes]:
@@ -313,11 +313,11 @@ def test_a_picture_that_no_model_sees_is_refused_and_the_engine_lives(
     good = request.images[0]
     for odd in odd_pictures(good):
         with pytest.raises(EngineError, match="the request is refused: a screenshot"):
-            asyncio.run(engine.generate(replace(request, images=(good, odd))))
+            run(engine.generate(replace(request, images=(good, odd))))
     for none in (None, "text", bytearray(good)):
         with pytest.raises(EngineError, match="a screenshot must be the bytes of a PNG"):
-            asyncio.run(engine.generate(replace(request, images=(good, none))))
-    assert asyncio.run(engine.generate(request)).token_ids
+            run(engine.generate(replace(request, images=(good, none))))
+    assert run(engine.generate(request)).token_ids
 
 
 def impossible(request: GenerateRequest, image: int) -> Iterator[GenerateRequest]:
@@ -345,9 +345,9 @@ def test_a_request_that_no_model_takes_is_refused_and_the_engine_lives(
         with pytest.raises(
             EngineError, match=r"the prompt must be ids|image placeholders|temperature must be"
         ) as caught:
-            asyncio.run(engine.generate(wrong))
+            run(engine.generate(wrong))
         assert not isinstance(caught.value, EngineGoneError)
-    assert asyncio.run(engine.generate(request)).token_ids
+    assert run(engine.generate(request)).token_ids
 
 
 @real_engines
@@ -366,7 +366,7 @@ def test_a_picture_of_a_size_that_models_see_is_answered(
     request = questions.ask(6, images=2)
     small = screenshot_of(Image.new("RGB", size, "blue"))
     for images in ((small, request.images[0]), request.images):
-        assert asyncio.run(engine.generate(replace(request, images=images))).token_ids
+        assert run(engine.generate(replace(request, images=images))).token_ids
 
 
 @every_engine
@@ -381,4 +381,4 @@ def test_a_request_whose_caller_has_gone_disturbs_nobody(engine: InferenceEngine
             task.cancel()
         return await stays
 
-    assert asyncio.run(scene()).token_ids == asyncio.run(engine.generate(request)).token_ids
+    assert run(scene()).token_ids == run(engine.generate(request)).token_ids

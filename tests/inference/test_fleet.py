@@ -4,7 +4,6 @@ import asyncio
 import gc
 import random
 import weakref
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,10 +22,10 @@ from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sa
 from arpo.inference.fleet import FleetEngine, Sync
 from arpo.inference.hf import HfEngine
 from arpo.inference.remote import Snapshot
-from tests.inference.conftest import Questions, Trainer, screenshot, together
+from tests.inference.conftest import Questions, Trainer, run, screenshot, together
 from tests.inference.echo import Echo, Who
 from tests.inference.gated import ended, missed, whole
-from tests.inference.talk import ask_each
+from tests.inference.talk import ask_each, pulses
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
 
@@ -43,23 +42,23 @@ def weights() -> Iterator[tuple[str, Tensor]]:
 
 def test_weights_of_any_type_and_size_arrive() -> None:
     engine = FleetEngine(Echo)
-    asyncio.run(engine.update_weights(weights(), 3))
-    response = asyncio.run(engine.generate(ASK))
+    run(engine.update_weights(weights(), 3))
+    response = run(engine.generate(ASK))
     # 6 x 0.5 + 4 + 2 x 10 * 2^20
     assert response.logprobs == (3 + 4 + 2 * 10 * 2**20,)
     assert response.policy_version == 3
-    asyncio.run(engine.close())
-    asyncio.run(engine.close())
+    run(engine.close())
+    run(engine.close())
 
 
 def test_what_the_engines_write_is_in_a_file(tmp_path: Path) -> None:
     log = tmp_path / "engines.log"
-    asyncio.run(FleetEngine(Echo, replicas=2, log=str(log)).close())
+    run(FleetEngine(Echo, replicas=2, log=str(log)).close())
     assert log.read_text(encoding="utf-8").count("ready") == 2
 
 
 def test_a_folder_that_another_node_lacks_costs_no_engine(tmp_path: Path) -> None:
-    asyncio.run(FleetEngine(Echo, log=str(tmp_path / "nowhere" / "engines.log")).close())
+    run(FleetEngine(Echo, log=str(tmp_path / "nowhere" / "engines.log")).close())
 
 
 def test_a_fleet_that_is_closed_twice_at_once_lets_go_of_ray_once() -> None:
@@ -69,7 +68,7 @@ def test_a_fleet_that_is_closed_twice_at_once_lets_go_of_ray_once() -> None:
     async def scene() -> None:
         await asyncio.gather(fleet.close(), fleet.close())
 
-    asyncio.run(scene())
+    run(scene())
     assert RAY._users == users - 1
 
 
@@ -117,7 +116,7 @@ def named(conversation: str, *prompt: int) -> GenerateRequest:
 def two() -> Iterator[FleetEngine]:
     fleet = FleetEngine(Who, replicas=2)
     yield fleet
-    asyncio.run(fleet.close())
+    run(fleet.close())
 
 
 def pid(response: Response) -> int:
@@ -150,10 +149,10 @@ def test_the_bytes_of_an_update_are_written_once_for_all_replicas(
             yield name, tensor
 
     monkeypatch.setattr(ray, "put", counted)
-    asyncio.run(two.update_weights(read(), 5))
+    run(two.update_weights(read(), 5))
     # In order, once, and a bucket is closed when it holds 32 MB: both of 40 MB do.
     assert events == ["bf16", "scalar", "large", "put", "transposed", "put"]
-    answers = asyncio.run(ask_each(two, ASK))
+    answers = run(ask_each(two, ASK))
     assert [(reply.logprobs, reply.policy_version) for reply in answers] == [((3 + 4 + 2 * 10 * 2**20,), 5)] * 2
     assert len({pid(reply) for reply in answers}) == 2
 
@@ -183,12 +182,12 @@ def test_a_store_without_room_for_the_weights_says_so_and_keeps_none_of_them(
 
 
 def test_every_replica_sleeps_and_is_woken_by_the_next_update(two: FleetEngine) -> None:
-    asyncio.run(two.sleep())
+    run(two.sleep())
     for replica in two.replicas:
         with pytest.raises(EngineError, match="asleep"):
-            asyncio.run(replica.generate(ASK))
-    asyncio.run(two.update_weights(weights(), 6))
-    assert len(asyncio.run(ask_each(two, ASK))) == 2
+            run(replica.ask(ASK))
+    run(two.update_weights(weights(), 6))
+    assert len(run(ask_each(two, ASK))) == 2
 
 
 @pytest.mark.long
@@ -198,8 +197,8 @@ def test_a_replica_that_dies_between_requests_disturbs_neither_sleep_nor_update_
     async def scene() -> None:
         await fleet.update_weights(weights(), 1)
         for work in (fleet.sleep, partial(fleet.update_weights, weights(), 2)):
-            dead = fleet.replicas[0]
-            dead.kill()  # nobody has told the fleet
+            dead = fleet.replicas[0].actor
+            ray.kill(dead)  # nobody has told the fleet
             await ended(dead)
             await work()
             await missed(fleet, dead)
@@ -208,7 +207,7 @@ def test_a_replica_that_dies_between_requests_disturbs_neither_sleep_nor_update_
         fleet.replicas[0].kill()
         await fleet.close()
 
-    asyncio.run(scene())
+    run(scene())
     assert 1 <= fleet.counters()["engine/restarts"] <= 3
 
 
@@ -219,8 +218,8 @@ def test_the_bytes_of_an_update_are_free_before_those_of_the_next_are_written(tw
         held.extend(known.version for known in gc.get_objects() if type(known) is Snapshot)
         yield from weights()
 
-    asyncio.run(two.update_weights(weights(), 41))
-    asyncio.run(two.update_weights(read(), 42))
+    run(two.update_weights(weights(), 41))
+    run(two.update_weights(read(), 42))
     assert 41 not in held
 
 
@@ -260,7 +259,7 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
         await asyncio.gather(*talks)
         return gaps
 
-    gaps = asyncio.run(scene())
+    gaps = run(scene())
     assert [len(found) for found in gaps] == [2] * 16
     assert max(map(max, gaps)) < 1e-4
     for version in (0, 1, 2):  # no response of mixed or unknown weights
@@ -268,10 +267,10 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
         of_version = [pair for pair in answered if pair[1].policy_version == version]
         assert of_version
         assert max(trainer.gap(*pair) for pair in of_version) < 1e-4
-    for figures in together(*(replica.pulse() for replica in fleet.replicas)):
+    for figures in run(pulses(fleet)):
         assert figures["engine/cached_prompt_tokens"] > 0
         assert figures["engine/cached_pictures"] < figures["engine/pictures"]
-    asyncio.run(fleet.close())
+    run(fleet.close())
 
 
 @pytest.mark.long
@@ -299,8 +298,7 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
         return GenerateRequest(ids, tuple(pictures), Sampling(max_tokens=1))
 
     async def computed() -> float:
-        figures = [Counter(await replica.pulse()) for replica in fleet.replicas]
-        return sum(of["engine/prompt_tokens"] - of["engine/cached_prompt_tokens"] for of in figures)
+        return sum(of["engine/prompt_tokens"] - of["engine/cached_prompt_tokens"] for of in await pulses(fleet))
 
     async def play(episodes: range, stay: bool) -> float:
         before, shuffled = await computed(), random.Random(0)
@@ -313,6 +311,6 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
     async def scene() -> tuple[float, float]:
         return await play(range(8), stay=True), await play(range(8, 16), stay=False)
 
-    staying, changing = asyncio.run(scene())
-    asyncio.run(fleet.close())
+    staying, changing = run(scene())
+    run(fleet.close())
     assert staying / changing <= 0.6, f"{staying:.0f} of {changing:.0f}"

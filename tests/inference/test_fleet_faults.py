@@ -12,6 +12,7 @@ import pytest
 from arpo.errors import EngineError, EngineGoneError
 from arpo.inference.engine import Response
 from arpo.inference.fleet import FleetEngine
+from tests.inference.conftest import run
 from tests.inference.gated import DIES, KILLS, WEDGES, Gated, ask, events, seen, weights, whole
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -25,7 +26,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FleetEng
     directory = tmp_path_factory.mktemp("fleet")
     fleet = FleetEngine(partial(Gated, directory), replicas=2, sync="rolling", stall_s=STALL_S)
     yield fleet, directory
-    asyncio.run(fleet.close())
+    run(fleet.close())
 
 
 @pytest.fixture
@@ -37,9 +38,9 @@ def directory(started: tuple[FleetEngine, Path]) -> Path:
 def fleet(started: tuple[FleetEngine, Path]) -> FleetEngine:
     """Two replicas that serve version 1, and an empty directory."""
     fleet, directory = started
-    asyncio.run(whole(fleet))
-    asyncio.run(fleet.update_weights(weights(1.0), 1))
-    asyncio.run(answers(fleet))
+    run(whole(fleet))
+    run(fleet.update_weights(weights(1.0), 1))
+    run(answers(fleet))
     for file in directory.iterdir():
         file.unlink()
     return fleet
@@ -85,7 +86,7 @@ def test_the_requests_of_a_replica_that_dies_or_stands_still_are_answered_elsewh
         assert response.policy_version == 1
         await whole(fleet)
 
-    asyncio.run(scene())
+    run(scene())
     assert len(events(directory, "answered 1 ")) == 1
     assert sum(grown(fleet, before, f"engine/replica_{n}/requests") for n in range(2)) == 1
     assert grown(fleet, before, "engine/moved_requests") == 1
@@ -108,7 +109,7 @@ def test_an_engine_that_is_dead_in_a_process_that_lives_is_replaced_too(
         assert (await request).token_ids == (await breaks).token_ids == (again[1][1],)
         await whole(fleet)
 
-    asyncio.run(scene())
+    run(scene())
     assert len(events(directory, "answered 1 ")) == 1
     assert grown(fleet, before, "engine/restarts") == 1
 
@@ -133,7 +134,7 @@ def test_a_replica_that_was_restarted_gets_the_current_weights_before_its_first_
         assert of_new[:3] == ["starts", "loads 5", "loaded 5"]
         assert not [event for event in of_new if event.startswith("answered") and not event.endswith(" by 5")]
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_an_update_during_which_a_replica_dies_reaches_the_others_and_the_new_one(
@@ -148,7 +149,7 @@ def test_an_update_during_which_a_replica_dies_reaches_the_others_and_the_new_on
         versions = {(await fleet.generate(ask(seed, conversation=str(seed)))).policy_version for seed in range(10, 30)}
         assert versions == {2}
 
-    asyncio.run(scene())
+    run(scene())
     assert len(events(directory, "starts")) == 1
 
 
@@ -174,7 +175,7 @@ def test_an_update_does_not_wait_for_a_replica_that_is_being_started_which_loads
             "loaded 2",
         ]
 
-    asyncio.run(scene())
+    run(scene())
 
 
 @pytest.mark.long
@@ -190,7 +191,7 @@ def test_while_every_replica_is_gone_requests_wait_and_then_go_on(fleet: FleetEn
         assert [(await request).policy_version for request in requests] == [1] * 4
         await whole(fleet)
 
-    asyncio.run(scene())
+    run(scene())
     assert sorted(event for _, _, event in events(directory, "answered")) == [f"answered {n} by 1" for n in range(4)]
 
 
@@ -202,7 +203,7 @@ def test_a_request_that_kills_every_replica_it_meets_is_refused(fleet: FleetEngi
         await whole(fleet)
         assert (await fleet.generate(ask(2))).policy_version == 1
 
-    asyncio.run(scene())
+    run(scene())
 
 
 @pytest.mark.long
@@ -222,9 +223,9 @@ def test_a_fleet_that_is_to_sleep_does_not_wait_for_a_replica_that_is_given_up_m
         (tmp_path / "hold_start").unlink()
         await asyncio.wait_for(sleeps, 60)
 
-    asyncio.run(scene())
+    run(scene())
     assert len(events(tmp_path, "sleeps")) == 1
-    asyncio.run(fleet.close())
+    run(fleet.close())
 
 
 @pytest.mark.long
@@ -240,9 +241,9 @@ def test_a_fleet_whose_replicas_do_not_come_back_says_what_to_do(tmp_path: Path)
         with pytest.raises(EngineGoneError, match="every engine of the fleet is gone"):
             await fleet.update_weights(weights(1.0), 1)
 
-    asyncio.run(scene())
+    run(scene())
     assert len(events(tmp_path, "starts")) == 1 + 2
-    asyncio.run(fleet.close())
+    run(fleet.close())
 
 
 def test_a_fleet_that_is_closed_starts_nothing_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -253,6 +254,6 @@ def test_a_fleet_that_is_closed_starts_nothing_again(tmp_path: Path, caplog: pyt
         await fleet.close()
         request.cancel()
 
-    asyncio.run(scene())
+    run(scene())
     assert "is started again" not in caplog.text
     assert len(events(tmp_path, "starts")) == 1

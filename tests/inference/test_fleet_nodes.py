@@ -10,6 +10,7 @@ from ray.cluster_utils import Cluster
 
 from arpo.errors import ConfigError
 from arpo.inference.fleet import FleetEngine
+from tests.inference.conftest import run
 from tests.inference.echo import Who
 from tests.inference.gated import Gated, events, seen, weights, whole
 from tests.inference.gated import ask as named
@@ -27,9 +28,9 @@ def test_replicas_get_the_first_gpus_of_every_node(monkeypatch: pytest.MonkeyPat
         cluster.add_node(num_cpus=0, num_gpus=4)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         fleet = FleetEngine(Who, replicas=2, nodes=2, num_gpus=1)
-        gpus = [reply.token_ids[0] for reply in asyncio.run(ask_each(fleet, ASK))]
+        gpus = [reply.token_ids[0] for reply in run(ask_each(fleet, ASK))]
         assert sorted(gpus) == [0, 0, 1, 1]  # of four on each of two nodes
-        asyncio.run(fleet.close())
+        run(fleet.close())
         with pytest.raises(ConfigError, match=r"want 6 GPUs on 2 node\(s\), there are 4, 4"):
             FleetEngine(Who, replicas=3, nodes=2, num_gpus=2)
     finally:
@@ -72,8 +73,8 @@ def test_a_node_that_dies_costs_nothing_but_time_and_one_that_joins_is_used(
     try:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         fleet = FleetEngine(partial(Gated, tmp_path), nodes=2, num_gpus=1, sync="rolling", stall_s=20)
-        asyncio.run(scene(fleet))
-        asyncio.run(fleet.close())
+        run(scene(fleet))
+        run(fleet.close())
     finally:
         ray.shutdown()
         cluster.shutdown()

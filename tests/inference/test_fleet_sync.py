@@ -13,6 +13,7 @@ import torch
 
 from arpo.errors import ConfigError, EngineGoneError, WeightSyncError
 from arpo.inference.fleet import FleetEngine
+from tests.inference.conftest import run
 from tests.inference.gated import Gated, ask, events, seen, weights
 
 pytestmark = pytest.mark.ray
@@ -33,7 +34,7 @@ class Fleets:
         directory = self._directory / str(len(self._fleets))
         if name in self._fleets:
             directory = self._directory / str(list(self._fleets).index(name))
-            asyncio.run(self.reset(self._fleets[name]))
+            run(self.reset(self._fleets[name]))
             for file in directory.iterdir():
                 file.unlink()
         else:
@@ -49,7 +50,7 @@ class Fleets:
 
     def close(self) -> None:
         for fleet in self._fleets.values():
-            asyncio.run(fleet.close())
+            run(fleet.close())
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def test_requests_are_answered_all_through_a_rolling_update_and_none_is_lost(sta
         versions.append((await fleet.generate(ask(seed))).policy_version)
         return versions
 
-    versions = asyncio.run(scene())
+    versions = run(scene())
     assert versions[0] == 0
     assert versions[-1] == 1
     answered = Counter(event.split()[1] for _, _, event in events(directory, "answered"))
@@ -123,7 +124,7 @@ def test_the_trainer_goes_on_while_a_replica_drains_and_what_it_changes_reaches_
         assert fleet.oldest_version == 1
         return (await fleet.generate(ask(2, conversation="b"))).logprobs
 
-    assert asyncio.run(scene()) == (8.0,)  # 4 x 2
+    assert run(scene()) == (8.0,)  # 4 x 2
     assert not events(directory, "cancelled")
 
 
@@ -147,7 +148,7 @@ def test_past_the_deadline_a_request_is_asked_again_elsewhere_with_its_seed_and_
         assert fleet.counters()["engine/moved_requests"] == 1
         assert sum(fleet.counters()[f"engine/replica_{n}/requests"] for n in range(2)) == 2 + 1
 
-    asyncio.run(scene())
+    run(scene())
 
 
 @pytest.mark.long
@@ -165,7 +166,7 @@ def test_at_most_so_many_replicas_are_out(start: Start) -> None:
         await update
         await fleet.settle()
 
-    asyncio.run(scene())
+    run(scene())
     assert len(events(directory, "loaded 1")) == 3
 
 
@@ -190,7 +191,7 @@ def test_a_global_update_waits_for_every_replica_and_nobody_serves_meanwhile(sta
         await update
         assert (await waits).policy_version == 1
 
-    asyncio.run(scene())
+    run(scene())
     assert len(events(directory, "loaded 1")) == 2
     assert events(directory, "answered 1")[0][0] > max(at for at, _, _ in events(directory, "loaded"))
 
@@ -215,7 +216,7 @@ def test_a_replica_with_other_weights_never_serves_and_the_next_request_says_so(
         of_second = [event for _, process, event in events(directory, "answered") if process == second]
         assert of_second == ["answered 901 by 0"]
 
-    asyncio.run(scene())
+    run(scene())
 
 
 @pytest.mark.long
@@ -239,7 +240,7 @@ def test_a_replica_with_other_weights_stops_the_next_request_while_the_trainer_g
         with pytest.raises(WeightSyncError, match="engine 1 of the fleet: scripted to hold other weights"):
             await ask_on()
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_weights_that_break_off_reach_no_replica_and_a_closed_fleet_answers_nothing(start: Start) -> None:
@@ -250,14 +251,14 @@ def test_weights_that_break_off_reach_no_replica_and_a_closed_fleet_answers_noth
         raise RuntimeError("the trainer has no more memory")
 
     with pytest.raises(WeightSyncError, match=r"in the middle .*: the trainer has no more memory"):
-        asyncio.run(fleet.update_weights(broken(), 1))
+        run(fleet.update_weights(broken(), 1))
     assert not events(directory, "loads")
-    assert asyncio.run(fleet.replicas[0].generate(ask(1))).policy_version == 0
+    assert run(fleet.replicas[0].ask(ask(1))).policy_version == 0
     with pytest.raises(WeightSyncError, match="in the middle"):  # one that is restarted now would find no weights
-        asyncio.run(fleet.generate(ask(2)))
-    asyncio.run(fleet.close())
+        run(fleet.generate(ask(2)))
+    run(fleet.close())
     with pytest.raises(EngineGoneError, match="closed"):
-        asyncio.run(fleet.generate(ask(1)))
+        run(fleet.generate(ask(1)))
 
 
 def test_a_request_that_is_cancelled_while_no_replica_serves_disturbs_nobody(start: Start) -> None:
@@ -277,9 +278,9 @@ def test_a_request_that_is_cancelled_while_no_replica_serves_disturbs_nobody(sta
         with pytest.raises(asyncio.CancelledError):
             await gone
 
-    asyncio.run(scene())
+    run(scene())
     assert not events(directory, "asked 1")
-    assert len(asyncio.run(homes(fleet))) == 2  # both live
+    assert len(run(homes(fleet))) == 2  # both live
 
 
 def test_an_update_that_is_cancelled_while_no_replica_serves_leaves_no_request_waiting(start: Start) -> None:
@@ -298,7 +299,7 @@ def test_an_update_that_is_cancelled_while_no_replica_serves_leaves_no_request_w
         await fleet.settle()
         await homes(fleet)
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_a_request_whose_caller_has_gone_is_cancelled_in_its_engine(start: Start) -> None:
@@ -310,7 +311,7 @@ def test_a_request_whose_caller_has_gone_is_cancelled_in_its_engine(start: Start
         gone.cancel()
         await seen(directory, "cancelled 1")
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_the_next_update_waits_for_the_roll_before(start: Start) -> None:
@@ -328,5 +329,5 @@ def test_the_next_update_waits_for_the_roll_before(start: Start) -> None:
         await fleet.settle()
         assert (await slow).policy_version == 0
 
-    asyncio.run(scene())
+    run(scene())
     assert [event for _, _, event in events(directory, "loads")] == ["loads 1", "loads 1", "loads 2", "loads 2"]

@@ -5,9 +5,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from arpo.host.threads import Signal
 from arpo.rollout.episode import EpisodeSpec
 from arpo.rollout.flow.order import choose
-from arpo.rollout.flow.signal import Signal
 from arpo.rollout.meter import Meter
 from arpo.rollout.runner import TRAINING, EpisodeRunner
 from arpo.rollout.sampler import TaskRequest

@@ -1,6 +1,6 @@
 from unittest.mock import Mock
 
-from arpo.rollout.flow.signal import Signal
+from arpo.host.threads import Signal
 from arpo.rollout.flow.stream import GroupStream, RequestedGroup, ResumeState, Served
 from arpo.rollout.sampler import TaskRequest
 from arpo.rollout.settings import RolloutSettings
