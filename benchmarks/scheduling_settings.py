@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from scheduling_baselines import GROUP_SIZE
 from scheduling_parts import Law, Laws
 
-from arpo.rollout.flow.order import Order
+from arpo.rollout.settings import Order
 
 ACTIONS_A_SECOND = 500.0
 """What two cores do here with room to spare; the default speed keeps a setting below."""

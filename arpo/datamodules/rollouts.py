@@ -12,7 +12,7 @@ from typing_extensions import override
 from arpo.errors import ConfigError
 from arpo.modules.base import PolicyModule
 from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.flow.stream import RequestedGroup, ResumeState
+from arpo.rollout.groups import RequestedGroup, ResumeState
 from arpo.rollout.hooks import on_rank_zero, start_on_rank_zero
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import TaskRequest, TaskSampler

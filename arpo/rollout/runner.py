@@ -1,20 +1,24 @@
-"""Many episodes at once: retries, drops, and what ends on disk."""
+"""Many episodes at once: turns, retries, drops, what ends on disk, and what need not be played again."""
 
 import asyncio
+import hashlib
+import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
 from weakref import WeakSet
 
+from arpo.agent.prompt import Prompt
 from arpo.algorithms.rewards import is_success
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EngineError, EnvError
 from arpo.rollout.episode import EpisodeSpec, MayAsk, Responder, at_once, run_episode
-from arpo.rollout.fingerprint import model_fingerprint, sampling_fingerprint
-from arpo.rollout.flow.fair_queue import FairQueue
 from arpo.rollout.meter import Activity, Meter
-from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.settings import MAX_ACTIONS, RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Trajectory
 
@@ -23,8 +27,66 @@ log = logging.getLogger(__name__)
 SpecRows = tuple[tuple[EpisodeSpec, ...], ...]
 """One row a group, one spec a member."""
 
+BLOCK = 4096
+"""Bytes that are read at one place of a file."""
+PLACES = 256
+"""Places at which a file is read, so that 15 GB of weights take no longer than a tokenizer."""
 TRAINING = "train"
 """The name of the episodes that are learned from, in meters and in the queue for environments."""
+
+
+class FairQueue:
+    """A number of turns for which lanes queue: first come, first served in a lane, and lane after lane between them.
+
+    So an evaluation that asks for a thousand episodes at once gets every second environment that becomes free, and
+    training the others. An episode keeps its turn when the infrastructure loses it and it is made again.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._lanes: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, lane: str) -> AsyncIterator[None]:
+        """Wait for a turn and hold it."""
+        await self._take(lane)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def queued(self) -> dict[str, int]:
+        """Return how many wait in each lane; allowed from any thread."""
+        return {lane: sum(not future.done() for future in list(queue)) for lane, queue in list(self._lanes.items())}
+
+    async def _take(self, lane: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lanes.setdefault(lane, deque()).append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # it had its turn already
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        for future in self._in_fair_order():
+            if not future.done():  # else whoever waited was cancelled
+                future.set_result(None)
+                return
+        self._free += 1
+
+    def _in_fair_order(self) -> Iterator[asyncio.Future[None]]:
+        while self._lanes:
+            lane, queue = next(iter(self._lanes.items()))
+            self._lanes.move_to_end(lane)
+            future = queue.popleft()
+            if not queue:
+                del self._lanes[lane]
+            yield future
 
 
 class EpisodeRunner:
@@ -130,3 +192,40 @@ class EpisodeRunner:
                 meter.retried += attempt < most
         meter.dropped += 1
         return None
+
+
+def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
+    """Return a digest of everything but task, seed and weights that decides how an episode is sampled.
+
+    Args:
+        spec: Its limits, temperature, protocol and window count; its id, task and seed stand in the record themselves.
+        prompt: How the task is put to the policy.
+        model: What `model_fingerprint` says about the checkpoint that the policy started from.
+    """
+    limits = ("max_steps", "max_context", "max_tokens", "temperature", "protocol")
+    how = {name: getattr(spec, name) for name in limits} | {"prompt": asdict(prompt), "model": model}
+    if spec.image_window is not None:  # without one, records from before there were windows stay good
+        how["image_window"] = spec.image_window
+    if spec.max_actions != MAX_ACTIONS:  # likewise from before there was a bound
+        how["max_actions"] = spec.max_actions
+    return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def model_fingerprint(path: str | Path) -> str:
+    """Return a digest of a checkpoint directory by its content, wherever it lies; a hub name stands for itself.
+
+    Of every file it takes the name, the size and blocks at regular distances. Training changes nearly every weight,
+    so it tells two policies apart, though not two files that differ in one byte.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        return str(path)
+    digest = hashlib.sha256()
+    for file in sorted(entry for entry in directory.iterdir() if entry.is_file()):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as opened:
+            for place in range(0, size, max(BLOCK, size // PLACES)):
+                opened.seek(place)
+                digest.update(opened.read(BLOCK))
+    return digest.hexdigest()[:16]

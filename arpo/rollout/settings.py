@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from arpo.errors import ConfigError, check_at_least, check_one_of, check_positive, check_threshold
-from arpo.rollout.flow.order import Order
 
+Order = Literal["submitted", "finished"]
+"""`submitted`: an iteration learns from the groups in the order in which they were asked for. `finished`: from those
+that ended first, and from those that would be stale at the next iteration, for which it waits."""
 MAX_ACTIONS = 15
 """Actions that ARPO's code performs in a whole episode, since it counts them and not responses. The longest answer in
 the tests of UI-TARS-desktop's parser has six."""
@@ -36,8 +39,7 @@ class RolloutSettings:
     max_policy_lag: int = 0
     """A group is stale when its oldest step is more policy versions behind than this."""
     order: Order = "submitted"
-    """The groups that an iteration learns from: in the order in which they were asked for, or those that ended first
-    beside those that would be stale at the next iteration."""
+    """The groups that an iteration learns from."""
     stall_s: float = 900.0
     """Seconds without a sign of life of any episode after which whoever waits for one gives up, with an error that
     says who waits for whom. Above every deadline of an environment, every response and every weight update."""

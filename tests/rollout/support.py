@@ -23,7 +23,7 @@ from arpo.inference.engine import GenerateRequest, Response
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.flow.stream import ResumeState
+from arpo.rollout.groups import ResumeState
 from arpo.rollout.sampler import TaskRequest, TaskStatistics
 from arpo.types import Observation, RolloutBatch, Task
 

@@ -14,7 +14,7 @@ from arpo.agent.prompt import Prompt
 from arpo.errors import ArpoError, ConfigError, EngineError, RolloutError
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
-from arpo.rollout.flow.stream import Served
+from arpo.rollout.groups import Served
 from arpo.rollout.sampler import TaskRequest
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome, RolloutBatch

@@ -20,7 +20,7 @@ from arpo.host import threads
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.scripted import ScriptedEngine
 from arpo.rollout.episode import EpisodeSpec, Responder, run_episode
-from arpo.rollout.flow.stream import ResumeState
+from arpo.rollout.groups import ResumeState
 from arpo.rollout.meter import Meter
 from arpo.rollout.sampler import ShuffledTasks, TaskStatistics
 from arpo.rollout.seeds import derive_seed

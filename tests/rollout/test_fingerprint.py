@@ -6,7 +6,7 @@ import pytest
 
 from arpo.agent.prompt import Prompt
 from arpo.rollout.episode import EpisodeSpec
-from arpo.rollout.fingerprint import BLOCK, PLACES, model_fingerprint, sampling_fingerprint
+from arpo.rollout.runner import BLOCK, PLACES, model_fingerprint, sampling_fingerprint
 from arpo.rollout.settings import RolloutSettings
 from arpo.types import Task
 

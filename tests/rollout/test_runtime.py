@@ -9,7 +9,7 @@ from arpo.errors import ArpoError, ConfigError, EngineError, EnvError
 from arpo.host.threads import BackgroundLoop
 from arpo.inference.engine import GenerateRequest, Sampling
 from arpo.inference.scripted import ScriptedEngine
-from arpo.rollout.flow.stream import Served
+from arpo.rollout.groups import Served
 from tests.rollout.support import TASKS, interrupted, moody_clicker, red_clicker
 
 

@@ -13,7 +13,7 @@ from arpo.errors import ArpoError, EngineError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.inference.scripted import ScriptedEngine
-from arpo.rollout.flow.stream import RequestedGroup, ResumeState
+from arpo.rollout.groups import RequestedGroup, ResumeState
 from arpo.rollout.sampler import ShuffledTasks, TaskRequest, TaskStatistics
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 from tests.rollout.support import TASKS, moody_clicker

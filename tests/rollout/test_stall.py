@@ -10,8 +10,8 @@ import pytest
 
 from arpo.errors import RolloutError
 from arpo.host.threads import BackgroundLoop
-from arpo.rollout.flow.stall import StallDetector
 from arpo.rollout.meter import Activity
+from arpo.rollout.runtime import StallDetector
 
 STALL_S = 0.8
 

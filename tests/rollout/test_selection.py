@@ -1,6 +1,6 @@
 import pytest
 
-from arpo.rollout.flow.groups import Window, rollout_metrics, select_groups
+from arpo.rollout.collector import Window, rollout_metrics, select_groups
 from arpo.rollout.meter import Meter
 from arpo.rollout.sampler import TaskRequest
 from arpo.types import Task

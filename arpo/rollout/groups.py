@@ -1,18 +1,17 @@
-"""The stream of groups: asked for one by one, played side by side, handed over an iteration at a time."""
+"""The stream of groups: asked for one by one, played side by side, and chosen an iteration at a time."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from arpo.host.threads import Signal
 from arpo.rollout.episode import EpisodeSpec
-from arpo.rollout.flow.order import choose
 from arpo.rollout.meter import Meter
 from arpo.rollout.runner import TRAINING, EpisodeRunner
 from arpo.rollout.sampler import TaskRequest
 from arpo.rollout.seeds import derive_seed
-from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.settings import Order, RolloutSettings
 from arpo.types import Trajectory
 
 
@@ -86,6 +85,51 @@ class ResumeState:
     def learned_at(self, number: int) -> int:
         """Return the policy version that learns from a group, where groups are learned from in their order."""
         return number // self.per_iteration - self.iteration + self.policy_version
+
+
+def choose(
+    candidates: Iterable[AdmittedGroup], count: int, order: Order, *, version: int, lag: int
+) -> list[AdmittedGroup] | None:
+    """Return the groups of the next update by their numbers, or None where it has to wait for one of them.
+
+    In the order `finished`, a group must be learned from before its oldest step is more than `lag` versions old. As
+    an update takes `count` groups, of those with h updates left at most h × `count` may stay behind: what is above
+    is taken now. That is the rule of the earliest deadline, under which no group becomes stale as long as no more
+    than (v + `lag` + 1) × `count` groups have had a step of version v or older when version v is learned from.
+
+    Args:
+        candidates: Every group that was asked for and not yet learned from.
+        count: Groups that an update learns from.
+        order: Which ones.
+        version: Of the policy that learns.
+        lag: Versions that a step may be old.
+    """
+    by_number = sorted(candidates, key=lambda group: group.number)
+    if order == "submitted":
+        chosen = by_number[:count]
+        return chosen if len(chosen) == count and all(group.ended_as is not None for group in chosen) else None
+    chosen = []
+    for updates_left in range(lag + 1):
+        due = [group for group in by_number if _updates_left(group, version, lag) <= updates_left]
+        needed = min(len(due) - updates_left * count, count) - len(chosen)
+        if not _take_first_ended(needed, due, chosen):
+            return None
+    if not _take_first_ended(count - len(chosen), by_number, chosen):
+        return None
+    return sorted(chosen, key=lambda group: group.number)
+
+
+def _updates_left(group: AdmittedGroup, version: int, lag: int) -> float:
+    """Return how many updates later than the next one may still learn from a group."""
+    return float("inf") if group.oldest is None else group.oldest + lag - version
+
+
+def _take_first_ended(needed: int, among: Sequence[AdmittedGroup], chosen: list[AdmittedGroup]) -> bool:
+    """Add to `chosen` the groups that ended first; return whether there were enough of them."""
+    ended = [(group.ended_as, group) for group in among if group.ended_as is not None and group not in chosen]
+    ended.sort(key=lambda pair: pair[0])
+    chosen += [group for _, group in ended[: max(needed, 0)]]
+    return len(ended) >= needed
 
 
 class GroupStream:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from arpo.rollout.flow.fair_queue import FairQueue
+from arpo.rollout.runner import FairQueue
 
 
 async def settle():

@@ -1,13 +1,18 @@
-"""Which groups an update learns from, and for which it waits."""
+"""Which groups an update learns from, for which it waits, and which a checkpoint names."""
 
 import random
 from dataclasses import dataclass
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arpo.rollout.flow.order import choose
+from arpo.host.threads import Signal
+from arpo.rollout.groups import GroupStream, RequestedGroup, ResumeState, Served, choose
+from arpo.rollout.sampler import TaskRequest
+from arpo.rollout.settings import RolloutSettings
+from arpo.types import Task
 
 
 @dataclass(eq=False)
@@ -84,3 +89,11 @@ def test_no_group_becomes_stale_whenever_groups_begin_and_end(order, data):
         assert len(chosen) == count
         assert all(group.oldest >= version - lag for group in chosen)
         waiting = [group for group in waiting if group not in chosen]
+
+
+def test_groups_of_an_earlier_process_stand_in_a_checkpoint_before_the_first_of_them_is_played_again():
+    asked = [RequestedGroup(number, TaskRequest(Task(f"task-{number}", ""))) for number in (4, 3)]
+    course = ResumeState(iteration=1, policy_version=1, per_iteration=2, asked=asked)
+    settings = RolloutSettings(group_size=2, max_steps=2, max_tokens=8, max_context=64)
+    stream = GroupStream(Mock(), settings, course, Mock(), Served, Signal())
+    assert [each.number for each in stream.asked()] == [3, 4]

@@ -1,1 +1,0 @@
-"""The flow of groups: who gets an environment next, how far rollouts run ahead, and what an update learns from."""
