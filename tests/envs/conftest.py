@@ -1,8 +1,14 @@
-"""A container engine whose machines are fake guests in threads, for the tests of every desktop in a container."""
+"""A guest in a thread, and a container engine whose machines are such guests, for the tests of every desktop."""
 
 import pytest
 
-from tests.envs.osworld.guest import FakeEngine
+from tests.envs.osworld.guest import FakeEngine, running_guest
+
+
+@pytest.fixture
+def guest():
+    with running_guest() as guest:
+        yield guest
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from functools import cache
 
 import pytest
+import tenacity
 
 from arpo.host.containers import OWN_ENGINE
 from arpo.types import Task
@@ -69,3 +71,34 @@ def docker(*arguments: str, accept: Sequence[int] = (0,)) -> str:
     said = done.stdout + done.stderr
     assert done.returncode in accept, f"docker {' '.join(arguments)}: exit status {done.returncode}: {said}"
     return done.stdout
+
+
+def kill(container):
+    docker("kill", container)
+
+
+@tenacity.retry(stop=tenacity.stop_after_attempt(10), wait=tenacity.wait_fixed(0.1), reraise=True)
+def pause(container):
+    docker("pause", container)  # with version 1 of cgroups, a busy container cannot be frozen every time
+
+
+def disconnect(container):
+    docker("network", "disconnect", "bridge", container)
+
+
+def freeze_the_x_server(container):
+    run_as_root(container, "pkill -STOP Xvfb")
+
+
+def kill_the_server(container):
+    run_as_root(container, "pkill -KILL -f ^python3.*server.py")
+
+
+@tenacity.retry(stop=tenacity.stop_after_attempt(10), wait=tenacity.wait_fixed(0.1), reraise=True)
+def run_as_root(container, command):
+    """Run a command in a desktop as nobody in it could; a reset in place ends it too, even half started."""
+    docker("exec", "--user", "root", container, "sh", "-c", command, accept=(0, 128 + signal.SIGKILL))
+
+
+BREAKS = [kill, pause, disconnect, freeze_the_x_server, kill_the_server]
+"""Whatever can break in a real desktop without its agent; each breaks the container of this id."""

@@ -22,18 +22,15 @@ HANG_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, and the call in which it does.
+    """One thing that goes wrong, and the call in which it does, once an episode.
 
     `hang` does not return, `crash` ends the process, `error` raises an `EnvError` of the call's kind, `destroyed` says
-    that the agent has destroyed its desktop, `garbage`
-    gives a screenshot that is not a PNG, or a task reward that is not a number, and `undecodable` a screenshot whose
-    checksums are right and whose pixels are not all there.
+    that the agent has destroyed its desktop, `garbage` gives a screenshot that is not a PNG, or a task reward that is
+    not a number, and `undecodable` a screenshot whose checksums are right and whose pixels are not all there.
     """
 
     kind: FaultKind
     call: Call
-    number: int = 0
-    """Position among the calls of that name in the episode, from 0."""
     attempts: int | None = None
     """Only in this many first episodes of a task; None: in all."""
     probability: float = 1.0
@@ -58,63 +55,40 @@ class FaultyDesktop(FakeDesktop):
 
     def __init__(self, faults: Faults, width: int = 112, height: int = 84) -> None:
         super().__init__(width, height)
-        self._script = FaultScript(faults)
+        self._faults = faults
+        self._attempts: Counter[str] = Counter()
+        self._due: dict[Call, FaultKind] = {}
 
     def reset(self, task):
-        self._script.begin(task.id)
-        fault = self._script.meet("reset")
+        attempt = self._count_attempt(task.id)
+        generator = random.Random(f"{self._faults.seed}/{task.id}/{attempt}")
+        drawn = [fault for fault in self._faults.plan if generator.random() < fault.probability]
+        due = [fault for fault in drawn if fault.attempts is None or attempt < fault.attempts]
+        self._due = {fault.call: fault.kind for fault in reversed(due)}
+        fault = self._meet("reset")
         return spoiled(super().reset(task), fault)
 
     def step(self, action):
-        fault = self._script.meet("step")
+        fault = self._meet("step")
         result = super().step(action)
         return replace(result, observation=spoiled(result.observation, fault))
 
     def evaluate(self):
-        reward = float("nan") if self._script.meet("evaluate") == "garbage" else None
-        return super().evaluate() if reward is None else reward
+        return float("nan") if self._meet("evaluate") == "garbage" else super().evaluate()
 
-
-class FaultScript:
-    """The faults of one environment as they happen: `begin` every episode, `meet` what is planned for every call."""
-
-    def __init__(self, faults: Faults) -> None:
-        self._faults = faults
-        self._attempts: Counter[str] = Counter()
-        self._calls: Counter[Call] = Counter()
-        self._due: tuple[Fault, ...] = ()
-
-    def begin(self, task_id: str) -> None:
-        """Draw what goes wrong in the episode that begins."""
-        attempt = self._count_attempt(task_id)
-        self._calls.clear()
-        generator = random.Random(f"{self._faults.seed}/{task_id}/{attempt}")
-        draws = [generator.random() for _ in self._faults.plan]
-        self._due = tuple(
-            fault
-            for fault, draw in zip(self._faults.plan, draws, strict=True)
-            if draw < fault.probability and (fault.attempts is None or attempt < fault.attempts)
-        )
-
-    def meet(self, call: Call) -> FaultKind | None:
-        """Let a planned fault happen; return the one that is in the answer of this call, if any.
-
-        Raises:
-            EnvError, DesktopDestroyedError: If the plan says so.
-        """
-        number = self._calls[call]
-        self._calls[call] += 1
+    def _meet(self, call: Call) -> FaultKind | None:
+        """Let a planned fault happen; return the one that is in the answer of this call, if any."""
         threading.Event().wait(self._faults.latency_s)
-        kinds = [fault.kind for fault in self._due if (fault.call, fault.number) == (call, number)]
-        if "crash" in kinds:
-            os._exit(1)
-        if "hang" in kinds:
-            threading.Event().wait(HANG_S)
-        if "error" in kinds:
-            raise EnvError(call, f"planned fault in {call} number {number}")
-        if "destroyed" in kinds:
-            raise DesktopDestroyedError(f"planned fault in {call} number {number}")
-        return kinds[0] if kinds else None
+        match kind := self._due.pop(call, None):
+            case "crash":
+                os._exit(1)
+            case "hang":
+                threading.Event().wait(HANG_S)
+            case "error":
+                raise EnvError(call, f"planned fault in {call}")
+            case "destroyed":
+                raise DesktopDestroyedError(f"planned fault in {call}")
+        return kind
 
     def _count_attempt(self, task_id: str) -> int:
         if self._faults.ledger is None:
@@ -141,5 +115,4 @@ def _without_half_of_the_pixels(png: bytes) -> bytes:
     kind = png.index(b"IDAT")
     length = int.from_bytes(png[kind - 4 : kind])
     chunk = png[kind : kind + 4 + length // 2]
-    end = png[-12:]
-    return png[: kind - 4] + (length // 2).to_bytes(4) + chunk + zlib.crc32(chunk).to_bytes(4) + end
+    return png[: kind - 4] + (length // 2).to_bytes(4) + chunk + zlib.crc32(chunk).to_bytes(4) + png[-12:]

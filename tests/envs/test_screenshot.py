@@ -11,10 +11,14 @@ from PIL import Image
 
 from arpo.agent.coordinates import smart_resize
 from arpo.envs import screenshot
-from arpo.envs.screenshot import BEGINNING, HEADER, check_screenshot, measured
+from arpo.envs.screenshot import BEGINNING, HEADER, SIGNATURE, check_screenshot, measured
 from arpo.errors import EnvError
 from arpo.models.vision.patches import picture_size
 from arpo.types import Observation
+
+GREY, RGB, INDEX, RGBA = 0, 2, 3, 6
+ROW = bytes(1 + 3 * 32)
+BLACK_AND_WHITE = bytes(3) + bytes([255] * 3)
 
 
 def picture(form="PNG", size=(32, 16), **options):
@@ -27,10 +31,14 @@ def chunk(kind, data):
     return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
 
 
-def with_pixels(data):
-    """A PNG of 32x16 grey pixels, every checksum right, with these bytes where the compressed pixels belong."""
-    header = (32).to_bytes(4) + (16).to_bytes(4) + bytes([8, 0, 0, 0, 0])
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+def header(width, height, depth=8, colours=RGB, interlaced=0):
+    return chunk(b"IHDR", width.to_bytes(4) + height.to_bytes(4) + bytes([depth, colours, 0, 0, interlaced]))
+
+
+def written_as(colours, depth, rows, *, palette=b"", between=b"", behind=b"", interlaced=0):
+    """A PNG of 32x16 pixels with these rows, every checksum right, whatever else is not."""
+    chunks = [header(32, 16, depth, colours, interlaced), *([chunk(b"PLTE", palette)] if palette else []), between]
+    return SIGNATURE + b"".join([*chunks, chunk(b"IDAT", zlib.compress(rows)), behind, chunk(b"IEND", b"")])
 
 
 def with_chunk(kind, data):
@@ -39,100 +47,83 @@ def with_chunk(kind, data):
     return good[:-12] + chunk(kind, data) + good[-12:]
 
 
-PIXELS = zlib.compress(bytes(33 * 16))
-BOMB = b"Comment\0\0" + zlib.compress(bytes(2**27))
-
-
-@pytest.mark.parametrize(
-    "png",
-    [picture(), picture(compress_level=0), with_pixels(PIXELS), with_chunk(b"tEXt", b"Comment\0" + bytes(2**17))],
-    ids=["noise", "uncompressed", "blank", "a long comment"],
-)
-def test_a_whole_png_of_the_right_size_is_a_screenshot(png):
-    check_screenshot(Observation(png, 32, 16))
-
-
-def test_a_whole_screen_may_be_as_long_as_its_pixels():
-    buffer = io.BytesIO()
-    Image.new("RGBA", (1920, 1080)).save(buffer, format="PNG", compress_level=0)
-    assert len(buffer.getvalue()) > 4 * 1920 * 1080
-    check_screenshot(Observation(buffer.getvalue(), 1920, 1080))
-
-
-@pytest.mark.parametrize(
-    "png",
-    [
-        b"",
-        b"not a PNG",
-        picture()[:-20],
-        picture("JPEG"),
-        picture()[:60] + b"\0" + picture()[61:],
-        picture(size=(16, 32)),
-        with_pixels(PIXELS[: len(PIXELS) // 2]),
-        with_chunk(b"zTXt", BOMB),
-    ],
-    ids=["empty", "text", "cut", "JPEG", "damaged", "another size", "short pixels", "text bomb"],
-)
-def test_anything_else_is_a_fault(png):
-    with pytest.raises(EnvError) as caught:
-        check_screenshot(Observation(png, 32, 16))
-    assert caught.value.kind == "screenshot"
-
-
-def test_a_screenshot_that_carries_something_else_is_a_fault():
-    with pytest.raises(EnvError, match=r"32x16 has 2097\d{5} bytes, more than 264208") as caught:
-        # 16 rows of 32 pixels of 4 bytes and a filter are 2064 bytes, and 262144 more are allowed
-        check_screenshot(Observation(with_chunk(b"juNk", bytes(200 * 2**20)), 32, 16))
-    assert caught.value.kind == "screenshot"
-
-
-def written_as(colours, depth, rows, *, width=32, height=16, palette=b"", between=b"", behind=b"", interlaced=0):
-    """A PNG of these rows, every checksum right, whatever else is not."""
-    header = width.to_bytes(4) + height.to_bytes(4) + bytes([depth, colours, 0, 0, interlaced])
-    chunks = [chunk(b"IHDR", header), *([chunk(b"PLTE", palette)] if palette else []), between]
-    chunks += [chunk(b"IDAT", zlib.compress(rows)), behind, chunk(b"IEND", b"")]
-    return screenshot.SIGNATURE + b"".join(chunks)
-
-
 def exif(orientation):
     """Exif data with one entry: the picture is turned so before it is shown."""
-    return b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01" + bytes([0, orientation]) + bytes(6)
+    entry = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01" + bytes([0, orientation]) + bytes(6)
+    return chunk(b"eXIf", entry)
 
 
-GREY, RGB, INDEX, RGBA = 0, 2, 3, 6
-ROW = bytes(1 + 3 * 32)
-BLACK_AND_WHITE = bytes(3) + bytes([255] * 3)
+def accepted(png, size=(32, 16)):
+    try:
+        check_screenshot(Observation(png, *size))
+    except EnvError as error:
+        return error.kind != "screenshot"
+    return True
 
 
 @pytest.mark.parametrize(
     "png",
     [
+        picture(),
+        picture(compress_level=0),
+        with_chunk(b"tEXt", b"Comment\0" + bytes(2**17)),
         written_as(RGB, 8, 16 * ROW),
         written_as(RGB, 16, 16 * bytes(1 + 6 * 32)),
         written_as(GREY, 1, 16 * bytes(1 + 4)),
         written_as(INDEX, 1, 16 * (b"\0" + b"\xaa" * 4), palette=BLACK_AND_WHITE),
         written_as(INDEX, 8, 16 * (b"\0" + b"\1" * 32), palette=BLACK_AND_WHITE),
-        written_as(RGB, 8, 16 * ROW, between=chunk(b"eXIf", exif(1))),
+        written_as(RGB, 8, 16 * ROW, between=exif(1)),
         written_as(RGB, 8, 16 * ROW, between=chunk(b"gAMA", (45455).to_bytes(4)), behind=chunk(b"tIME", bytes(7))),
         # passes of 4x2, 4x2, 8x2, 8x4, 16x4, 16x8 and 32x8 pixels: 4·16 + 14 + 3·(512 - 0) bytes in 30 rows
         written_as(RGB, 8, bytes(30 + 3 * 512), interlaced=1),
     ],
-    ids=["RGB", "16 bits", "1 bit", "two colours", "two bytes", "not turned", "gamma and time", "interlaced"],
+    ids=[
+        "noise",
+        "uncompressed",
+        "comment",
+        "RGB",
+        "16-bits",
+        "1-bit",
+        "two-colours",
+        "two-bytes",
+        "not-turned",
+        "gamma-and-time",
+        "passes",
+    ],
 )
 def test_every_kind_of_picture_that_all_decoders_read_alike_is_a_screenshot(png):
-    check_screenshot(Observation(png, 32, 16))
+    assert accepted(png)
+
+
+HUGE = header(6000, 6000, colours=GREY)
+TEXT = chunk(b"zTXt", b"\0\0" + zlib.compress(bytes(2**20)))
+PROFILE = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(2**20)))
+
+
+def smuggled(before, between):
+    good = picture()
+    return good[:8] + before + good[8:33] + between + good[33:]
 
 
 @pytest.mark.parametrize(
     ("png", "message"),
     [
+        (b"", "of 0 bytes cannot be decoded"),
+        (b"not a PNG", "cannot be decoded"),
+        (picture("JPEG"), "is JPEG, not PNG"),
+        (picture()[:-20], "cut or damaged"),
+        (picture()[:60] + b"\0" + picture()[61:], "cut or damaged"),
+        (picture(size=(16, 32)), "is 16x32, the observation says 32x16"),
+        (with_chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(2**27))), "cannot be decoded"),
+        # 16 rows of 32 pixels of 4 bytes and a filter are 2064 bytes, and 262144 more are allowed
+        (with_chunk(b"juNk", bytes(2**20)), r"32x16 has 10\d{5} bytes, more than 264208"),
         (written_as(RGB, 8, 17 * ROW), "1552 bytes of rows and nothing behind"),  # 16 rows of 97 bytes
         (written_as(RGB, 8, 15 * ROW), "1552 bytes of rows"),
         (written_as(GREY, 8, 17 * bytes(33)), "528 bytes of rows"),
         (written_as(RGB, 8, 15 * ROW + b"\5" + ROW[1:]), "a row of a kind"),
         (written_as(RGB, 8, bytes(31 + 3 * 512), interlaced=1), "1566 bytes of rows"),
-        (written_as(RGB, 8, 16 * ROW, between=chunk(b"eXIf", exif(6))), "orientation 6"),
-        (written_as(RGB, 8, 16 * ROW, behind=chunk(b"eXIf", exif(3))), "orientation 3"),
+        (written_as(RGB, 8, 16 * ROW, between=exif(6)), "orientation 6"),
+        (written_as(RGB, 8, 16 * ROW, behind=exif(3)), "orientation 3"),
         (written_as(RGB, 8, 16 * ROW, between=chunk(b"acTL", (2).to_bytes(4) + bytes(4))), "an animation"),
         (written_as(INDEX, 8, 16 * (b"\0" + b"\2" * 32), palette=BLACK_AND_WHITE), "colour 2 in a palette of 2"),
         (written_as(INDEX, 2, 16 * (b"\0" + b"\xff" * 8), palette=3 * b"abc"), "colour 3 in a palette of 3"),
@@ -144,39 +135,53 @@ def test_every_kind_of_picture_that_all_decoders_read_alike_is_a_screenshot(png)
         (written_as(RGB, 4, 16 * bytes(49)), "screens do not have"),
         (written_as(RGB, 8, 16 * ROW, between=chunk(b"ABcd", b"")), "do not know"),
         (written_as(RGB, 8, 16 * ROW, behind=chunk(b"tEXt", b"a\0b") + chunk(b"IDAT", b"")), "something between"),
+        (smuggled(b"", HUGE), "2 chunks b'IHDR'"),
+        (smuggled(chunk(b"juNk", b""), b""), "does not begin with its size"),
+        (smuggled(b"", chunk(b"tEXt", b"transparency\0x")), "cannot be decoded"),
+        (smuggled(b"", chunk(b"IDAT", b"") * 10_000), "more than 8192 chunks"),
+        (smuggled(b"", 2 * TEXT), "2 chunks b'zTXt'"),
+        (smuggled(b"", 2 * PROFILE), "2 chunks b'iCCP'"),
+        (BEGINNING, r"of \d+ bytes does not begin with its size"),
+        (BEGINNING + bytes(HEADER.size - 1), r"of \d+ bytes does not begin with its size"),
     ],
     ids=lambda value: value if isinstance(value, str) else "PNG",
 )
-def test_what_decoders_forgive_each_in_another_way_is_a_fault(png, message):
+def test_anything_else_is_a_fault_of_its_kind(png, message):
     with pytest.raises(EnvError, match=message) as caught:
         check_screenshot(Observation(png, 32, 16))
     assert caught.value.kind == "screenshot"
 
 
-@pytest.mark.parametrize("size", [(600, 2), (2, 600), (201, 1), (1, 201), (100_000, 1), (30_000, 149)])
-def test_a_screen_so_narrow_that_no_model_sees_it_is_a_fault(size):
-    with pytest.raises(EnvError, match="one side over 200 times as long as the other") as caught:
-        check_screenshot(Observation(picture(size=size), *size))
-    assert caught.value.kind == "screenshot"
+@pytest.mark.parametrize("png", [None, "text", bytearray(picture()), memoryview(picture()), SIGNATURE], ids=type)
+def test_what_is_not_the_bytes_of_a_picture_is_a_fault(png):
+    assert not accepted(png)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (200, 1), (1, 200), (3840, 2160), (20, 4000)])
-def test_a_model_sees_every_screen_that_is_accepted(size):
-    check_screenshot(Observation(picture(size=size), *size))
-    assert min(smart_resize(*size, factor=28, min_pixels=56 * 56, max_pixels=2_116_800)) >= 28
+@pytest.mark.parametrize("size", [(-1, -1), (0, 0), (2**32, 16), (32, None), ("32", "16"), (13_400, 13_400)])
+def test_a_size_that_no_screen_has_is_a_fault(size):
+    assert not accepted(picture(), size)
 
 
-def test_a_header_alone_of_a_huge_picture_is_a_fault():
-    header = (20_000).to_bytes(4) * 2 + bytes([8, 2, 0, 0, 0])
-    png = screenshot.SIGNATURE + chunk(b"IHDR", header)
+def test_a_header_alone_tells_of_a_huge_picture_and_one_of_another_size():
     with pytest.raises(EnvError, match="says 20000x20000"):
-        check_screenshot(Observation(png, 20_000, 20_000))
-
-
-def test_another_size_is_told_before_anything_is_decoded():
+        measured(SIGNATURE + header(20_000, 20_000))
     large = picture(size=(2000, 3000), compress_level=9)
     with pytest.raises(EnvError, match="is 2000x3000, the observation says 1900x3100"):
         check_screenshot(Observation(large[:-4000], 1900, 3100))
+
+
+@pytest.mark.parametrize("size", [(600, 2), (1, 201), (30_000, 149)])
+def test_a_screen_so_narrow_that_no_model_sees_it_is_a_fault(size):
+    with pytest.raises(EnvError, match="one side over 200 times as long as the other"):
+        measured(SIGNATURE + header(*size))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (200, 1), (1, 200), (3840, 2160)])
+def test_a_model_sees_every_screen_that_is_accepted_and_none_is_too_long_without_compression(size):
+    buffer = io.BytesIO()
+    Image.new("RGBA", size).save(buffer, format="PNG", compress_level=0)
+    assert accepted(buffer.getvalue(), size)
+    assert min(smart_resize(*size, factor=28, min_pixels=56 * 56, max_pixels=2_116_800)) >= 28
 
 
 def some_rows(chance, wrong, channels):
@@ -199,17 +204,17 @@ def packed(chance, wrong, rows):
     return data + chance.randbytes(chance.randrange(1, 9) if "tail" in wrong else 0)
 
 
-def in_chunks(chance, wrong, header, data):
+def in_chunks(chance, wrong, head, data):
     cuts = sorted([0, len(data), *(chance.randrange(len(data) + 1) for _ in range(chance.randrange(3)))])
     parts = [chunk(b"IDAT", data[start:end]) for start, end in pairwise(cuts)]
-    chunks = [chunk(b"IHDR", header), *parts, chunk(b"IEND", b"")]
+    chunks = [chunk(b"IHDR", head), *parts, chunk(b"IEND", b"")]
     if "empty chunk" in wrong:
         chunks.insert(chance.randrange(len(chunks) + 1), chunk(b"IDAT", b""))
     if "order" in wrong:
         chance.shuffle(chunks)
     if "missing chunk" in wrong:
         del chunks[chance.randrange(len(chunks))]
-    return screenshot.SIGNATURE + b"".join(chunks)
+    return SIGNATURE + b"".join(chunks)
 
 
 FAULTS = (
@@ -221,23 +226,15 @@ FAULTS = (
 def written(chance):
     """A PNG of 32x16 random pixels, as a guest would write it, with up to two things wrong; and whether none is."""
     wrong = chance.sample(FAULTS, chance.choice((0, 1, 1, 1, 2)))
-    colours, channels = chance.choice([(2, 3), (6, 4)])
-    header = bytearray((32).to_bytes(4) + (16).to_bytes(4) + bytes([8, colours, 0, 0, 0]))
+    colours, channels = chance.choice([(RGB, 3), (RGBA, 4)])
+    head = bytearray((32).to_bytes(4) + (16).to_bytes(4) + bytes([8, colours, 0, 0, 0]))
     if "header" in wrong:
-        header[chance.randrange(len(header))] = chance.randrange(17)
-    png = in_chunks(chance, wrong, bytes(header), packed(chance, wrong, some_rows(chance, wrong, channels)))
+        head[chance.randrange(len(head))] = chance.randrange(17)
+    png = in_chunks(chance, wrong, bytes(head), packed(chance, wrong, some_rows(chance, wrong, channels)))
     if "byte" in wrong:
         at = chance.randrange(chance.choice((20, len(png))))
         png = png[:at] + chance.randbytes(chance.randrange(2)) + png[at + 1 :]
     return png, not wrong
-
-
-def accepted(png, size=(32, 16)):
-    try:
-        check_screenshot(Observation(png, *size))
-    except EnvError:
-        return False
-    return True
 
 
 def test_what_is_accepted_decodes_and_what_guests_write_is_accepted():
@@ -262,56 +259,8 @@ def test_what_guests_write_is_checked_without_decoding_it(monkeypatch):
 
 
 def test_no_more_is_inflated_than_a_screen_has():
-    header = (32).to_bytes(4) + (16).to_bytes(4) + bytes([8, 2, 0, 0, 0])
-    bomb = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(2**27), 9)) + chunk(b"IEND", b"")
+    bomb = header(32, 16) + chunk(b"IDAT", zlib.compress(bytes(2**27), 9)) + chunk(b"IEND", b"")
     tracemalloc.start()
-    accepted(screenshot.SIGNATURE + bomb)
+    assert not accepted(SIGNATURE + bomb)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
-
-
-HUGE = chunk(b"IHDR", (6000).to_bytes(4) + (6000).to_bytes(4) + bytes([8, 0, 0, 0, 0]))
-TEXT = chunk(b"zTXt", b"\0\0" + zlib.compress(bytes(2**20)))
-
-
-@pytest.mark.parametrize(
-    ("before", "between"),
-    [
-        (HUGE, b""),
-        (chunk(b"juNk", b""), b""),
-        (b"", chunk(b"tEXt", b"transparency\0x")),
-        (b"", chunk(b"IDAT", b"") * 10_000),
-        (b"", 2 * TEXT),
-        (b"", 2 * chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(2**20)))),
-    ],
-    ids=[
-        "two sizes",
-        "junk first",
-        "a colour that is a text",
-        "chunks without end",
-        "packed texts",
-        "packed profiles",
-    ],
-)
-def test_what_only_an_attacker_writes_is_a_fault(before, between):
-    good = picture()
-    assert not accepted(good[:8] + before + good[8:33] + between + good[33:])
-
-
-@pytest.mark.parametrize(
-    "size", [(-1, -1), (-32, 16), (0, 0), (2**32, 16), (32, None), ("32", "16"), (13_400, 13_400)]
-)
-def test_a_size_that_no_screen_has_is_a_fault(size):
-    assert not accepted(picture(), size)
-
-
-@pytest.mark.parametrize("png", [None, "text", bytearray(picture()), memoryview(picture()), screenshot.SIGNATURE])
-def test_what_is_not_the_bytes_of_a_picture_is_a_fault(png):
-    assert not accepted(png)
-
-
-@pytest.mark.parametrize("more", [0, HEADER.size - 1])
-def test_a_png_that_ends_in_its_header_is_an_error_of_its_kind(more):
-    with pytest.raises(EnvError, match=r"of \d+ bytes does not begin with its size") as error:
-        measured(BEGINNING + bytes(more))
-    assert error.value.kind == "screenshot"

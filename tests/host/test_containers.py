@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from arpo.host.containers import Containers
 from arpo.host.processes import own_name
 from arpo.host.session import Session
 from tests.envs.desktops import IMAGE, QUICK, docker, editor_task, needs_desktop
-from tests.host.watchdogs import end_watchdogs
+from tests.host.watchdogs import end_watchdogs, wait_until
 
 pytestmark = needs_desktop
 
@@ -52,23 +51,16 @@ def ask(port, headers):
     return answer.status, answer.read()
 
 
-def test_ports_are_chosen_by_the_engine_and_bound_to_loopback(desktop, facts):
+def test_ports_are_on_loopback_resources_are_limited_rights_are_dropped_and_labels_say_whose_it_is(desktop, facts):
     (binding,) = facts["NetworkSettings"]["Ports"]["5000/tcp"]
     assert binding == {"HostIp": "127.0.0.1", "HostPort": str(desktop.machine.container.port(5000))}
-
-
-def test_memory_processes_and_cores_are_limited_and_rights_are_dropped(facts):
     host = facts["HostConfig"]
     assert host["Memory"] == host["MemorySwap"] == 768 * 2**20
-    assert host["PidsLimit"] == 512
-    assert host["NanoCpus"] == 2_000_000_000
+    assert (host["PidsLimit"], host["NanoCpus"]) == (512, 2_000_000_000)
     assert host["CapDrop"] == ["ALL"]
     assert host["ReadonlyRootfs"]
     assert "no-new-privileges" in host["SecurityOpt"]
     assert not host["Privileged"]
-
-
-def test_containers_carry_the_session_and_the_owner(facts):
     labels = facts["Config"]["Labels"]
     assert labels["arpo.owner"] == own_name()
     assert labels["arpo.session"] == os.environ.get("ARPO_SESSION", own_name())
@@ -185,10 +177,7 @@ def test_containers_of_a_killed_run_are_removed_without_another_start(owner):
     assert running(label) == [container[:12]]
     process.send_signal(signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 10
-    while running(label) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert running(label) == []
+    wait_until(lambda: running(label) == [])
 
 
 def test_containers_of_a_killed_run_whose_watchdog_was_killed_are_removed_when_the_next_one_starts(owner, tmp_path):

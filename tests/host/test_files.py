@@ -17,13 +17,8 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def interrupted(path: Path, error: BaseException) -> None:
-    with atomically(path) as partial:
-        partial.write_text("half")
-        raise error
-
-
-def interrupted_in_a_directory(path: Path, error: BaseException) -> None:
+def fill(path: Path, error: BaseException) -> None:
+    """Fail in the middle of writing."""
     with atomically(path) as partial:
         partial.mkdir()
         (partial / "half").write_text("x")
@@ -42,19 +37,13 @@ def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path):
     assert names(tmp_path) == ["numbers"]
 
 
-def test_when_writing_fails_the_old_file_stays_and_nothing_lies_beside_it(tmp_path):
-    path = tmp_path / "numbers"
-    path.write_text("old")
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(path, KeyboardInterrupt())
-    assert path.read_text() == "old"
-    assert names(tmp_path) == ["numbers"]
-
-
-def test_when_a_directory_cannot_be_written_what_it_had_so_far_goes(tmp_path):
-    with pytest.raises(OSError, match="full"):
-        interrupted_in_a_directory(tmp_path / "policy", OSError("full"))
-    assert names(tmp_path) == []
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("full")], ids=["Ctrl-C", "disk full"])
+def test_when_writing_fails_the_old_file_stays_and_nothing_lies_beside_it(tmp_path, error):
+    (tmp_path / "policy").write_text("old")
+    with pytest.raises(type(error)):
+        fill(tmp_path / "policy", error)
+    assert (tmp_path / "policy").read_text() == "old"
+    assert names(tmp_path) == ["policy"]
 
 
 def test_the_directory_of_the_file_is_made(tmp_path):
@@ -62,23 +51,19 @@ def test_the_directory_of_the_file_is_made(tmp_path):
     assert (tmp_path / "a" / "b" / "text").read_text() == "x"
 
 
-def test_a_directory_takes_the_place_of_a_directory(tmp_path):
-    (tmp_path / "policy").mkdir()
-    (tmp_path / "policy" / "old").write_text("old")
+@pytest.mark.parametrize("name", ["policy", "policy.partial"], ids=["the old one", "what a killed writer left"])
+def test_a_directory_takes_the_place_of_a_directory_and_nothing_is_mixed_into_it(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "old").write_text("old")
     with atomically(tmp_path / "policy") as partial:
         partial.mkdir()
         (partial / "new").write_text("new")
+    assert names(tmp_path) == ["policy"]
     assert names(tmp_path / "policy") == ["new"]
 
 
-@pytest.mark.parametrize("left", ["file", "directory"])
-def test_what_a_killed_writer_left_is_not_mixed_into_the_next_one(tmp_path, left):
-    leftover = tmp_path / "policy.partial"
-    if left == "file":
-        leftover.write_text("torn")
-    else:
-        leftover.mkdir()
-        (leftover / "torn").write_text("torn")
+def test_a_file_that_a_killed_writer_left_is_not_mixed_into_the_next_one(tmp_path):
+    (tmp_path / "policy.partial").write_text("torn")
     with atomically(tmp_path / "policy") as partial:
         assert not partial.exists()
         partial.write_text("new")

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from arpo.host.heartbeat import Heartbeat, still
+from tests.host.watchdogs import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -14,36 +15,27 @@ def info(caplog) -> None:
     caplog.set_level(logging.INFO, logger="arpo.host.heartbeat")
 
 
-def test_what_takes_long_gives_a_sign_of_life(caplog) -> None:
-    with Heartbeat(lambda: "iteration 3/9", every_s=0.05):
-        time.sleep(0.4)
-    assert 2 <= len(caplog.messages) <= 9
+def test_what_takes_long_gives_signs_of_life_and_after_its_end_nothing_is_said_and_no_thread_is_left(caplog) -> None:
+    beats = threading.Semaphore(0)
+    with Heartbeat(lambda: beats.release() or "iteration 3/9", every_s=0.05):
+        assert beats.acquire(timeout=30)
+        assert beats.acquire(timeout=30)
+    said = len(caplog.messages)
     assert set(caplog.messages) == {"iteration 3/9"}
+    assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+    assert len(caplog.messages) == said
 
 
 def test_what_was_just_logged_is_not_repeated(caplog) -> None:
-    heartbeat = Heartbeat(lambda: "the same again", every_s=0.6)
-    time.sleep(0.4)  # before the start, nobody waits for a word
-    with heartbeat:
-        time.sleep(0.4)
-        heartbeat.say("iteration 1/2")
-        time.sleep(0.4)
-    assert caplog.messages == ["iteration 1/2"]
-
-
-def test_after_its_end_nothing_is_said_and_no_thread_is_left(caplog) -> None:
-    with Heartbeat(lambda: "busy", every_s=0.05):
-        pass
-    time.sleep(0.2)
-    assert caplog.messages == []
-    assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+    with Heartbeat(lambda: "the same again", every_s=2.0) as heartbeat:
+        for number in range(25):
+            heartbeat.say(f"iteration {number}")
+            time.sleep(0.1)
+    assert caplog.messages == [f"iteration {number}" for number in range(25)]
 
 
 def test_a_step_that_takes_long_is_named_with_its_seconds(caplog) -> None:
-    with still("starting the engine", every_s=0.05):
-        time.sleep(0.2)
-    assert caplog.messages[0] == "starting the engine: 0 s so far"
-
-
-def test_nobody_waits_longer_than_ten_seconds_for_a_word() -> None:
     assert still("starting").every_s <= 10
+    with still("starting the engine", every_s=0.05):
+        wait_until(lambda: caplog.messages)
+    assert caplog.messages[0] == "starting the engine: 0 s so far"

@@ -29,6 +29,7 @@ children = {body}
 print(session.directory, *children, flush=True)
 {end}
 """
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 LABELLED_CHILD = "[subprocess.Popen(['sleep', '60']).pid]"
 
 
@@ -106,40 +107,27 @@ def test_the_default_directory_is_short_enough_for_the_sockets_of_ray(monkeypatc
         assert len(str(session.directory)) <= 38
 
 
-def test_close_ends_labelled_children_and_nobody_else(root, bystander):
+def test_close_ends_labelled_children_also_one_that_ignores_sigterm_and_nobody_else(root, bystander):
     session = Session.start(root)
     child = subprocess.Popen(["sleep", "60"])
+    stubborn = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
+    stubborn.stdout.readline()
     session.close()
     assert child.wait(timeout=5) == -signal.SIGTERM
+    assert stubborn.wait(timeout=5) == -signal.SIGKILL
     assert runs(bystander.pid)
+    stubborn.stdout.close()
 
 
-def test_close_kills_a_child_that_ignores_sigterm(root):
-    session = Session.start(root)
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    child.stdout.readline()
-    session.close()
-    assert child.wait(timeout=5) == -signal.SIGKILL
-    child.stdout.close()
-
-
-def test_close_finds_a_child_without_the_label_by_the_file_it_writes(root, bystander):
+def test_close_finds_a_child_without_the_label_by_the_file_it_writes_and_spares_who_reads(root):
     session = Session.start(root)
     with (session.directory / "log").open("w") as log:
-        child = subprocess.Popen(["env", "-i", "sleep", "60"], stdout=log)
-    wait_until(lambda: psutil.Process(child.pid).environ() == {})
-    session.close()
-    assert child.wait(timeout=5) == -signal.SIGTERM
-
-
-def test_close_spares_whoever_only_reads_in_the_directory(root):
-    session = Session.start(root)
-    (session.directory / "log").write_text("x")
+        writer = subprocess.Popen(["env", "-i", "sleep", "60"], stdout=log)
     with (session.directory / "log").open() as log:
         reader = subprocess.Popen(["env", "-i", "sleep", "60"], stdin=log)
-    wait_until(lambda: psutil.Process(reader.pid).environ() == {})
+    wait_until(lambda: all(psutil.Process(each.pid).environ() == {} for each in (writer, reader)))
     session.close()
+    assert writer.wait(timeout=5) == -signal.SIGTERM
     assert runs(reader.pid)
     reader.kill()
     reader.wait()
@@ -189,18 +177,10 @@ def test_a_forked_child_does_not_close_the_session_of_its_parent(session):
     assert session.directory.exists()
 
 
-@pytest.mark.parametrize("end", ["", "raise RuntimeError('a crash')", "sys.exit(3)"])
-def test_nothing_is_left_when_the_owner_ends_or_crashes(start_owner, root, end):
+@pytest.mark.parametrize("end", ["raise RuntimeError('a crash')", "os.kill(os.getpid(), 2)"], ids=["crash", "Ctrl-C"])
+def test_nothing_is_left_when_the_owner_ends(start_owner, root, end):
     owner, _, children = start_owner(end)
-    owner.wait(timeout=20)
-    assert list(root.iterdir()) == []
-    assert not any(runs(child) for child in children)
-
-
-def test_nothing_is_left_after_ctrl_c(start_owner, root):
-    owner, _, children = start_owner()
-    owner.send_signal(signal.SIGINT)
-    owner.wait(timeout=20)
+    owner.wait(timeout=60)
     assert list(root.iterdir()) == []
     assert not any(runs(child) for child in children)
 
@@ -228,8 +208,7 @@ def test_a_watchdog_ends_with_the_session(root):
 
 
 def test_the_watchdog_of_an_inner_session_outlives_the_outer_one(session, start_owner, root):
-    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-    owner, directory, children = start_owner(ignoring)
+    owner, directory, children = start_owner(STUBBORN)
     owner.stdout.readline()
     wait_until(lambda: len(detached(root)) == 2)
     session.close()  # kills the inner driver, which carries its mark
@@ -297,19 +276,8 @@ INNER = f"""subprocess.Popen([sys.executable, '-c', {INNER_RUN!r}], stdout=subpr
 children = children.stdout.readline().decode().split()[1:]"""
 
 
-def test_a_run_that_the_killed_one_has_started_ends_with_it(start_owner, root):
-    """A warm start is a run of its own, with a session of its own."""
-    owner, _, children = start_owner(body=INNER)
-    wait_until(lambda: len(detached(root)) == 2)
-    owner.kill()
-    owner.wait()
-    wait_until(lambda: not runs(children[0]))
-    wait_until(lambda: list(root.iterdir()) == [])
-    wait_until(lambda: not watchdogs(root))
-
-
 def test_a_run_inside_the_killed_one_whose_watchdog_was_ended_too_leaves_nothing(start_owner, root):
-    """Until a watchdog has detached itself it is a child of its run, and goes with it."""
+    """A warm start is a run with a session of its own. Its watchdog is a child of it until it has detached itself."""
     owner, directory, children = start_owner(body=INNER)
     wait_until(lambda: len(detached(root)) == 2)
     (inner,) = [watchdog for watchdog in detached(root) if watchdog.cmdline()[-1] != str(directory)]
@@ -320,7 +288,6 @@ def test_a_run_inside_the_killed_one_whose_watchdog_was_ended_too_leaves_nothing
     assert not runs(children[0])
 
 
-STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 STUBBORN_CHILD = f"""[subprocess.Popen([sys.executable, '-c', {STUBBORN!r}], stdout=subprocess.PIPE)]
 children[0].stdout.readline()
 children = [children[0].pid]"""
@@ -336,9 +303,8 @@ def test_a_start_waits_for_the_end_of_a_killed_run_that_is_under_way(start_owner
         assert not runs(children[0])
 
 
-@pytest.mark.parametrize("body", [LABELLED_CHILD, FORKED_CHILD], ids=["executed", "forked"])
-def test_after_kill_9_of_the_watchdog_too_the_next_start_cleans_up(start_owner, root, bystander, body):
-    owner, directory, children = start_owner(body=body)
+def test_after_kill_9_of_the_watchdog_too_the_next_start_cleans_up(start_owner, root, bystander):
+    owner, directory, children = start_owner(body=FORKED_CHILD)
     end_watchdogs(root)
     owner.kill()
     owner.wait()

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from arpo.rollout.storage import TrajectoryStore
-from tests.envs.desktops import docker, needs_desktop
-from tests.envs.faults import FAULTS
+from tests.envs.desktops import BREAKS, docker, needs_desktop
 from tests.integration.runs import ROOT, Run, containers_of, deadline_in
 
 pytestmark = [
@@ -91,7 +90,7 @@ def struck(run):
     run.start(f"iterations={MANY}")
     run.wait_for_rollout(0)
     broken: set[str] = set()
-    for fault in FAULTS:
+    for fault in BREAKS:
         strike(run, fault, broken)
     if engine() is not None:
         restart_the_engine()
@@ -133,7 +132,7 @@ def wait_for_removal(desktop):
 def test_every_fault_is_noticed_and_every_desktop_comes_back(struck):
     assert {kind for _, kind in FAILED.findall(struck.said)} == {"guest"}
     recoveries = [float(seconds) for _, seconds in BACK.findall(struck.said)]
-    assert len(recoveries) >= len(FAULTS)
+    assert len(recoveries) >= len(BREAKS)
     assert max(recoveries) < RECOVERY_S
     assert total(struck, "env/lost") == 0
 
@@ -142,7 +141,7 @@ def test_no_episode_on_a_broken_desktop_is_scored(struck):
     iterations = len(struck.metrics)
     assert [line["rollout/episodes"] for line in struck.metrics] == [EPISODES] * iterations
     assert total(struck, "env/episodes") == EPISODES * iterations  # those that ended on a desktop without fault
-    assert total(struck, "rollout/retried_episodes") >= len(FAULTS)
+    assert total(struck, "rollout/retried_episodes") >= len(BREAKS)
     assert total(struck, "rollout/dropped_episodes") == total(struck, "rollout/dropped_groups") == 0
     store = TrajectoryStore(struck.directory / "trajectories")
     for iteration in range(iterations):

@@ -1,11 +1,11 @@
 """Floods from outside: whoever reaches the port of a desktop and does not know its secret."""
 
 import errno
-import itertools
 import socket
 import struct
 import threading
 from contextlib import ExitStack, closing, contextmanager
+from itertools import chain, count, repeat
 
 CONNECTIONS = 700
 """More than a desktop may have processes, and threads."""
@@ -15,76 +15,28 @@ HEAD = b"POST /setup/upload HTTP/1.1\r\nHost: desktop\r\n"
 BODY = b"a" * 65536
 
 
-def silence(number):
-    """Nothing, ever."""
-    return itertools.repeat(b"")
-
-
-def headers_that_drip(number):
-    return itertools.chain([HEAD + b"X-"], itertools.repeat(b"a"))
-
-
-def headers_without_end(number):
-    return itertools.chain([HEAD], (b"X-%d: a\r\n" % line for line in itertools.count()))
-
-
-def one_header_without_end(number):
-    return itertools.chain([HEAD + b"X: "], itertools.repeat(BODY))
-
-
-def bodies(number):
-    return itertools.chain([HEAD + b"Content-Length: 268435456\r\n\r\n"], itertools.repeat(BODY))
-
-
-def a_wrong_secret(number):
-    return itertools.repeat(HEAD + b"Authorization: Bearer %032x\r\nContent-Length: 0\r\n\r\n" % number)
-
-
-def requests_without_a_secret(number):
-    return itertools.repeat(b"GET /screenshot HTTP/1.1\r\nHost: desktop\r\n\r\n")
-
-
-def half_of_a_head(number):
-    return itertools.chain([HEAD, None], itertools.repeat(b""))
-
-
-def a_handshake_of_tls(number):
-    return itertools.chain([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)], itertools.repeat(b""))
-
-
-def lines_without_a_carriage_return(number):
-    return itertools.chain([b"GET / HTTP/1.1\nHost: desktop\n\n"], itertools.repeat(b"\n"))
-
-
-def heads_of_odd_bytes(number):
-    return itertools.repeat(b"\r\n\r\n\xff\xfe \x00 Authorization:\r\nAuthorization: Bearer \xff\r\n: \r\n\r\n")
-
-
-def one_byte(number):
-    """A byte, and an end by a reset."""
-    return iter([b"G"])
-
-
-def nothing(number):
-    """A connection that is closed at once."""
-    return iter(())
-
-
-FLOODS = (
-    silence,
-    headers_that_drip,
-    headers_without_end,
-    one_header_without_end,
-    bodies,
-    a_wrong_secret,
-    requests_without_a_secret,
-    half_of_a_head,
-    a_handshake_of_tls,
-    lines_without_a_carriage_return,
-    heads_of_odd_bytes,
-    one_byte,
-    nothing,
-)
+FLOODS = {
+    "silence": lambda number: repeat(b""),
+    "headers that drip": lambda number: chain([HEAD + b"X-"], repeat(b"a")),
+    "headers without end": lambda number: chain([HEAD], (b"X-%d: a\r\n" % line for line in count())),
+    "one header without end": lambda number: chain([HEAD + b"X: "], repeat(BODY)),
+    "bodies": lambda number: chain([HEAD + b"Content-Length: 268435456\r\n\r\n"], repeat(BODY)),
+    "a wrong secret": lambda number: repeat(
+        HEAD + b"Authorization: Bearer %032x\r\nContent-Length: 0\r\n\r\n" % number
+    ),
+    "requests without a secret": lambda number: repeat(b"GET /screenshot HTTP/1.1\r\nHost: desktop\r\n\r\n"),
+    "half of a head": lambda number: chain([HEAD, None], repeat(b"")),
+    "a handshake of TLS": lambda number: chain(
+        [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)], repeat(b"")
+    ),
+    "lines without a carriage return": lambda number: chain([b"GET / HTTP/1.1\nHost: desktop\n\n"], repeat(b"\n")),
+    "heads of odd bytes": lambda number: repeat(
+        b"\r\n\r\n\xff\xfe \x00 Authorization:\r\nAuthorization: Bearer \xff\r\n: \r\n\r\n"
+    ),
+    "one byte, and an end by a reset": lambda number: iter([b"G"]),
+    "nothing": lambda number: iter(()),
+}
+"""What a connection of this number says, one word after the other: None ends what it says, and an end closes it."""
 
 
 @contextmanager
@@ -102,7 +54,7 @@ def flood(address, kind):
 
 
 def _pour(address, kind, stop, full):
-    numbers, held = itertools.count(), {}
+    numbers, held = count(), {}
     with ExitStack() as open_sockets:
         while not stop.is_set():
             while len(held) < CONNECTIONS and not stop.is_set():
@@ -110,7 +62,7 @@ def _pour(address, kind, stop, full):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.setblocking(False)
                 connection.connect_ex(address)
-                held[connection] = kind(next(numbers))
+                held[connection] = FLOODS[kind](next(numbers))
             for connection, words in list(held.items()):
                 if not _say(connection, words):
                     connection.close()

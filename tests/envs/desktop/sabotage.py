@@ -18,11 +18,15 @@ def python(program: str) -> str:
     return f"python3 - <<'END'\n{program}\nEND\n"
 
 
+def x_client(program: str) -> str:
+    """A command that runs a Python program with a display `d` and its root window `r`."""
+    return python(PYTHON_X + program)
+
+
 def pointer(side: int) -> str:
     """Return the program of a window whose pointer has so many pixels on a side."""
-    return python(
-        PYTHON_X
-        + f"""
+    return x_client(
+        f"""
 p = r.create_pixmap({side}, {side}, 1)
 c = p.create_cursor(p, (0, 0, 0), (65535, 65535, 65535), 0, 0)
 w = r.create_window(0, 0, 640, 480, 0, d.screen().root_depth, override_redirect=True, cursor=c); w.map(); d.sync()
@@ -47,7 +51,6 @@ DESTROYS = {
     "end the window manager": "pkill openbox",
     "replace the window manager": "openbox --replace",
     "a fork bomb": "f() { f | f & }; f",
-    "processes that sleep": "while true; do sleep 1000 & done",
     "four hundred programs that compute": "for i in $(seq 400); do (while true; do :; done) & done; wait",
     "a full disk": "head -c 500M /dev/zero > ~/big",
     "memory": "python3 -c 'held = bytearray(2 << 30)'",
@@ -61,17 +64,15 @@ for _ in range(100):
         time.sleep(1000)
 """
     ),
-    "kill the connections to the X server": python(
-        PYTHON_X
-        + """
+    "kill the connections to the X server": x_client(
+        """
 for client in range(1, 256):
     request.KillClient(display=d.display, resource=client << 21)
 d.sync()
 """
     ),
-    "work for the X server": python(
-        PYTHON_X
-        + """
+    "work for the X server": x_client(
+        """
 p = r.create_pixmap(8000, 8000, 24); g = p.create_gc(line_width=3000)
 while True:
     p.poly_arc(g, [(0, 0, 8000, 8000, 0, 23040)] * 200); d.sync()
@@ -80,7 +81,7 @@ while True:
     "a pointer that fills the memory": pointer(12000),
     "a pointer that takes long to draw": pointer(4000),
     "fonts in a pipe, for which the X server waits": "mkdir -m 777 /tmp/f; mkfifo -m 666 /tmp/f/fonts.dir\n"
-    + python(PYTHON_X + 'd.set_font_path(["/tmp/f"]); d.sync()'),
+    + x_client('d.set_font_path(["/tmp/f"]); d.sync()'),
 }
 """Ways to make the desktop useless, after which nobody could judge the task."""
 
@@ -99,10 +100,9 @@ while True:
 """Takes every process that there may be and asks for none more, so that nothing is amiss until a check needs one."""
 
 OUTLIVED = {
-    "grab the X server": python(PYTHON_X + "d.grab_server(); d.sync()\nimport time; time.sleep(1000)"),
+    "grab the X server": x_client("d.grab_server(); d.sync()\nimport time; time.sleep(1000)"),
     "stop the window manager": "pkill -STOP openbox",
     "a pipe in the place of the file": "rm ~/list.txt; mkfifo ~/list.txt",
-    "an endless file": "ln -sf /dev/zero ~/list.txt",
     "a file of a terabyte": "truncate -s 1T ~/list.txt",
     "a home that is locked": "chmod 0 ~",
     "calls to the guest server": python(
@@ -129,16 +129,14 @@ for key in range(1, 60):
     memory = libc.shmget(key, 1 << 24, 0o1666)
 """
     ),
-    "names that never end": python(
-        PYTHON_X
-        + """
+    "names that never end": x_client(
+        """
 w = r.create_window(0, 0, 10, 10, 0, d.screen().root_depth); w.set_wm_name("a" * 200000); w.map(); d.sync()
 import time; time.sleep(1000)
 """
     ),
-    "more names than anybody reads": python(
-        PYTHON_X
-        + """
+    "more names than anybody reads": x_client(
+        """
 held = [r.create_window(0, 0, 10, 10, 0, d.screen().root_depth) for _ in range(300)]
 for w in held:
     w.set_wm_name("a" * 1000); w.set_wm_class("b" * 1000, "c" * 1000); w.map()
@@ -146,9 +144,8 @@ d.sync()
 import time; time.sleep(1000)
 """
     ),
-    "a list of windows that fills the memory": python(
-        PYTHON_X
-        + """
+    "a list of windows that fills the memory": x_client(
+        """
 from Xlib import Xatom
 for _ in range(120):
     r.change_property(d.intern_atom("_NET_CLIENT_LIST"), Xatom.WINDOW, 32, [1] * 60000, mode=X.PropModeAppend)
@@ -157,9 +154,8 @@ import time; time.sleep(1000)
 """
     ),
     "names that are no text": f"({NAMED}) & "
-    + python(
-        PYTHON_X
-        + """
+    + x_client(
+        """
 w = r.create_window(0, 0, 10, 10, 0, d.screen().root_depth)
 for name in ("WM_NAME", "WM_CLASS", "_NET_WM_NAME", "_NET_WM_PID", "_NET_WM_WINDOW_TYPE"):
     w.change_property(d.intern_atom(name), d.intern_atom("STRING"), 8, b"\\xff\\xfe\\0\\xff\\0")
@@ -206,58 +202,51 @@ while True:
 
 LEAKS = {
     "another keyboard": "setxkbmap de",
-    "a keyboard that types other letters": python(
-        PYTHON_X
-        + """
+    "a keyboard that types other letters": x_client(
+        """
 row = d.get_keyboard_mapping(38, 1)[0]
 d.change_keyboard_mapping(52, [row] * 5); d.sync()
 """
     ),
-    "modifiers that are others": python(
-        PYTHON_X
-        + """
+    "modifiers that are others": x_client(
+        """
 keys = d.get_modifier_mapping()
 print(d.set_modifier_mapping([keys[2], keys[1], keys[0], *keys[3:]])); d.sync()
 """
     ),
-    "swapped buttons": python(PYTHON_X + "d.set_pointer_mapping([3, 2, 1, *d.get_pointer_mapping()[3:]]); d.sync()"),
+    "swapped buttons": x_client("d.set_pointer_mapping([3, 2, 1, *d.get_pointer_mapping()[3:]]); d.sync()"),
     "no auto-repeat, another bell": python(
         PYTHON_X + "d.change_keyboard_control(auto_repeat_mode=0, bell_percent=3, bell_pitch=9); d.sync()"
     ),
     "two keyboards, and keys that change places": "setxkbmap -layout us,ru -option caps:swapescape,grp:lctrl_toggle",
-    "another screen": python(
-        PYTHON_X
-        + """
+    "another screen": x_client(
+        """
 from Xlib.ext import randr
 r.xrandr_select_input(randr.RRScreenChangeNotifyMask)
 found = r.xrandr_get_screen_info()
 r.xrandr_set_screen_config(1, 1, found.config_timestamp, 0, X.CurrentTime); d.sync()
 """
     ),
-    "other fonts": "mkdir -m 755 /tmp/f; : > /tmp/f/fonts.dir\n"
-    + python(PYTHON_X + 'd.set_font_path(["/tmp/f"]); d.sync()'),
-    "a fast pointer": python(PYTHON_X + "d.change_pointer_control((9, 1), 1); d.sync()"),
-    "a screen saver": python(PYTHON_X + "d.set_screen_saver(1, 1, 1, 1); d.sync()"),
-    "a red background": python(PYTHON_X + "r.change_attributes(background_pixel=0xff0000); r.clear_area(); d.sync()"),
-    "resources of the root window": python(
-        PYTHON_X
-        + """
+    "other fonts": "mkdir -m 755 /tmp/f; : > /tmp/f/fonts.dir\n" + x_client('d.set_font_path(["/tmp/f"]); d.sync()'),
+    "a fast pointer": x_client("d.change_pointer_control((9, 1), 1); d.sync()"),
+    "a screen saver": x_client("d.set_screen_saver(1, 1, 1, 1); d.sync()"),
+    "a red background": x_client("r.change_attributes(background_pixel=0xff0000); r.clear_area(); d.sync()"),
+    "resources of the root window": x_client(
+        """
 from Xlib import Xatom
 r.change_property(Xatom.RESOURCE_MANAGER, Xatom.STRING, 8, b"Xft.dpi: 200\\n*background: red\\n"); d.sync()
 """
     ),
-    "keys that stay down": python(
-        PYTHON_X
-        + """
+    "keys that stay down": x_client(
+        """
 from Xlib.ext import xtest
 for key in (50, 37, 66):
     xtest.fake_input(d, X.KeyPress, key)
 xtest.fake_input(d, X.ButtonPress, 1); d.sync()
 """
     ),
-    "a selection": python(
-        PYTHON_X
-        + """
+    "a selection": x_client(
+        """
 w = r.create_window(0, 0, 1, 1, 0, d.screen().root_depth)
 for name in ("PRIMARY", "CLIPBOARD"):
     w.set_selection_owner(d.intern_atom(name), X.CurrentTime)
@@ -267,9 +256,8 @@ if os.fork() == 0:
     os.setsid(); os.close(1); os.close(2); time.sleep(1000)
 """
     ),
-    "resources that outlive their client": python(
-        PYTHON_X
-        + """
+    "resources that outlive their client": x_client(
+        """
 w = r.create_window(0, 0, 300, 300, 0, d.screen().root_depth, background_pixel=0xff00, override_redirect=True)
 w.map(); d.set_close_down_mode(X.RetainPermanent); d.sync()
 """

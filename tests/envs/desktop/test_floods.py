@@ -9,7 +9,7 @@ import pytest
 from arpo.agent.actions import Wait
 from arpo.envs.desktop.env import GUEST_PORT, DockerDesktop
 from arpo.envs.guest.client import comes_true
-from tests.envs.desktop.floods import FLOODS, a_wrong_secret, flood, nothing, silence
+from tests.envs.desktop.floods import FLOODS, flood
 from tests.envs.desktops import QUICK, docker, editor_task, needs_desktop
 
 pytestmark = needs_desktop
@@ -66,7 +66,7 @@ def test_an_agent_that_floods_its_own_desktop_is_judged_as_ever(network):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "origin"),
-    [(kind, "host") for kind in FLOODS] + [(kind, "neighbour") for kind in (silence, a_wrong_secret, nothing)],
+    [(kind, "host") for kind in FLOODS] + [(kind, "neighbour") for kind in ("silence", "a wrong secret", "nothing")],
 )
 def test_an_episode_goes_on_under_a_flood_and_so_does_the_next_one(desktop, kind, origin):
     desktop.reset(editor_task())

@@ -17,6 +17,7 @@ pytestmark = [*needs_office, pytest.mark.slow]
 PAGE = "<title>Nothing</title><input autofocus oninput='document.title = this.value'>"
 WORDS = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}t"
 CELL = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}c"
+TABLE = "printf 'tea,3\\nmilk,4\\n' > ~/mine.csv"
 SETTLE_LIMIT_S = 10.0
 
 
@@ -65,21 +66,15 @@ def test_writer_opens_a_document_and_saves_what_is_typed(env):
 
 
 def test_calc_opens_a_table_computes_and_saves(env):
-    table = "printf 'tea,3\\nmilk,4\\n' > ~/mine.csv"
-    keys = [
-        "hotkey(key='ctrl end')",
-        "hotkey(key='down')",
-        "type(content='=B1+B2\\n')",
-        "hotkey(key='ctrl s')",
-    ]
-    solve(env, opened(table, "xlsx", keys))
+    keys = ["hotkey(key='ctrl end')", "hotkey(key='down')", "type(content='=B1+B2\\n')", "hotkey(key='ctrl s')"]
+    solve(env, opened(TABLE, "xlsx", keys))
     assert titles(env) == ["mine.xlsx - LibreOffice Calc"]
     cells = {cell.get("r"): cell for cell in saved(env, "~/mine.xlsx", "xl/worksheets/sheet1.xml").iter(CELL)}
     assert [part.text for part in cells["B3"]] == ["B1+B2", "7"]
 
 
 def test_the_accessibility_tree_has_the_cells_that_a_sheet_shows(env):
-    env.reset(opened("printf 'tea,3\\nmilk,4\\n' > ~/mine.csv", "xlsx", ()))
+    env.reset(opened(TABLE, "xlsx", ()))
     answer = json.loads(env.machine.guest._get("/accessibility"))
     (table,) = ElementTree.fromstring(answer["AT"]).iter("table")
     cells = {cell.get("name"): cell.text for cell in table}

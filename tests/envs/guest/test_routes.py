@@ -2,6 +2,7 @@
 
 import io
 import re
+import signal
 import time
 from contextlib import contextmanager
 
@@ -47,15 +48,14 @@ def clean(guest):
     return guest
 
 
-@pytest.mark.parametrize("init", [["--init"], []], ids=["with an init", "without"])
-@pytest.mark.parametrize("booted", [True, False], ids=["booted", "at once"])
-def test_a_desktop_stops_when_it_is_told_to(init, booted):
+@pytest.mark.parametrize(("init", "is_up"), [(["--init"], True), ([], False)], ids=["with an init", "at once"])
+def test_a_desktop_stops_when_it_is_told_to(init, is_up):
     container = docker("run", "--detach", *init, IMAGE).strip()
     try:
-        wait_for(lambda: not booted or "openbox" in docker("top", container))
-        began = time.monotonic()
+        wait_for(lambda: not is_up or "openbox" in docker("top", container))
         docker("stop", container)
-        assert time.monotonic() - began < 5.0  # after ten the engine kills it
+        killed = str(128 + signal.SIGKILL)  # by the engine, after ten seconds
+        assert docker("inspect", "--format", "{{.State.ExitCode}}", container).strip() != killed
     finally:
         docker("rm", "--force", container)
 
@@ -140,32 +140,32 @@ def test_files_go_up_and_come_down(guest):
     assert tree == {"type": "directory", "name": "deep", "children": [child]}
 
 
-def test_windows_open_come_forward_and_close(guest):
-    execute(guest, "echo hello > ~/letter.txt", shell=True)
-    assert guest.post("/setup/open_file", json={"path": "~/letter.txt"}).status_code == 200
-    assert guest.post("/setup/open_file", json={"path": "~/none"}).status_code == 404
-    guest.post("/setup/launch", json={"command": ["xterm", "-title", "Shell"], "shell": False})
-    wait_for(lambda: "Shell" in windows(guest))
-    assert "letter.txt" in guest.get("/accessibility").json()["AT"]
-    sizes = {window["class"]: (window["width"], window["height"]) for window in guest.get("/windows").json()}
+def test_windows_open_come_forward_and_close(clean):
+    execute(clean, "echo hello > ~/letter.txt", shell=True)
+    assert clean.post("/setup/open_file", json={"path": "~/letter.txt"}).status_code == 200
+    assert clean.post("/setup/open_file", json={"path": "~/none"}).status_code == 404
+    clean.post("/setup/launch", json={"command": ["xterm", "-title", "Shell"], "shell": False})
+    wait_for(lambda: "Shell" in windows(clean))
+    assert "letter.txt" in clean.get("/accessibility").json()["AT"]
+    sizes = {window["class"]: (window["width"], window["height"]) for window in clean.get("/windows").json()}
     for name in ("mousepad", "xterm"):  # in any case
-        size = guest.post("/window_size", data={"app_class_name": name}).json()
+        size = clean.post("/window_size", data={"app_class_name": name}).json()
         assert (size["width"], size["height"]) == {key.casefold(): value for key, value in sizes.items()}[name]
-    assert guest.post("/window_size", data={"app_class_name": "none"}).status_code == 404
+    assert clean.post("/window_size", data={"app_class_name": "none"}).status_code == 404
     for name in ("letter.txt", "Shell"):
-        assert guest.post("/setup/activate_window", json={"window_name": name}).status_code == 200
-        assert guest.post("/setup/close_window", json={"window_name": name}).status_code == 200
-    wait_for(lambda: windows(guest) == [])
-    assert guest.post("/setup/activate_window", json={"window_name": "none"}).status_code == 404
+        assert clean.post("/setup/activate_window", json={"window_name": name}).status_code == 200
+        assert clean.post("/setup/close_window", json={"window_name": name}).status_code == 200
+    wait_for(lambda: windows(clean) == [])
+    assert clean.post("/setup/activate_window", json={"window_name": "none"}).status_code == 404
 
 
-def test_windows_that_go_away_while_they_are_listed_are_left_out(guest):
+def test_windows_that_go_away_while_they_are_listed_are_left_out(clean):
     command = "for i in $(seq 60); do xterm -e sleep 0.05; done; touch ~/done"
-    guest.post("/setup/launch", json={"command": command, "shell": True})
+    clean.post("/setup/launch", json={"command": command, "shell": True})
     titles = set()
-    while not guest.post("/file", data={"file_path": "~/done"}).is_success:
+    while not clean.post("/file", data={"file_path": "~/done"}).is_success:
         for _ in range(20):
-            titles.update(windows(guest))
+            titles.update(windows(clean))
     assert titles == {"sleep"}
 
 
@@ -177,7 +177,6 @@ def test_an_application_that_ends_while_it_is_described_is_no_error(clean):
         answers.append(clean.get("/accessibility"))
     assert [answer.text for answer in answers if not answer.is_success] == []
     assert any("<menu-item" in answer.json()["AT"] for answer in answers)
-    wait_for(lambda: windows(clean) == [])
 
 
 def test_a_minimised_window_comes_back_by_its_button_in_the_panel(clean):
@@ -189,8 +188,6 @@ def test_a_minimised_window_comes_back_by_its_button_in_the_panel(clean):
     assert changed(before, at_rest(clean), window)
     click(clean, 200, 720 - 13)  # behind the launchers of four applications
     assert not changed(before, at_rest(clean), window)
-    clean.post("/setup/close_window", json={"window_name": "Hidden"})
-    wait_for(lambda: windows(clean) == [])
 
 
 def test_a_minimised_dialog_without_a_window_comes_back_too(clean):
@@ -209,8 +206,6 @@ def test_a_minimised_dialog_without_a_window_comes_back_too(clean):
     assert changed(before, at_rest(clean), window)
     click(clean, 200, 720 - 13)
     assert not changed(before, at_rest(clean), window)
-    execute(clean, ["pkill", "-KILL", "mousepad"])
-    wait_for(lambda: windows(clean) == [])
 
 
 def test_what_is_typed_after_a_change_of_windows_arrives_in_the_other_one(clean):
@@ -226,8 +221,6 @@ def test_what_is_typed_after_a_change_of_windows_arrives_in_the_other_one(clean)
     assert clean.get("/terminal").json()["output"] == "0123456789"
     active = clean.get("/accessibility").json()["AT"]
     assert re.search('name="First"[^>]*active="true"', active)
-    execute(clean, "pkill xterm", shell=True)
-    wait_for(lambda: windows(clean) == [])
 
 
 def test_a_key_that_is_held_types_once(clean):
@@ -237,8 +230,6 @@ def test_a_key_that_is_held_types_once(clean):
     assert clean.post("/action", json={"events": events}).is_success
     at_rest(clean)
     assert clean.get("/terminal").json()["output"] == "a"
-    execute(clean, "pkill xterm", shell=True)
-    wait_for(lambda: windows(clean) == [])
 
 
 def test_panel_and_menu_start_applications(clean):
@@ -291,30 +282,20 @@ def test_no_application_has_to_look_at_every_font(guest):
     assert execute(guest, ["ls", "~/.cache/fontconfig"])["returncode"] != 0
 
 
-def test_fast_input_types_what_a_keyboard_has_and_what_it_has_not(guest):
-    text = "Aa1!<>\\ ü λ 漢"
-    guest.post("/setup/launch", json={"command": ["mousepad", "~/typed.txt"]})
-    wait_for(lambda: any("typed.txt" in title for title in windows(guest)))
-    guest.get("/screenshot", params={"quiet_s": "0.3", "limit_s": "10"})
-    guest.post("/action", json={"events": [["text", text], ["key_down", "ctrl"], ["key_down", "s"]]})
-    guest.post("/action", json={"events": [["key_up", "s"], ["key_up", "ctrl"]]})
-    wait_for(lambda: guest.post("/file", data={"file_path": "~/typed.txt"}).content.decode() == text)
-
-
 def test_text_of_the_fast_way_and_of_pyautogui_can_be_mixed(clean):
     """Both teach the same spare keys what the keyboard has not."""
     many = "".join(chr(0x4E00 + 7 * number) for number in range(60))  # more than there are spare keys
     clean.post("/setup/launch", json={"command": ["mousepad", "~/mixed.txt"]})
     wait_for(lambda: any("mixed.txt" in title for title in windows(clean)))
     at_rest(clean)
-    clean.post("/action", json={"events": [["text", "é€"]]})
+    clean.post("/action", json={"events": [["text", "Aa1!<>\\ ü λ é€"]]})
     assert execute(clean, ["python", "-c", f"import pyautogui; pyautogui.write('<{many}')"])["returncode"] == 0
     clean.post("/action", json={"events": [["text", "é€漢"]]})
     clean.post(
         "/action", json={"events": [["key_down", "ctrl"], ["key_down", "s"], ["key_up", "s"], ["key_up", "ctrl"]]}
     )
     wait_for(lambda: clean.post("/file", data={"file_path": "~/mixed.txt"}).is_success)
-    assert clean.post("/file", data={"file_path": "~/mixed.txt"}).content.decode() == f"é€<{many}é€漢"
+    assert clean.post("/file", data={"file_path": "~/mixed.txt"}).content.decode() == f"Aa1!<>\\ ü λ é€<{many}é€漢"
 
 
 def test_an_unknown_event_or_key_is_refused_before_anything_is_played(guest):
@@ -331,21 +312,18 @@ def test_code_and_scripts_run(guest):
     assert (done["status"], done["output"], done["return_code"]) == ("success", "42\n", 0)
     done = guest.post("/run_bash_script", json={"script": "pwd; exit 2", "timeout": 5, "working_dir": "/usr"}).json()
     assert (done["status"], done["output"], done["returncode"]) == ("error", "/usr\n", 2)
-
-
-def test_a_script_without_its_directory_is_refused(guest):
-    answer = guest.post("/run_bash_script", json={"script": "touch ~/ran\ntrue", "working_dir": "/no/place"})
-    assert (answer.status_code, answer.json()["status"]) == (400, "error")
-    assert "there is no directory /no/place" in answer.json()["message"]
+    refused = guest.post("/run_bash_script", json={"script": "touch ~/ran\ntrue", "working_dir": "/no/place"})
+    assert (refused.status_code, refused.json()["status"]) == (400, "error")
+    assert "there is no directory /no/place" in refused.json()["message"]
     assert guest.post("/file", data={"file_path": "~/ran"}).status_code == 404
 
 
-def test_what_a_plain_osworld_client_asks_first(guest):
-    assert guest.get("/terminal").json() == {"output": None, "status": "success"}
-    assert guest.get("/platform").text == "Linux"
-    there = execute(guest, "echo ~/Desktop", shell=True)["output"].strip()
-    assert guest.post("/desktop_path").json() == {"desktop_path": there}
-    assert guest.get("/nothing").status_code == 404
+def test_what_a_plain_osworld_client_asks_first(clean):
+    assert clean.get("/terminal").json() == {"output": None, "status": "success"}
+    assert clean.get("/platform").text == "Linux"
+    there = execute(clean, "echo ~/Desktop", shell=True)["output"].strip()
+    assert clean.post("/desktop_path").json() == {"desktop_path": there}
+    assert clean.get("/nothing").status_code == 404
 
 
 def test_a_reset_renews_what_the_user_has_locked_wherever_it_lies(guest):
@@ -380,13 +358,12 @@ def test_a_desktop_that_is_not_as_it_was_when_it_was_new_is_refused(guest):
     assert guest.post("/setup/reset").status_code == 200
 
 
-def test_a_program_that_waits_for_ever_is_ended_and_blamed(guest):
-    began = time.monotonic()
-    answer = guest.post("/execute", json={"command": "mkfifo ~/pipe; cat ~/pipe", "shell": True, "timeout_s": 1.0})
+def test_a_program_that_waits_for_ever_is_ended_and_blamed(clean):
+    answer = clean.post("/execute", json={"command": "mkfifo ~/pipe; cat ~/pipe", "shell": True, "timeout_s": 1.0})
     assert answer.status_code == 504
     assert "did not end within 1 s" in answer.json()["message"]
-    assert 1.0 <= time.monotonic() - began < 10.0
-    assert execute(guest, ["pgrep", "-x", "cat"])["returncode"] == 1
+    assert execute(clean, ["pgrep", "-x", "cat"])["returncode"] == 1
+    assert clean.post("/file", data={"file_path": "~/pipe"}).status_code == 404
 
 
 def test_a_program_is_verified_by_a_window_that_it_opens(clean):
@@ -439,11 +416,6 @@ def test_a_file_without_end_is_none(guest):
     assert len(guest.post("/file", data={"file_path": "~/full"}).content) == 2**25
     for name in ("more", "large", "endless"):
         assert guest.post("/file", data={"file_path": f"~/{name}"}).status_code == 404
-
-
-def test_a_fifo_is_no_file(guest):
-    execute(guest, "mkfifo ~/pipe", shell=True)
-    assert guest.post("/file", data={"file_path": "~/pipe"}).status_code == 404
 
 
 def test_a_reset_ends_programs_renews_files_and_lets_go_of_keys(guest):

@@ -1,7 +1,6 @@
 """The connection to a browser, on a script that speaks as one."""
 
 import sys
-import time
 
 import pytest
 
@@ -40,10 +39,8 @@ def browser(tmp_path):
 
 
 def test_a_browser_that_does_not_answer_in_time_is_killed(browser):
-    started = time.monotonic()
     with pytest.raises(EnvError, match=r"Page\.hang: no answer in time; the browser was killed"):
         browser.call("Page.hang", timeout_s=0.05)
-    assert time.monotonic() - started < 4.0
     assert not browser.alive
 
 

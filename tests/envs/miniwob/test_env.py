@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
@@ -19,7 +19,6 @@ from arpo.agent.actions import (
     Click,
     DoubleClick,
     Drag,
-    Finished,
     Hotkey,
     KeyDown,
     Press,
@@ -43,6 +42,7 @@ from arpo.envs.miniwob.tasks import (
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 from tests.browser import chromium_is_missing, needs_chromium
+from tests.host.watchdogs import wait_until
 
 ROOT = Path(__file__).parents[3]
 DEMO_PAGES = tuple(OmegaConf.load(ROOT / "conf/tasks/miniwob_16.yaml").pages)
@@ -124,45 +124,38 @@ def test_a_sample_has_seeds_of_its_own_for_each_page_and_is_always_the_same():
     assert first == [1_201_539_867, 1_201_539_871, 1_201_539_872]  # in every process and version
 
 
-def test_a_sample_of_more_seeds_than_there_are_is_refused():
-    with pytest.raises(ConfigError, match="per_page=3 is more than the 2 seeds"):
-        miniwob_sample(["click-test"], [1, 2], 3)
-
-
-def test_shares_give_a_page_more_or_fewer_seeds_than_usual():
-    tasks = miniwob_shares(["click-test", "enter-text", "click-tab"], {"enter-text": 1.5, "click-tab": 0.5}, 4, 70)
+def test_shares_give_a_page_more_or_fewer_seeds_than_usual_whatever_other_pages_have_shares():
+    shares = {"enter-text": 1.5, "click-tab": 0.25, "login-user": 9.0}
+    tasks = miniwob_shares(["click-test", "enter-text", "click-tab"], shares, 4, 70)
     found = [(task.domain, task.config["seed"]) for task in tasks]
     assert found == [
         *[("click-test", seed) for seed in (70, 71, 72, 73)],
         *[("enter-text", seed) for seed in (70, 71, 72, 73, 74, 75)],
-        *[("click-tab", seed) for seed in (70, 71)],
+        ("click-tab", 70),
     ]
 
 
 @pytest.mark.parametrize(
-    ("shares", "error", "words"),
+    ("make", "error", "words"),
     [
-        ({"click-tset": 2.0}, TaskFormatError, "no MiniWoB.. page 'click-tset'"),
-        ({"click-test": 0.1}, ConfigError, "no task is left of click-test"),
+        (
+            lambda: miniwob_shares(["click-test"], {"click-tset": 2.0}, 4, 0),
+            TaskFormatError,
+            "no MiniWoB",
+        ),
+        (
+            lambda: miniwob_shares(["click-test"], {"click-test": 0.1}, 4, 0),
+            ConfigError,
+            "no task is left of click",
+        ),
+        (lambda: miniwob_tasks(["click-tset"], [1]), TaskFormatError, "no MiniWoB"),
+        (lambda: miniwob_sample(["click-test"], [1, 2], 3), ConfigError, "per_page=3 is more than the 2 seeds"),
     ],
+    ids=["unknown share", "empty page", "unknown page", "too few seeds"],
 )
-def test_shares_are_refused_that_name_no_page_or_leave_one_empty(shares, error, words):
+def test_tasks_that_cannot_be_made_are_refused(make, error, words):
     with pytest.raises(error, match=words):
-        miniwob_shares(["click-test"], shares, 4, 0)
-
-
-def test_a_share_may_leave_a_page_one_task():
-    assert miniwob_shares(["click-test"], {"click-test": 0.25}, 4, 70) == [miniwob_task("click-test", 70)]
-
-
-def test_shares_of_more_pages_than_are_asked_for_are_no_error():
-    tasks = miniwob_shares(["click-test"], {"click-test": 0.5, "enter-text": 2.0}, 4, 70)
-    assert [task.id for task in tasks] == ["miniwob/click-test/70", "miniwob/click-test/71"]
-
-
-def test_a_page_that_does_not_exist_is_refused():
-    with pytest.raises(TaskFormatError, match="no MiniWoB"):
-        miniwob_tasks(["click-tset"], [1])
+        make()
 
 
 @pytest.mark.parametrize("config", [{}, {"page": "nowhere", "seed": 1}, {"page": "click-test", "seed": "1"}])
@@ -189,10 +182,6 @@ def test_impossible_settings_are_refused_at_once(settings, fault):
         MiniWobEnv(**settings)
 
 
-def test_before_the_first_reset_there_is_no_browser():
-    assert MiniWobEnv(executable="true").browser_pid == 0
-
-
 def test_screen_and_page_coordinates_are_each_others_inverse():
     # 400 x 300 screen, 160 x 210 page: the window starts at ((400 - 160) / 2, (300 - 210) / 2) = (120, 45).
     geometry = Geometry((400, 300), (160, 210), 1.0)
@@ -201,9 +190,6 @@ def test_screen_and_page_coordinates_are_each_others_inverse():
     assert geometry.to_page(Drag(130, 50, 0, 0)) == Drag(10, 5, -120, -45)
     assert geometry.to_page(Click(119, 50)) is None
     assert geometry.to_page(TypeText("a")) == TypeText("a")
-
-
-def test_an_enlarged_page_divides_coordinates():
     # 336 x 420 window on 640 x 480: starts at (152, 30); (162 - 152) / 2 = 5, (40 - 30) / 2 = 5.
     assert Geometry((640, 480), (168, 210), 2.0).to_page(Click(162, 40)) == Click(5, 5)
 
@@ -234,22 +220,18 @@ def test_the_same_seed_gives_the_same_screen_in_another_tab_and_another_seed_doe
 
 
 @browser
-def test_the_right_actions_earn_one_and_end_the_episode(env):
+def test_the_right_actions_earn_one_and_end_the_episode_and_a_wrong_one_earns_nothing(env):
+    assert env.browser_pid == 0
     env.reset(miniwob_task("click-test", 1))
-    (action,) = [next(iter(env.solve()))]
+    action = next(iter(env.solve()))
     assert env.step(action).terminated
     assert env.evaluate() == 1.0
     with pytest.raises(EnvError, match="has ended"):
         env.step(action)
-
-
-@browser
-def test_a_wrong_action_earns_nothing(env):
     env.reset(miniwob_task("click-test-2", 1))
     (wrong,) = env.distractors()
     assert env.step(wrong).terminated
-    assert env.evaluate() == 0.0
-    assert env.raw_reward == -1.0
+    assert (env.evaluate(), env.raw_reward) == (0.0, -1.0)
 
 
 @browser
@@ -264,24 +246,19 @@ def test_half_a_solution_earns_nothing(env):
 
 
 @browser
-def test_reward_does_not_depend_on_how_long_the_agent_thinks(env):
+def test_waiting_lets_virtual_time_pass_and_thinking_does_not(env):
+    env.reset(miniwob_task("stock-market", 1))
+    price = "document.querySelector('#area').textContent"
+    before = env.look_up(price)
+    time.sleep(0.3)  # real seconds, of which the page must see none
+    assert env.look_up(price) == before
+    env.step(Wait())
+    assert env.look_up(price) != before
     env.reset(miniwob_task("enter-text", 1))
     for _ in range(30):
         env.step(Wait())  # thirty virtual seconds: three times the page's own limit
     assert solve(env) == 1.0
     assert env.raw_reward == 1.0
-
-
-@browser
-def test_waiting_lets_virtual_time_pass_and_thinking_does_not(env):
-    first = env.reset(miniwob_task("stock-market", 1))
-    time.sleep(0.3)
-    assert env.step(Finished()).observation.screenshot != first.screenshot
-    before = env.look_up("document.querySelector('#area').textContent")
-    time.sleep(0.3)
-    assert env.look_up("document.querySelector('#area').textContent") == before
-    env.step(Wait())
-    assert env.look_up("document.querySelector('#area').textContent") != before
 
 
 @browser
@@ -309,24 +286,19 @@ def test_no_reward_clock_or_trace_of_a_click_is_visible():
 
 
 @browser
-def test_a_page_without_a_script_says_so(env):
+def test_the_solvable_pages_are_those_with_a_script_and_others_say_so(env):
     env.reset(miniwob_task("tic-tac-toe", 1))
-    with pytest.raises(ConfigError, match="no scripted solution for 'tic-tac-toe'"):
-        env.solve()
-
-
-@browser
-def test_the_solvable_pages_are_those_with_a_script(env):
-    env.reset(miniwob_task("click-test", 1))
     assert tuple(env.look_up("arpo.solvable")) == SOLVABLE_PAGES
     assert set(DEMO_PAGES) <= set(SOLVABLE_PAGES)
+    with pytest.raises(ConfigError, match="no scripted solution for 'tic-tac-toe'"):
+        env.solve()
 
 
 # Input.
 
 
 @browser
-def test_text_arrives_as_typed(env):
+def test_text_arrives_as_typed_also_where_the_page_listens_to_keys(env):
     env.reset(miniwob_task("enter-text", 1))
     env.step(next(iter(env.solve())))
     env.step(TypeText('Grüße, "A-b_1" £5 {x}; 你好'))
@@ -334,10 +306,6 @@ def test_text_arrives_as_typed(env):
     env.step(Hotkey(("ctrl", "a")))
     env.step(Press("Backspace"))
     assert env.look_up("document.querySelector('#tt').value") == ""
-
-
-@browser
-def test_keys_reach_a_page_that_listens_to_them(env):
     env.reset(miniwob_task("terminal", 1))
     env.step(TypeText("ls\n"))
     assert "ls" in env.look_up("document.querySelector('#area').textContent")
@@ -411,18 +379,14 @@ def test_nothing_leads_away_from_the_page(env, script):
 # All pages.
 
 
-@browser
-@pytest.mark.parametrize("page", DEMO_PAGES)
-def test_the_demo_pages_are_solved_on_ten_seeds(env, page):
-    for seed in range(10):
-        env.reset(miniwob_task(page, seed))
-        assert solve(env) == 1.0, (page, seed)
+def demo_pages_first(pages):
+    """The pages of the demonstrations, and the others of these for who has time."""
+    others = [pytest.param(page, marks=pytest.mark.long) for page in pages if page not in DEMO_PAGES]
+    return [*DEMO_PAGES, *others]
 
 
 @browser
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in SOLVABLE_PAGES if page not in DEMO_PAGES])
+@pytest.mark.parametrize("page", demo_pages_first(SOLVABLE_PAGES))
 def test_every_scripted_page_is_solved_on_ten_seeds(env, page):
     for seed in range(10):
         env.reset(miniwob_task(page, seed))
@@ -458,10 +422,7 @@ def check_all_pages() -> None:
 
 
 @browser
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[] if page in DEMO_PAGES else pytest.mark.long) for page in known_pages()]
-)
+@pytest.mark.parametrize("page", demo_pages_first(known_pages()))
 def test_an_episode_leaves_no_trace_in_the_next_first_screen(page):
     env = MiniWobEnv()
     task = miniwob_task(page, 1)
@@ -523,14 +484,9 @@ def test_a_hung_page_is_a_timeout_and_does_not_hold_up_its_neighbours(env):
         except EnvError as error:
             errors[name] = error.kind
 
-    threads = [threading.Thread(target=step, args=pair) for pair in (("hung", hung), ("neighbour", env))]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(step, ("hung", "neighbour"), (hung, env)))
     assert errors == {"hung": "timeout", "neighbour": "crash"}
-    assert time.monotonic() - started < 5
     env.reset(miniwob_task("click-test", 1))
     assert solve(env) == 1.0
     hung.close()
@@ -557,7 +513,7 @@ def test_the_last_environment_closes_the_browser_and_its_profile(tmp_path, monke
     env.close()
     env.close()
     assert not list(tmp_path.iterdir())
-    assert soon_none_of(pid)
+    wait_until(lambda: not processes_of(pid))
 
 
 @browser
@@ -573,31 +529,16 @@ def test_nothing_runs_on_when_the_process_ends(tmp_path, end):
         sys.stdout.flush()
         {end}
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, "ARPO_SESSION_DIR": str(tmp_path)},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert soon_none_of(int(ended.stdout))
-
-
-def soon_none_of(group: int) -> bool:
-    """Whether no process of a group is left, which was killed, once the kernel has had its time."""
-    deadline = time.monotonic() + 5
-    while processes_of(group) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not processes_of(group)
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = {**os.environ, "ARPO_SESSION_DIR": str(tmp_path)}
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=60)
+    wait_until(lambda: not processes_of(int(ended.stdout)))
 
 
 def processes_of(group: int) -> list[int]:
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                if int(fields[2]) == group and fields[0] != "Z":
-                    found.append(int(entry.name))
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
     return found

@@ -17,61 +17,48 @@ NOTE = f"{HOME}/Desktop/note.txt"
 """What the keyboard types into."""
 
 
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        guest, route = self.server.guest, urlsplit(self.path).path
+        if route in guest.lies:
+            self.close_connection = True
+            with suppress(OSError):  # a client that has heard enough hangs up
+                guest.lies[route](self.connection)
+            return
+        status, content = guest.answer(self.command, self.path, fields(self.headers.get("Content-Type", ""), raw))
+        self.send_response(status)
+        self.send_header("Content-Type", guest.content_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_PUT = do_GET  # noqa: N815 - the names are http.server's
+
+    def log_message(self, *arguments):
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """A client that hangs up is none."""
+
+
 class FakeGuest:
-    """One machine. `web` is what the internet holds, by path; `refused` are the routes that answer with an error,
-    `silent` those that hang up; `lies` are what is done with the connection of a route instead of an answer."""
+    """One machine. `web` is what the internet holds, by path; `refused` are the routes that answer with an error;
+    `lies` are what is done with the connection of a route instead of an answer."""
 
-    def __init__(self, screen=(160, 120)):
-        self.files = {}
-        self.windows = []
-        self.launched = []
-        self.executed = []
-        self.opened = []
+    def __init__(self):
+        self.files, self.web, self.lies, self.refused = {}, {}, {}, set()
+        self.windows, self.launched, self.executed, self.fetched = [], [], [], []
         self.tabs = {"first": "about:blank"}
-        self.web = {}
-        self.fetched = []
-        self.refused = set()
-        self.silent = set()
-        self.lies = {}
         self.content_type = "application/octet-stream"
-        self.screen = screen
-        guest = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                self._answer({})
-
-            def do_PUT(self):
-                self._answer({})
-
-            def do_POST(self):
-                raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                self._answer(fields(self.headers.get("Content-Type", ""), raw))
-
-            def _answer(self, body):
-                route = urlsplit(self.path).path
-                if route in guest.silent or route in guest.lies:
-                    self.close_connection = True
-                    guest.lie(route, self.connection)
-                    return
-                status, kind, content = guest.answer(self.command, self.path, body)
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *arguments):
-                pass
-
-        class Server(ThreadingHTTPServer):
-            def handle_error(self, request, client_address):
-                """A client that hangs up is none."""
-
         self._server = Server(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server.guest = self
         self.port = self._server.server_address[1]
         self.address = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
@@ -80,59 +67,48 @@ class FakeGuest:
         self._server.shutdown()
         self._server.server_close()
 
-    def lie(self, route, connection):
-        with suppress(OSError):  # a client that has heard enough hangs up
-            self.lies.get(route, lambda _: None)(connection)
-
     def answer(self, method, target, body):
         path = urlsplit(target).path
         if path in self.refused:
             return failure(500, f"{path} does not work")
         if path.startswith("/web/"):
             self.fetched.append(path)
-            return (200, self.content_type, self.web[path]) if path in self.web else failure(404, "gone")
+            return (200, self.web[path]) if path in self.web else failure(404, "gone")
         if path.startswith("/json/"):
             return self.devtools(method, target)
         route = getattr(self, f"{method.lower()}_{path.strip('/').replace('/', '_')}", None)
         return failure(404, f"no route {method} {path}") if route is None else route(body)
 
     def get_screenshot(self, body):
-        image = Image.new("RGB", self.screen, (30, 60, 90))
+        image = Image.new("RGB", (160, 120), (30, 60, 90))
         state = f"{sorted(self.files.items())}{self.windows}"
         ImageDraw.Draw(image).text((2, 2), f"{hash(state) % 10**8}")
         png = io.BytesIO()
         image.save(png, "PNG")
-        return 200, "image/png", png.getvalue()
+        return 200, png.getvalue()
 
     def get_platform(self, body):
-        return 200, "text/plain", b"Linux"
-
-    def get_terminal(self, body):
-        return success(output="43 132", status="success")
-
-    def post_screen_size(self, body):
-        return success(width=self.screen[0], height=self.screen[1])
+        return 200, b"Linux"
 
     def post_file(self, body):
         content = self.files.get(body["file_path"])
-        return failure(404, "File not found") if content is None else (200, "application/octet-stream", content)
+        return failure(404, "File not found") if content is None else (200, content)
 
     def post_setup_upload(self, body):
         self.files[body["file_path"]] = body["file_data"]
-        return 200, "text/plain", b"File Uploaded"
+        return 200, b"File Uploaded"
 
     def post_setup_launch(self, body):
         self.launched.append((body["command"], body["shell"]))
         name = body["command"] if isinstance(body["command"], str) else body["command"][0]
         self.windows.append(name.split()[0])
-        return 200, "text/plain", b"launched"
+        return 200, b"launched"
 
     def post_setup_open_file(self, body):
         if body["path"] not in self.files:
             return failure(404, f"File not found: {body['path']}")
-        self.opened.append(body["path"])
         self.windows.append(body["path"].rpartition("/")[2])
-        return 200, "text/plain", b"opened"
+        return 200, b"opened"
 
     def post_setup_activate_window(self, body):
         found = [title for title in self.windows if body["window_name"] in title]
@@ -140,19 +116,19 @@ class FakeGuest:
             return failure(500, "no such window")
         self.windows.remove(found[0])
         self.windows.append(found[0])
-        return 200, "text/plain", b"activated"
+        return 200, b"activated"
 
     def post_setup_close_window(self, body):
         before = len(self.windows)
         self.windows = [title for title in self.windows if body["window_name"] not in title]
-        return failure(500, "no such window") if len(self.windows) == before else (200, "text/plain", b"closed")
+        return failure(500, "no such window") if len(self.windows) == before else (200, b"closed")
 
     def post_execute(self, body):
         command = body["command"]
         words = shlex.split(command) if isinstance(command, str) else command
         self.executed.append(words)
         output, error, code = self.run(words)
-        return success(status="success", output=output, error=error, returncode=code)
+        return in_json(200, status="success", output=output, error=error, returncode=code)
 
     post_setup_execute = post_execute
 
@@ -165,10 +141,6 @@ class FakeGuest:
                 return f"{HOME}\n", "", 0
             case ["echo", *rest]:
                 return " ".join(rest) + "\n", "", 0
-            case ["cat", path] if path in self.files:
-                return self.files[path].decode(), "", 0
-            case ["rm", path]:
-                self.files.pop(path, None)
             case _:
                 return "", f"{words}: not found", 127
         return "", "", 0
@@ -177,14 +149,14 @@ class FakeGuest:
         path, query = urlsplit(target).path, unquote(urlsplit(target).query)
         match path.split("/")[2:]:
             case ["list"]:
-                return 200, "application/json", json.dumps([self.tab(key) for key in self.tabs]).encode()
+                return 200, json.dumps([self.tab(key) for key in self.tabs]).encode()
             case ["new"] if method == "PUT":
                 key = f"tab{len(self.tabs)}"
                 self.tabs[key] = query
-                return 200, "application/json", json.dumps(self.tab(key)).encode()
+                return in_json(200, **self.tab(key))
             case ["close", key]:
                 del self.tabs[key]
-                return 200, "text/plain", b"Target is closing"
+                return 200, b"Target is closing"
         return failure(405, "Using unsafe HTTP verb")
 
     def tab(self, key):
@@ -223,7 +195,7 @@ class FakeEngine:
     def __init__(self):
         self.machines = []
         self.removed = []
-        self.broken = False
+        self.broken = self.closed = False
 
     def remove(self, machine):
         self.removed.append(machine)
@@ -244,12 +216,12 @@ class FakeEngine:
         return self.machines[-1].guest
 
 
-def success(**answer):
-    return 200, "application/json", json.dumps(answer).encode()
+def in_json(code, /, **answer):
+    return code, json.dumps(answer).encode()
 
 
 def failure(status, message):
-    return status, "application/json", json.dumps({"status": "error", "message": message}).encode()
+    return in_json(status, status="error", message=message)
 
 
 def fields(content_type, raw):
@@ -260,15 +232,14 @@ def fields(content_type, raw):
     found = {}
     for part in BytesParser().parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + raw).get_payload():
         content = part.get_payload(decode=True)
-        found[part.get_param("name", header="content-disposition")] = (
-            content if part.get_filename() else content.decode()
-        )
+        name = part.get_param("name", header="content-disposition")
+        found[name] = content if part.get_filename() else content.decode()
     return found
 
 
 @contextmanager
-def running_guest(**settings):
-    guest = FakeGuest(**settings)
+def running_guest():
+    guest = FakeGuest()
     try:
         yield guest
     finally:

@@ -12,7 +12,7 @@ from arpo.envs.protocol import DesktopEnv
 from arpo.errors import ConfigError, EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
-from tests.envs.osworld.guest import NOTE, FakeGuest
+from tests.envs.osworld.guest import NOTE
 from tests.envs.osworld.test_grader import PYTHON, needs_graders
 
 SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
@@ -45,7 +45,7 @@ def note_task(func="compare_text_file", **config):
     evaluator = {
         "func": func,
         "result": {"type": "vm_file", "path": NOTE, "dest": "note.txt"},
-        "expected": {"type": "cloud_file", "path": "PLACE/web/gold.txt", "dest": "gold.txt"},
+        "expected": {"type": "cloud_file", "path": "the web/gold.txt", "dest": "gold.txt"},
     }
     return Task("note", "Type hello", "os", {"config": [], "evaluator": evaluator, **config})
 
@@ -154,9 +154,6 @@ def test_an_action_that_the_guest_cannot_perform_is_an_environment_error(make, e
     ("task", "last", "reward"),
     [
         (infeasible_task(), Fail(), 1.0),
-        (infeasible_task(), CallUser(), 1.0),
-        (infeasible_task(), Finished(), 0.0),
-        (said_task(), Fail(), 0.0),
         (said_task(), CallUser(), 0.0),
         (said_task(), Finished(), 0.75),
     ],
@@ -188,13 +185,6 @@ def test_postconfig_runs_before_the_rules_as_in_osworld(make, engine):
     assert guest.executed[-1] == ["echo", "save"]
 
 
-def test_a_machine_that_does_not_come_up_says_what_it_wrote_last_and_is_removed(make, engine):
-    engine.broken = True
-    with pytest.raises(EnvError, match=r"no healthy guest within 0\.2 s.*qemu: no memory"):
-        make(boot_timeout_s=0.2)
-    assert [machine.running for machine in engine.machines] == [False]
-
-
 def test_closing_removes_the_machine_and_what_was_fetched_from_it(make, engine):
     env = make()
     env.reset(said_task())
@@ -207,17 +197,15 @@ def test_closing_removes_the_machine_and_what_was_fetched_from_it(make, engine):
 
 @needs_graders
 @pytest.mark.parametrize(("text", "reward"), [("hello", 1.0), ("goodbye", 0.0)])
-def test_a_whole_episode_is_graded_by_osworld_s_own_code(make, engine, text, reward):
+def test_a_whole_episode_is_graded_by_osworld_s_own_code(make, guest, text, reward):
     env = make(grader_python=PYTHON)
-    web = FakeGuest()
-    web.web["/web/gold.txt"] = b"hello"
+    guest.web["/web/gold.txt"] = b"hello"
     task = note_task()
-    task.config["evaluator"]["expected"]["path"] = f"{web.address}/web/gold.txt"
+    task.config["evaluator"]["expected"]["path"] = f"{guest.address}/web/gold.txt"
     env.reset(task)
     env.step(TypeText(text))
     env.step(Finished())
     assert env.evaluate() == reward
-    web.stop()
 
 
 def test_the_machine_is_osworld_s_with_a_read_only_disk_and_its_numbers(tmp_path):
@@ -228,12 +216,8 @@ def test_the_machine_is_osworld_s_with_a_read_only_disk_and_its_numbers(tmp_path
     assert spec.devices == ("/dev/net/tun", "/dev/kvm")
     assert spec.ports == (5000, 9222, 8006, 8080)
     assert "NET_ADMIN" in spec.capabilities
-
-
-def test_without_kvm_the_machine_is_emulated(tmp_path):
-    spec = virtual_machine(tmp_path / "Ubuntu.qcow2", image="happysixd/osworld-docker", kvm=False)
-    assert spec.devices == ("/dev/net/tun",)
-    assert spec.environment["KVM"] == "N"
+    emulated = virtual_machine(tmp_path / "Ubuntu.qcow2", image="happysixd/osworld-docker", kvm=False)
+    assert (emulated.devices, emulated.environment["KVM"]) == (("/dev/net/tun",), "N")
 
 
 @pytest.mark.parametrize(
@@ -250,13 +234,10 @@ def test_an_impossible_machine_is_refused(settings, words):
         virtual_machine(**{"disk": "Ubuntu.qcow2", "image": "osworld", **settings})
 
 
-def test_a_disk_that_is_not_there_is_refused_before_the_engine_makes_a_directory_of_it(tmp_path, python, engine):
+def test_a_disk_that_is_not_there_and_an_impossible_pause_are_refused_before_anything_starts(tmp_path, python, engine):
     spec = virtual_machine(tmp_path / "Ubuntu.qcow2", image="osworld")
     with pytest.raises(ConfigError, match=r"there is no .*Ubuntu\.qcow2 on this node"):
         OSWorldEnv(spec, cache=tmp_path, grader_python=python, containers=lambda: engine)
-    assert engine.machines == []
-
-
-def test_an_impossible_pause_is_refused(make):
     with pytest.raises(ConfigError, match="pause_s must not be negative"):
-        make(pause_s=-1)
+        OSWorldEnv(SPEC, cache=tmp_path, grader_python=python, pause_s=-1, containers=lambda: engine)
+    assert engine.machines == []

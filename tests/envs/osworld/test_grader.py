@@ -2,9 +2,9 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from arpo.envs.osworld.grader import MAIN, GraderProcess, GuestAddress
 from arpo.envs.osworld.support import FUNCTIONS, GETTERS, NOT_SUPPORTED
 from arpo.errors import ConfigError, EnvError
-from tests.envs.osworld.guest import HOME, running_guest
+from tests.envs.osworld.guest import HOME, failure, running_guest
 
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("ARPO_OSWORLD_PYTHON", ROOT / ".venv-osworld" / "bin" / "python"))
@@ -51,12 +51,6 @@ def documents(tmp_path_factory):
     directory = tmp_path_factory.mktemp("documents")
     subprocess.run([PYTHON, "-I", "-c", MAKE_FILES, directory], check=True)
     return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-@pytest.fixture
-def guest():
-    with running_guest() as guest:
-        yield guest
 
 
 def address(guest):
@@ -134,30 +128,6 @@ def test_several_metrics_are_joined_as_osworld_joins_them(grader, guest, tmp_pat
 
 
 @needs_graders
-def test_environments_that_are_graded_at_once_do_not_see_each_other_s_files(documents, tmp_path):
-    """The race of the official code: one directory for all, so that one is scored on another one's file."""
-    scores = {}
-
-    def grade(name):
-        directory = tmp_path / name
-        directory.mkdir()
-        (directory / "gold.txt").write_bytes(documents["right.txt"])
-        grader = GraderProcess(PYTHON, timeout_s=120)
-        with running_guest() as guest:
-            guest.files[f"{HOME}/mine.txt"] = documents[f"{name}.txt"]
-            task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
-            scores[name] = [grader.grade(task, address(guest), directory) for _ in range(5)]
-        grader.close()
-
-    threads = [threading.Thread(target=grade, args=(name,)) for name in ("right", "wrong")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert scores == {"right": [1.0] * 5, "wrong": [0.0] * 5}
-
-
-@needs_graders
 @pytest.mark.parametrize(
     ("evaluator", "words"),
     [
@@ -214,6 +184,89 @@ def test_osworld_has_every_function_and_getter_of_our_table_and_each_can_be_impo
     assert set(known["functions"]) == FUNCTIONS - {"infeasible"} | {"compare_image_text"}
     assert set(known["getters"]) == GETTERS | {name for name in NOT_SUPPORTED if name == "googledrive_file"}
     assert {name for lists in known.values() for name, lacks in lists.items() if lacks is not None} == set()
+
+
+@needs_graders
+def test_a_guest_that_is_gone_is_an_environment_error_though_osworld_takes_it_for_a_missing_file(grader, tmp_path):
+    with running_guest() as guest:
+        gone = address(guest)
+    (tmp_path / "gold.txt").write_text("6")
+    task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
+    with pytest.raises(EnvError, match=r"guest: .*Connection"):
+        grader.grade(task, gone, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("route", "message"),
+    [
+        ("file", "disk I/O error"),
+        ("execute", "Command '['echo', 'a']' timed out after 120 seconds"),
+        ("execute", "[Errno 12] Cannot allocate memory"),
+        ("execute", "[Errno 28] No space left on device"),
+    ],
+)
+@needs_graders
+def test_a_guest_that_answers_with_a_fault_is_an_environment_error(grader, guest, tmp_path, route, message):
+    setattr(guest, f"post_{route}", lambda body: failure(500, message))
+    (tmp_path / "gold.txt").write_text("6")
+    task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
+    if route == "execute":
+        task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
+    with pytest.raises(EnvError, match=r"guest: .* gave 500: .*" + re.escape(message)):
+        grader.grade(task, address(guest), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[Errno 2] No such file or directory: 'hello'",
+        "[Errno 13] Permission denied: 'hello'",
+        "there is no program 'hello'",
+    ],
+)
+@needs_graders
+def test_a_program_that_the_agent_did_not_make_scores_zero_as_in_osworld(grader, guest, tmp_path, message):
+    guest.post_execute = lambda body: failure(500, message)
+    task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
+    assert grader.grade(task, address(guest), tmp_path) == 0.0
+
+
+VLC_PLAYS = {
+    "func": "is_vlc_playing",
+    "result": {"type": "vlc_playing_info", "dest": "status.xml"},
+    "expected": {"type": "rule", "rules": {"type": "file_name", "file_name": "film.mp4"}},
+}
+
+
+@needs_graders
+def test_an_agent_that_closed_vlc_has_not_done_the_task(grader, guest, tmp_path):
+    with running_guest() as vlc:
+        port = vlc.port
+    assert grader.grade(VLC_PLAYS, address(guest)._replace(vlc_port=port), tmp_path) == 0.0
+
+
+@needs_graders
+def test_a_guest_that_is_gone_has_not_closed_vlc(grader, tmp_path):
+    with running_guest() as guest, running_guest() as vlc:
+        gone = address(guest)._replace(vlc_port=vlc.port)
+    with pytest.raises(EnvError, match=r"guest: .*Connection"):
+        grader.grade(VLC_PLAYS, gone, tmp_path)
+
+
+@needs_graders
+def test_guests_are_asked_without_the_proxy_that_the_web_is_asked_through(guest, tmp_path, monkeypatch):
+    guest.files[f"{HOME}/mine.txt"] = b"6"
+    with running_guest() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.address)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.setenv("NO_PROXY", "example.org")
+        proxy.web["/web/gold.txt"] = b"6"
+        expected = {"type": "cloud_file", "path": "http://web.test/web/gold.txt", "dest": "gold.txt"}
+        task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": expected}
+        grader = GraderProcess(PYTHON, timeout_s=120)
+        assert grader.grade(task, address(guest), tmp_path) == 1.0
+        grader.close()
+        assert proxy.fetched == ["/web/gold.txt"]
 
 
 # --- without the graders: the protocol, played by a script in their place -------------------------------------------
@@ -273,8 +326,5 @@ def test_without_the_second_environment_one_is_told_how_to_make_it(tmp_path):
 
 
 def test_the_side_of_the_graders_knows_nothing_of_arpo():
-    assert "arpo" not in {
-        line.split()[1].partition(".")[0]
-        for line in MAIN.read_text().splitlines()
-        if line.startswith(("import", "from"))
-    }
+    imports = [line.split()[1] for line in MAIN.read_text().splitlines() if line.startswith(("import", "from"))]
+    assert not [name for name in imports if name.startswith("arpo")]

@@ -19,65 +19,28 @@ def step(kind, **parameters):
     return {"type": kind, "parameters": parameters}
 
 
-def count_names(record):
-    """The names that one task file uses, once for every use."""
-    evaluator = record["evaluator"]
-    steps = [*record.get("config", []), *evaluator.get("postconfig", [])]
-    getters = [getter for key in ("result", "expected") for getter in listed(evaluator.get(key)) if getter]
-    return {
-        "steps": [step["type"] for step in steps],
-        "functions": listed(evaluator["func"]),
-        "getters": [getter["type"] for getter in getters],
-    }
-
-
 def listed(value):
     return value if isinstance(value, list) else [value]
 
 
 @needs_files
-def test_the_369_files_use_these_names_so_often():
-    records = [json.loads(path.read_text()) for path in FILES.glob("examples/*/*.json")]
-    found = {kind: Counter() for kind in ("steps", "functions", "getters")}
-    for each in records:
-        for kind, names in count_names(each).items():
-            found[kind].update(names)
-    # config + postconfig
-    assert found["steps"] == {
-        "download": 278 + 16,
-        "launch": 272 + 20,
-        "execute": 181 + 205,
-        "open": 155 + 1,
-        "activate_window": 65 + 134,
-        "chrome_open_tabs": 53,
-        "command": 29 + 4,
-        "sleep": 14 + 282,
-        "googledrive": 8,
-        "login": 8,
-        "chrome_close_tabs": 1,
-        "update_browse_history": 1,
-        "close_window": 8,
-    }
-    assert found["functions"].most_common(4) == [
-        ("compare_table", 62),
-        ("compare_pptx_files", 38),
-        ("infeasible", 30),
-        ("exact_match", 20),
-    ]
-    assert (len(found["functions"]), len(found["getters"])) == (111, 47)
-    assert set(found["steps"]) - set(OSWorldSetup.STEPS) == {"googledrive", "login"}
-    assert set(found["functions"]) - FUNCTIONS == {"compare_image_text"}
-    assert set(found["getters"]) - GETTERS == {"googledrive_file"}
-
-
-@needs_files
-def test_what_stops_nine_files_has_a_reason_of_its_own():
-    found = {}
+def test_what_the_369_files_use_is_known_but_for_what_stops_nine_of_them():
+    steps, functions, getters, stopped = Counter(), Counter(), Counter(), {}
     for path in FILES.glob("examples/*/*.json"):
-        if names := {obstacle.name for obstacle in obstacles(json.loads(path.read_text()))}:
-            found[path.stem] = names
-    assert len(found) == 9
-    assert set().union(*found.values()) == set(NOT_SUPPORTED)
+        task = json.loads(path.read_text())
+        evaluator = task["evaluator"]
+        steps.update(each["type"] for each in [*task.get("config", []), *evaluator.get("postconfig", [])])
+        functions.update(listed(evaluator["func"]))
+        found = [getter for key in ("result", "expected") for getter in listed(evaluator.get(key)) if getter]
+        getters.update(getter["type"] for getter in found)
+        if names := {obstacle.name for obstacle in obstacles(task)}:
+            stopped[path.stem] = names
+    assert len(stopped) == 9
+    assert set().union(*stopped.values()) == set(NOT_SUPPORTED)
+    assert set(steps) - set(OSWorldSetup.STEPS) == {"googledrive", "login"}
+    assert set(functions) - FUNCTIONS == {"compare_image_text"}
+    assert set(getters) - GETTERS == {"googledrive_file"}
+    assert (len(functions), len(getters)) == (111, 47)
 
 
 def test_nothing_is_both_known_and_left_out():

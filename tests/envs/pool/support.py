@@ -11,7 +11,6 @@ from arpo.errors import EnvError
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
 
 HANG = Fault("hang", "step", attempts=1)
-CRASH = Fault("crash", "step", attempts=1)
 
 
 class UnsolvableDesktop:

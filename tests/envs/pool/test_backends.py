@@ -20,9 +20,7 @@ from arpo.envs.pool.ray import RayBackend
 from arpo.errors import ConfigError, EnvError
 from arpo.host.labels import LABEL_VARIABLE
 from arpo.host.session import Session
-from tests.envs.planned_faults import Fault
 from tests.envs.pool.support import (
-    CRASH,
     HANG,
     desktop_with_browser,
     fail,
@@ -32,6 +30,9 @@ from tests.envs.pool.support import (
     until,
     with_pool,
 )
+
+pytestmark = pytest.mark.ray
+with_ray = pytest.mark.usefixtures("ray_session")
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -65,8 +66,7 @@ def workers():
     return found
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
+@with_ray
 def test_worker_processes_serve_many_episodes_and_stay_thin():
     async def scenario(pool):
         rewards = await asyncio.gather(*(solve(pool, task) for task in fake_tasks(24)))
@@ -78,8 +78,7 @@ def test_worker_processes_serve_many_episodes_and_stay_thin():
     assert max(memory) < 150 * 2**20  # 95 MB measured; with torch it is more than 300
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
+@with_ray
 def test_a_worker_that_is_killed_is_a_crash_and_its_browser_goes_too(tmp_path):
     (task,) = fake_tasks(1)
 
@@ -100,52 +99,7 @@ def test_a_worker_that_is_killed_is_a_crash_and_its_browser_goes_too(tmp_path):
     assert not browser.is_running() or browser.status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_crashes_hangs_and_garbage_in_workers_are_survived(tmp_path):
-    kinds = {"crash": CRASH, "timeout": HANG, "screenshot": Fault("garbage", "step", attempts=1)}
-
-    async def scenario(pool):
-        first = await fail(pool, fake_tasks(1)[0])
-        return first.kind, await solve(pool, fake_tasks(1)[0])
-
-    async def all_scenarios():
-        outcomes = []
-        for kind, fault in kinds.items():
-            (tmp_path / kind).mkdir()
-            make_env = faulty_desktop(fault, ledger=tmp_path / kind)
-            pool = make_pool(make_env, backend="ray", reset_timeout_s=20.0, step_timeout_s=4.0)
-            await pool.start()
-            outcomes.append(await scenario(pool))
-            await pool.close()
-        return outcomes
-
-    assert asyncio.run(all_scenarios()) == [(kind, 1.0) for kind in kinds]
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_a_crash_in_a_shared_worker_is_told_to_all_its_leases():
-    first, second = fake_tasks(2)
-
-    async def scenario(pool):
-        async with pool.lease(first) as one, pool.lease(second) as two:
-            await asyncio.gather(one.reset(first), two.reset(second))
-            (worker,) = workers()
-            worker.send_signal(signal.SIGKILL)
-            for env in (one, two):
-                with pytest.raises(EnvError, match="worker process"):
-                    await env.step(Wait())
-        await until(lambda: pool.states()["idle"] == 2)
-        return len(workers()), pool.counters()
-
-    number, counters = with_pool(make_pool(size=2, envs_per_worker=2, backend="ray"), scenario)
-    assert number == 1
-    assert counters["env/fault_crash"] == counters["env/restarts"] == 2
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
+@with_ray
 def test_a_hang_in_a_shared_worker_leaves_its_process_and_its_neighbour_alone(tmp_path):
     hanging, healthy = fake_tasks(2, kinds=("click",))
 
@@ -167,8 +121,7 @@ def test_a_hang_in_a_shared_worker_leaves_its_process_and_its_neighbour_alone(tm
     assert before == after
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
+@with_ray
 def test_closing_a_pool_ends_its_workers():
     with_pool(make_pool(size=2, backend="ray"), lambda pool: asyncio.sleep(0))
     deadline = time.monotonic() + 10
@@ -177,8 +130,7 @@ def test_closing_a_pool_ends_its_workers():
     assert workers() == []
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
+@with_ray
 def test_an_environment_that_cannot_travel_is_a_configuration_error():
     lock = threading.Lock()
     with pytest.raises(ConfigError, match="picklable"):
@@ -235,7 +187,6 @@ with Session.start(Path(sys.argv[1])) as session:
 
 
 @pytest.mark.long
-@pytest.mark.ray
 def test_in_a_ray_that_runs_already_workers_take_their_resources_and_leave_it_running():
     root = short_root()
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -256,7 +207,6 @@ def of_session(label, directory):
     return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.ray
 @pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_no_process_of_a_run_with_ray_is_left(end, tmp_path):
     root = short_root()

@@ -14,7 +14,7 @@ from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EnvError
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
-from tests.envs.guest.hostile import FLOOD, GIF, OF_A_GIGABYTE, WITHOUT_LENGTH, drips, floods, png, says, silent
+from tests.envs.guest.hostile import FLOOD, OF_A_GIGABYTE, WITHOUT_LENGTH, drips, floods, png, says
 from tests.envs.pool.support import with_pool
 
 DESKTOPS = 8
@@ -25,10 +25,7 @@ SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
 TASK = Task("never", "Fly", "os", {"config": [], "evaluator": {"func": "infeasible"}}, infeasible=True)
 LIES = {
     "drips an answer": drips(OF_A_GIGABYTE, b"x"),
-    "drips headers": drips(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
-    "hangs": silent,
     "never ends": floods(WITHOUT_LENGTH, FLOOD),
-    "shows no picture": says(GIF),
     "shows half a picture": says(png((160, 120), pixels=bytes(3 * 160 * 60))),
 }
 

@@ -126,17 +126,6 @@ def test_a_build_does_not_wait_for_a_call_that_hangs_and_what_hangs_is_closed_wh
     assert log[:2] == ["late", "closed"]
 
 
-def test_distractors_are_empty_where_the_environment_knows_none():
-    async def scenario():
-        worker = EnvWorker(FakeDesktop, count=1)
-        await worker.call(0, "build")
-        answer = await worker.call(0, "distractors")
-        await worker.kill()
-        return answer
-
-    assert asyncio.run(scenario()) == ()
-
-
 def test_the_far_side_imports_nothing_heavy():
     code = "import sys, arpo.envs.pool.worker, arpo.envs.fake; print('torch' in sys.modules, 'ray' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=REPOSITORY).split() == ["False"] * 2
