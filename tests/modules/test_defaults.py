@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from arpo.methods.grpo import GRPO
 from arpo.modules.grpo import GRPOModule
+from arpo.modules.offline.kto import KTOModule
 from arpo.modules.sft import SFTModule
 from arpo.replay import ReplayBuffer
 from arpo.run.build import register_resolvers
@@ -23,6 +24,7 @@ CONF = Path(__file__).parents[2] / "conf"
         (GRPO, "module.objective", []),
         (ReplayBuffer, "replay.buffer", []),
         (SFTModule, "module", ["experiment=warmstart_fake"]),
+        (KTOModule, "module", ["experiment=offline_kto"]),  # those of its method among them
     ],
 )
 def test_a_default_of_a_constructor_is_that_of_the_configuration(constructor, node, overrides):

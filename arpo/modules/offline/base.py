@@ -84,11 +84,7 @@ class OfflineModule(PolicyModule):
         reference: Callable[..., Policy] | None = None,
     ) -> None:
         super().__init__(
-            policy,
-            optimizer,
-            micro_batch_tokens=micro_batch_tokens,
-            max_grad_norm=max_grad_norm,
-            reference=reference,
+            policy, optimizer, micro_batch_tokens=micro_batch_tokens, max_grad_norm=max_grad_norm, reference=reference
         )
         check_at_least(3, steps=steps)  # one up, one at the top, one down
         if not 0 <= warmup_fraction <= 1:

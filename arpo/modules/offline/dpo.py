@@ -1,39 +1,10 @@
 """Direct preference optimisation on pairs of a success and a failure (DPO, arXiv 2305.18290)."""
 
-from collections.abc import Mapping, Sequence
-from itertools import starmap
-
-import torch
-from torch import Tensor
-from typing_extensions import override
-
-from arpo.algorithms.preferences import dpo_losses
-from arpo.algorithms.rewards import trajectory_reward
-from arpo.errors import ConfigError
+from arpo.methods.dpo import DPO
 from arpo.modules.offline.preference import PreferenceModule
-from arpo.types import Trajectory
 
 
 class DPOModule(PreferenceModule):
-    """A policy that learns to prefer one trajectory of a task to another: the mean of `dpo_losses` over pairs.
+    """A policy that learns by `DPO`, whose options are arguments of the module."""
 
-    A batch is made of pairs, the better trajectory first: the data module's `examples` must be `pairs`.
-    """
-
-    @override
-    def judge(self, log_ratios: Tensor, batch: Sequence[Trajectory]) -> tuple[Tensor, Mapping[str, float]]:
-        if len(batch) % 2 or not all(starmap(_is_better, zip(batch[0::2], batch[1::2], strict=False))):
-            raise ConfigError(
-                "module=dpo learns from pairs of trajectories of one task, and the batch is not made of pairs: set "
-                "datamodule.examples._target_ to arpo.datamodules.examples.pairs"
-            )
-        chosen, rejected = log_ratios[0::2], log_ratios[1::2]
-        good = torch.arange(len(batch), device=log_ratios.device) % 2 == 0
-        metrics = self.rewards(log_ratios, good) | {"train/accuracy": (chosen > rejected).float().mean().item()}
-        return dpo_losses(chosen, rejected, beta=self.beta).mean(), metrics
-
-
-def _is_better(one: Trajectory, other: Trajectory) -> bool:
-    """Return whether a trajectory has the same task as another one and a higher reward, format included."""
-    rewards = [trajectory_reward(trajectory, format_weight=1.0) for trajectory in (one, other)]
-    return one.task_id == other.task_id and rewards[0] > rewards[1]
+    method = DPO

@@ -6,8 +6,9 @@ import torch
 from torch.testing import assert_close
 
 from arpo.errors import ConfigError
+from arpo.methods.kto import mismatched, mismatches
 from arpo.models.tokenization import tokenize
-from arpo.modules.offline.kto import KTOModule, mismatched, mismatches
+from arpo.modules.offline.kto import KTOModule
 from tests.modules.conftest import fit, weights
 from tests.modules.offline.conftest import NUMBERS, PLAIN_DESCENT, gradient, likelihoods, logged, moved
 
@@ -38,8 +39,10 @@ def test_the_gradient_is_that_of_the_loss_computed_whole_whatever_the_micro_batc
 ):
     batch = judged(1.0, 0.0, 0.0)
     policy, reference = moved(make_policy()), make_policy()
-    crossed = [mismatched(batch[0], batch[2], policy.chat)]
-    crossed += [mismatched(here, there, policy.chat) for here, there in zip(batch[1:], batch, strict=False)]
+    crossed = [mismatched(batch[0], batch[2], policy.chat.next_prompt)]
+    crossed += [
+        mismatched(here, there, policy.chat.next_prompt) for here, there in zip(batch[1:], batch, strict=False)
+    ]
     with torch.no_grad():
         baseline = (likelihoods(policy, crossed) - likelihoods(reference, crossed)).mean().clamp(min=0)
         start = likelihoods(reference, batch)
@@ -66,14 +69,14 @@ def test_successes_become_likelier_and_failures_less(make_kto, judged):
 def test_a_mismatched_trajectory_sees_what_one_saw_and_says_what_another_said(loaded_policy, judged):
     chat = loaded_policy.chat
     _, one, other = judged(1.0, 1.0, 1.0)  # two steps and three
-    crossed = mismatched(one, other, chat)
+    crossed = mismatched(one, other, chat.next_prompt)
     assert [step.screenshot for step in crossed.steps] == [step.screenshot for step in one.steps]
     assert [step.response_ids for step in crossed.steps] == [step.response_ids for step in other.steps[:2]]
     assert crossed.steps[0].prompt_ids == one.steps[0].prompt_ids
     assert crossed.steps[1].prompt_ids == chat.next_prompt(other.steps[0].response_ids)
     (tokens,) = tokenize(crossed, chat)
     assert int(tokens.action_mask.sum()) == sum(len(step.response_ids) for step in other.steps[:2])
-    assert len(mismatched(other, one, chat).steps) == 2
+    assert len(mismatched(other, one, chat.next_prompt).steps) == 2
 
 
 def told(trajectory, *responses):
@@ -103,7 +106,7 @@ def test_no_mismatched_trajectory_is_one_of_the_batch(loaded_policy, judged):
     first, second, third = judged(1.0, 0.0, 1.0)
     batch = [first, replace(first, id="again"), second, replace(second, id="again"), third, replace(third, id="again")]
     for here, there in mismatches(batch):
-        crossed = mismatched(here, there, loaded_policy.chat)
+        crossed = mismatched(here, there, loaded_policy.chat.next_prompt)
         pairs = zip(crossed.steps, here.steps, strict=False)
         assert any(step.response_ids != own.response_ids for step, own in pairs)
     assert len(mismatches(batch)) == 6

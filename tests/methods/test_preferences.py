@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from arpo.algorithms.preferences import dpo_losses, kto_baseline, kto_losses
+from arpo.methods.dpo import dpo_losses
+from arpo.methods.kto import kto_baseline, kto_losses
 from tests.algorithms.fixture import assert_golden
 
 

@@ -1,0 +1,57 @@
+"""Direct preference optimisation on pairs of a success and a failure (DPO, arXiv 2305.18290)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+from typing_extensions import override
+
+from arpo.algorithms.rewards import trajectory_reward
+from arpo.errors import ConfigError
+from arpo.methods.preference import Preference
+from arpo.types import Trajectory
+
+
+def dpo_losses(
+    chosen: Float[Tensor, " pairs"], rejected: Float[Tensor, " pairs"], *, beta: float
+) -> Float[Tensor, " pairs"]:
+    """Return -log σ(β (r_w - r_l)) of each pair (arXiv 2305.18290, equation 7).
+
+    Args:
+        chosen: Log-ratios r_w of the better trajectories.
+        rejected: Log-ratios r_l of the worse ones, in the same order.
+        beta: Weight of the implicit KL term: the larger, the closer to the reference.
+    """
+    return -logsigmoid(beta * (chosen - rejected))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPO(Preference):
+    """To prefer one trajectory of a task to another: the mean of `dpo_losses` over pairs.
+
+    A batch is made of pairs, the better trajectory first: the data module's `examples` must be `pairs`.
+    """
+
+    @override
+    def loss(
+        self, log_ratios: Tensor, batch: Sequence[Trajectory], besides: Tensor
+    ) -> tuple[Tensor, Mapping[str, float]]:
+        if len(batch) % 2 or not all(starmap(_is_better, zip(batch[0::2], batch[1::2], strict=False))):
+            raise ConfigError(
+                "module=dpo learns from pairs of trajectories of one task, and the batch is not made of pairs: set "
+                "datamodule.examples._target_ to arpo.datamodules.examples.pairs"
+            )
+        chosen, rejected = log_ratios[0::2], log_ratios[1::2]
+        good = torch.arange(len(batch), device=log_ratios.device) % 2 == 0
+        metrics = self.rewards(log_ratios, good) | {"train/accuracy": (chosen > rejected).float().mean().item()}
+        return dpo_losses(chosen, rejected, beta=self.beta).mean(), metrics
+
+
+def _is_better(one: Trajectory, other: Trajectory) -> bool:
+    """Return whether a trajectory has the same task as another one and a higher reward, format included."""
+    rewards = [trajectory_reward(trajectory, format_weight=1.0) for trajectory in (one, other)]
+    return one.task_id == other.task_id and rewards[0] > rewards[1]

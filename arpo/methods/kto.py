@@ -1,0 +1,145 @@
+"""Optimisation by single judgements (KTO, arXiv 2402.01306)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, where
+from typing_extensions import override
+
+from arpo.algorithms.rewards import is_worth_replaying
+from arpo.errors import ConfigError, check_positive, check_threshold
+from arpo.methods.preference import NextPrompt, Preference
+from arpo.types import Step, Trajectory
+
+
+def kto_losses(
+    log_ratios: Float[Tensor, " batch"],
+    desirable: Bool[Tensor, " batch"],
+    *,
+    baseline: Float[Tensor, ""],
+    beta: float,
+    desirable_weight: float,
+    undesirable_weight: float,
+) -> Float[Tensor, " batch"]:
+    """Return λ_D (1 - σ(β (r - z))) of desirable trajectories and λ_U (1 - σ(β (z - r))) of the others.
+
+    It is equation 7 of arXiv 2402.01306 without its constant λ_y.
+
+    Args:
+        log_ratios: Log-ratio r of each trajectory.
+        desirable: True where it is to become more likely.
+        baseline: Reference point z, of `kto_baseline`.
+        beta: How fast a gain or a loss saturates.
+        desirable_weight: λ_D.
+        undesirable_weight: λ_U.
+    """
+    gains = beta * (log_ratios - baseline.detach())
+    # 1 - σ(x) = σ(-x), which keeps its digits where σ(x) is near 1.
+    return where(desirable, desirable_weight * (-gains).sigmoid(), undesirable_weight * gains.sigmoid())
+
+
+def kto_baseline(mismatched: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
+    """Return the reference point z = max(0, mean of r), an estimate of KL(π ‖ π_ref) (arXiv 2402.01306, section 4.1).
+
+    It carries no gradient.
+
+    Args:
+        mismatched: Log-ratios of trajectories that say in one situation what was said in another.
+    """
+    return mismatched.detach().mean().clamp(min=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KTO(Preference):
+    """From successes and failures that need no partner: the mean of `kto_losses` over a batch.
+
+    The reference point is estimated as TRL does it: on trajectories that see what one of the batch has seen, and say
+    what the one before it has said (`mismatched`); where both said the same, it is the one before that.
+
+    Args:
+        desirable_weight: Weight of successes, λ_D. The paper keeps λ_D times their number within 1 to 4/3 of λ_U times
+            the number of failures.
+        undesirable_weight: Weight of failures, λ_U.
+        success_threshold: A trajectory whose reward, task and format together, lies above it is desirable.
+
+    Raises:
+        ConfigError: When a number is out of its range; see also `Preference`.
+    """
+
+    least_examples: ClassVar[int] = 2
+
+    desirable_weight: float = 1.0
+    undesirable_weight: float = 1.0
+    success_threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(desirable_weight=self.desirable_weight, undesirable_weight=self.undesirable_weight)
+        check_threshold(success_threshold=self.success_threshold)
+
+    @override
+    def besides(self, batch: Sequence[Trajectory], next_prompt: NextPrompt) -> list[Trajectory]:
+        return [mismatched(*pair, next_prompt) for pair in mismatches(batch)]
+
+    @override
+    def loss(
+        self, log_ratios: Tensor, batch: Sequence[Trajectory], besides: Tensor
+    ) -> tuple[Tensor, Mapping[str, float]]:
+        if len(batch) < self.least_examples:
+            raise ConfigError(
+                "module=kto compares each trajectory with another one of its batch, and there is a batch of "
+                f"{len(batch)}: its data must give at least 2"
+            )
+        worth = [is_worth_replaying(trajectory, threshold=self.success_threshold) for trajectory in batch]
+        desirable = torch.tensor(worth, device=log_ratios.device)
+        # Where nobody said anything else, the reference point is that of the start.
+        baseline = kto_baseline(besides) if len(besides) else log_ratios.new_zeros(())
+        losses = kto_losses(
+            log_ratios,
+            desirable,
+            baseline=baseline,
+            beta=self.beta,
+            desirable_weight=self.desirable_weight,
+            undesirable_weight=self.undesirable_weight,
+        )
+        metrics = {"train/kl_baseline": baseline.item(), "train/desirable": desirable.float().mean().item()}
+        return losses.mean(), metrics | self.rewards(log_ratios, desirable)
+
+
+def mismatches(batch: Sequence[Trajectory]) -> list[tuple[Trajectory, Trajectory]]:
+    """Return each trajectory of a batch with the nearest one before it that said something else; the last one stands
+    before the first.
+
+    Two that said the same, as far as both go on, are no mismatch: what one has said is then what the other said where
+    it stood. A trajectory from which all others are no different is left out.
+    """
+    found: list[tuple[Trajectory, Trajectory]] = []
+    for place, here in enumerate(batch):
+        others = (batch[place - back] for back in range(1, len(batch)))
+        found += islice(((here, other) for other in others if _differs(here, other)), 1)
+    return found
+
+
+def _differs(one: Trajectory, other: Trajectory) -> bool:
+    pairs = zip(one.steps, other.steps, strict=False)
+    return any(here.response_ids != there.response_ids for here, there in pairs)
+
+
+def mismatched(shown: Trajectory, said: Trajectory, next_prompt: NextPrompt) -> Trajectory:
+    """Return a trajectory that sees what one has seen and says what another has said, for as long as both go on."""
+    steps: list[Step] = []
+    for here, there in zip(shown.steps, said.steps, strict=False):
+        steps.append(
+            replace(
+                here,
+                prompt_ids=next_prompt(steps[-1].response_ids) if steps else here.prompt_ids,
+                response_ids=there.response_ids,
+                sampler_logprobs=there.sampler_logprobs,
+                response=there.response,
+            )
+        )
+    return replace(shown, steps=tuple(steps))

@@ -1,0 +1,66 @@
+"""The frame of methods that learn from judged trajectories which exist already."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from arpo.errors import check_positive
+from arpo.types import Trajectory
+
+NextPrompt = Callable[[Sequence[int]], tuple[int, ...]]
+"""Makes the prompt of the step that follows a response."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preference(ABC):
+    """A way to learn which trajectories to make more likely than they were before the run, and which less.
+
+    It sees a trajectory as one number, its log-ratio r = log π(y|x) - log π_ref(y|x): the sum over every token that
+    was sampled in it.
+
+    Args:
+        beta: Weight of the log-ratio in the loss: the larger, the closer to the reference.
+
+    Raises:
+        ConfigError: When a number is out of its range.
+    """
+
+    least_examples: ClassVar[int] = 1
+    """The fewest examples that it can learn from, counting once what says the same."""
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        check_positive(beta=self.beta)
+
+    def besides(self, batch: Sequence[Trajectory], next_prompt: NextPrompt) -> list[Trajectory]:
+        """Return further trajectories whose log-ratios the loss asks for, without gradient; by default none."""
+        return []
+
+    @abstractmethod
+    def loss(
+        self,
+        log_ratios: Float[Tensor, " batch"],
+        batch: Sequence[Trajectory],
+        besides: Float[Tensor, " besides"],
+    ) -> tuple[Float[Tensor, ""], Mapping[str, float]]:
+        """Return the loss of a batch, differentiable in its log-ratios, and what to log beside.
+
+        Args:
+            log_ratios: Of the batch.
+            batch: The trajectories.
+            besides: The log-ratios of what `besides` has returned.
+
+        Raises:
+            ConfigError: When the batch is not made for this loss.
+        """
+
+    def rewards(self, log_ratios: Float[Tensor, " batch"], good: Bool[Tensor, " batch"]) -> dict[str, float]:
+        """Return the mean implicit reward β r of good trajectories and of the others, where there are any."""
+        rewards = self.beta * log_ratios.detach()
+        sides = {"train/reward_good": rewards[good], "train/reward_bad": rewards[~good]}
+        return {name: side.mean().item() for name, side in sides.items() if len(side)}
