@@ -1,11 +1,11 @@
 # Sourced by the scripts beside it.
 
-with_progress() { # WHAT COMMAND…: run the command, and say on stderr every 8 s what it is and how long it has taken
+with_progress() { # WHAT COMMAND…: run the command; say on stderr every PROGRESS_S seconds, 8, what it is and for how long
     local what=$1 started=$SECONDS status=0 never ticker
     shift
     exec {never}<> <(:)
     # `read` waits here: a `sleep` would outlive its ticker and hold the output open.
-    while ! read -rt 8 -u "$never"; do echo "$what ($((SECONDS - started)) s)"; done >&2 &
+    while ! read -rt "${PROGRESS_S:-8}" -u "$never"; do echo "$what ($((SECONDS - started)) s)"; done >&2 &
     ticker=$!
     "$@" || status=$?
     kill "$ticker"

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 # A shell that starts the tests in the background has them, and all that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -25,9 +26,13 @@ spare_loopback()  # servers of tests, whatever proxies the shell has
 from collections import defaultdict  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+import hypothesis  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 from beartype import BeartypeConf, beartype  # noqa: E402
+
+hypothesis.settings.register_profile("quick", max_examples=40, deadline=None)
+hypothesis.settings.load_profile("quick")
 
 typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True))
 """Takes an integer where a float is wanted, as Python and mypy do."""
@@ -68,3 +73,18 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     # 600 words in an embedding of 640 rows: like the real model, it has ids that mean nothing.
     return make_tiny(tmp_path_factory.mktemp("tiny"), corpus=TINY_CORPUS * 4, words=600)
+
+
+INSTANT_VENV = """#!/bin/sh
+[ "$1 $2 $3" = "-m venv --clear" ] || exit 1
+rm -r "$4"; mkdir -p "$4/bin"; : > "$4/bin/python"; echo "version = 3.11.7" > "$4/pyvenv.cfg"
+"""
+
+
+@pytest.fixture
+def instant_venv(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python whose `-m venv --clear DIRECTORY` takes no time, and leaves what our set-up looks for."""
+    python = tmp_path_factory.mktemp("python") / "python"
+    python.write_text(INSTANT_VENV)
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))

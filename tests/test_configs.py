@@ -2,7 +2,7 @@
 
 import inspect
 import os
-import resource
+import re
 import subprocess
 import sys
 from functools import cache
@@ -40,7 +40,13 @@ FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml"))
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "method", "requires")
 """Groups of a plan, and those that come with another choice: what a run requires is chosen with its environment."""
-CHOICES = [f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in NO_CHOICE]
+CHOSEN = {
+    f"{group}={name}"
+    for path in [CONF / "train.yaml", *CONF.glob("experiment/*.yaml")]
+    for group, name in re.findall(r"^ *- (?:override )?/?(\w+): (\w+)", path.read_text(), re.MULTILINE)
+}
+CHOICES = sorted({f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in NO_CHOICE} - CHOSEN)
+"""Those that no experiment is made of, which is composed anyway."""
 PRESETS = [f"preset={name}" for name in ("official", "dart_paper", "dart_code")]
 OF_A_WARM_START = ("module=sft", "datamodule=demonstrations", "callbacks=sft")
 OFFLINE = ("module=dpo", "module=kto", "datamodule=trajectories", "callbacks=offline")
@@ -193,8 +199,9 @@ def test_the_sizes_of_images_are_those_of_the_tiny_model_wherever_it_is_made():
 # --- what can be built without a GPU --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("experiment", ["smoke", "arpo_miniwob", "dart_miniwob"])
-@pytest.mark.parametrize("replay", ["on", "off", "pool"])
+@pytest.mark.parametrize(
+    ("experiment", "replay"), [("smoke", "off"), ("arpo_miniwob", "on"), ("dart_miniwob", "pool")]
+)
 def test_the_runs_for_a_cpu_are_built_from_their_files(experiment, replay, tiny_model, tmp_path):
     cfg = compose(
         f"experiment={experiment}", f"replay={replay}", f"paths.run_dir={tmp_path / 'run'}", model=str(tiny_model)
@@ -569,12 +576,9 @@ def test_the_paper_s_run_on_a_laptop_says_at_once_what_is_missing_and_what_to_do
         pytest.skip("this machine has a GPU")
     environment = {name: value for name, value in os.environ.items() if name != "ARPO_OSWORLD_TASKS"}
     arguments = [sys.executable, "train.py", "experiment=arpo_subset32", f"paths.output={tmp_path}"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     said = done.stdout + done.stderr
     assert done.returncode == 2
-    assert seconds < 4  # of computing: 1 on an idle machine, because nothing of it needs torch
     for what in ("NVIDIA GPU", "Docker", "OSWorld's task files", "checkpoint", "OSWorld's disk", "virtual machines"):
         assert what in said
     for advice in ("CUDA requirements", "ARPO_OSWORLD_TASKS", "model.path", "experiment=arpo_miniwob"):

@@ -75,8 +75,8 @@ def test_a_phase_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypat
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {deaf!r}])"
     mark = {"ARPO_TEST_OF_THE_KIT": str(tmp_path)}
-    assert not play.run(play.Phase("hung", [sys.executable, "-c", code], 10, mark), tmp_path)
-    assert lines(tmp_path)[0]["error"] == "not done after 10 s"
+    assert not play.run(play.Phase("hung", [sys.executable, "-c", code], 3, mark), tmp_path)
+    assert lines(tmp_path)[0]["error"] == "not done after 3 s"
     assert count_processes(str(tmp_path), variable="ARPO_TEST_OF_THE_KIT") == 0
 
 

@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def compose(config: str, *overrides: str) -> DictConfig:
         return hydra.compose(config, [*overrides, "paths.run_dir=run"])
 
 
-def bases_with(name: str) -> list[tuple[str, str]]:
+def bases_with(name: str) -> list[tuple[str, ...]]:
     """The configurations that have a key."""
     parent, _, last = name.rpartition(".")
     found = []
@@ -97,29 +98,36 @@ def bases_with(name: str) -> list[tuple[str, str]]:
     return found
 
 
-def check(override: str) -> None:
-    name, _, value = override.partition("=")
-    concrete = bool(value) and not re.search(r"[A-Z…]{2,}|…", value)
-    if name in GROUPS:
-        assert not concrete or (CONF / name / f"{value}.yaml").is_file(), f"there is no {override}"
-        return
-    bases = bases_with(name)
-    assert bases, f"there is no key {name}"
-    if concrete:
-        compose(*bases[0], override)
+def check(overrides: Iterable[str]) -> None:
+    """Find every key and file, and compose what has a value: those of different keys together."""
+    composed: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(lambda: [{}])
+    wrong = []
+    for override in overrides:
+        name, _, value = override.partition("=")
+        concrete = bool(value) and not re.search(r"[A-Z…]{2,}|…", value)
+        if name in GROUPS:
+            known = not concrete or (CONF / name / f"{value}.yaml").is_file()
+        else:
+            bases = bases_with(name)
+            known = bool(bases)
+            if known and concrete:
+                batches = composed[bases[0]]
+                if name in batches[-1]:
+                    batches.append({})
+                batches[-1][name] = override
+        if not known:
+            wrong.append(override)
+    assert wrong == []
+    for base, batches in composed.items():
+        for batch in batches:
+            compose(*base, *batch.values())
 
 
 RECOMMENDED = sorted(recommended())
 
 
 def test_what_is_recommended_exists():
-    wrong = []
-    for override in RECOMMENDED:
-        try:
-            check(override)
-        except (AssertionError, HydraException) as error:
-            wrong.append(f"{override}: {error}")
-    assert wrong == []
+    check(RECOMMENDED)
 
 
 def test_recommendations_are_found_in_messages_and_on_pages():
@@ -130,4 +138,4 @@ def test_recommendations_are_found_in_messages_and_on_pages():
 @pytest.mark.parametrize("wrong", ["datamodule=rollout", "rollout.group_size", "module.lr=1", "iterations=many,few"])
 def test_a_recommendation_that_leads_nowhere_would_be_found(wrong):
     with pytest.raises((AssertionError, HydraException)):
-        check(wrong)
+        check([wrong])

@@ -90,6 +90,7 @@ def test_an_environment_whose_python_is_gone_is_not_complete(environment: setup.
     assert not environment.is_complete()
 
 
+@pytest.mark.usefixtures("instant_venv")
 @pytest.mark.parametrize(
     ("stamp", "kept"),
     [("cpu of an older lock", True), ("cuda of this lock", False), ("", False), (None, False)],

@@ -7,41 +7,40 @@ from arpo.agent.actions import TypeText
 from arpo.agent.parser import parse_response
 from arpo.errors import ActionParseError
 
+PIECES = [
+    "(",
+    "'",
+    "\\",
+    "')",
+    "', a=",
+    "') a(",
+    " ",
+    "#",
+    "a(",
+    "\nAction:",
+    "type(content='a\n",
+    "click(start_box='",
+    "<|box_start|>",
+    "it's')\n",
+    "')\n#')\n\n",
+    "', point='(1,",
+    "('",
+    "\nAction: type(content='",
+]
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "(",
-        "'",
-        "\\",
-        "')",
-        "', a=",
-        "') a(",
-        " ",
-        "#",
-        "a(",
-        "\nAction:",
-        "type(content='a\n",
-        "click(start_box='",
-        "<|box_start|>",
-        "it's')\n",
-        "')\n#')\n\n",
-        "', point='(1,",
-        "('",
-        "\nAction: type(content='",
-    ],
-)
+
 @pytest.mark.parametrize(
     "opening",
     ["Action: type(content='", "Action: type(content='a')", "Action: click(start_box=", ""],
 )
-def test_time_grows_no_faster_than_the_response(opening, piece):
-    # 200,000 characters take 0.05 to 0.5 s of processor time; a quadratic parser would need minutes.
-    text = opening + piece * (200_000 // len(piece))
-    start = time.process_time()
-    with contextlib.suppress(ActionParseError):
-        parse_response(text)
-    assert time.process_time() - start < 5
+def test_time_grows_no_faster_than_the_response(opening):
+    # 100,000 characters take 0.03 to 0.3 s of processor time; a quadratic parser would need minutes.
+    for piece in PIECES:
+        text = opening + piece * (100_000 // len(piece))
+        start = time.process_time()
+        with contextlib.suppress(ActionParseError):
+            parse_response(text)
+        assert time.process_time() - start < 5, piece
 
 
 def test_a_million_characters_and_brackets_without_end_are_read_or_refused():

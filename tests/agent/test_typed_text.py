@@ -24,7 +24,7 @@ POSITION_INSIDE = re.compile(r"""['"]\s*,\s*(start_|end_)?(box|point)\s*=\s*['"(
 """A text may hold the end of a text and a position; but so do training examples."""
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(texts, st.sampled_from("'\""), st.sampled_from(["", "Thought: so\n"]))
 @example("print('a')  # note", "'", "")
 @example("a') # b", "'", "")
@@ -46,7 +46,7 @@ def test_a_text_without_escapes_is_whole_or_refused(text, quote, before):
     assert parsed.actions == (TypeText(text),)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(texts, texts, st.sampled_from("'\""))
 def test_a_comment_changes_no_text(text, comment, quote):
     if CALLS_INSIDE.search(text + "\n") or POSITION_INSIDE.search(text) or quote in comment or "\n" in comment:

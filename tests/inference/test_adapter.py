@@ -127,6 +127,7 @@ def test_in_bfloat16_vllm_applies_the_first_step_of_an_adapter_of_rank_32_within
     assert mean_gap(policy, engine) <= 0.05
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_an_engine_for_adapters_refuses_all_weights_and_one_of_too_high_a_rank(
     start: Callable[..., Any], tiny_model: Path

@@ -60,6 +60,7 @@ def test_deterministic_means_every_bit(
         assert [at_once[order.index(n)] for n in range(6)] == in_order
 
 
+@pytest.mark.long
 def test_starting_and_asking_leaves_the_process_as_it_was(start: Callable[..., Any], questions: Questions) -> None:
     # Not Python's own generator: in tests, beartype draws from it.
     torch.manual_seed(1)
@@ -150,6 +151,7 @@ def test_a_second_engine_waits_its_turn(start: Callable[..., Any], questions: Qu
     assert together(second.generate(questions.ask()))[0].token_ids
 
 
+@pytest.mark.long
 def test_weights_that_go_through_a_file_arrive(
     start: Callable[..., Any], questions: Questions, trainer: Trainer
 ) -> None:
@@ -263,6 +265,7 @@ def test_limits_that_vllm_does_not_find_in_the_checkpoint_are_given_to_it(
     assert trainer.gap(request, response) < 1e-4
 
 
+@pytest.mark.long
 def test_a_cache_that_vllm_keeps_is_an_error_of_the_update(start: Callable[..., Any], trainer: Trainer) -> None:
     engine = start()
     reset = engine._engine.reset_prefix_cache

@@ -114,7 +114,7 @@ def texts_like_tokens(chat: ChatTokenizer) -> st.SearchStrategy[str]:
 
 
 @pytest.mark.parametrize("prompt", [Prompt.compact(), Prompt.ui_tars()], ids=["compact", "ui_tars"])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_instruction_spells_a_special_token(wordy: ChatTokenizer, prompt: Prompt, data: st.DataObject) -> None:
     text = data.draw(texts_like_tokens(wordy))
@@ -124,7 +124,7 @@ def test_no_instruction_spells_a_special_token(wordy: ChatTokenizer, prompt: Pro
     assert text.encode(errors="replace").decode() in whole  # nothing of it is lost
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_text_of_a_response_or_of_plain_messages_spells_a_special_token(
     wordy: ChatTokenizer, data: st.DataObject
