@@ -13,7 +13,6 @@ from tests.integration.runs import Run, containers_of, processes_of
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 LIMIT_S = 10.0
-IN_UPDATE = (f"+callbacks.killer._target_={DYING}.DieInUpdate", "+callbacks.killer.steps=1")
 
 
 @pytest.fixture
@@ -39,11 +38,6 @@ def names(run):
     return {process.name() for process in processes_of(run.sessions)}
 
 
-def has_evaluated(run):
-    """Whether the first episode of the first evaluation is on disk, and others are running."""
-    return (run.directory / "trajectories" / "eval" / "iteration_000000.jsonl").exists()
-
-
 def kill(run, *wanted):
     """Kill the driver while processes with these names run, and see them go."""
     assert set(wanted) <= names(run)
@@ -66,67 +60,33 @@ def test_killed_in_a_warm_start(start):
 
 def test_killed_in_an_evaluation(start, smoke):
     run = start("experiment=smoke", f"model.path={smoke.policy}")
-    run.wait_until(lambda: has_evaluated(run), "the evaluation")
+    first = run.directory / "trajectories" / "eval" / "iteration_000000.jsonl"
+    run.wait_until(first.exists, "the evaluation")  # an episode of it has ended, and others are running
     kill(run, "raylet")
-
-
-def test_killed_in_a_rollout(start, smoke):
-    run = start("experiment=smoke", f"model.path={smoke.policy}")
-    run.wait_for_rollout(0)
-    kill(run, "raylet")
-
-
-def test_killed_in_an_update(start, smoke):
-    run = start("experiment=smoke", f"model.path={smoke.policy}", *IN_UPDATE)
-    die(run, "update")
 
 
 MINIWOB = ("experiment=arpo_miniwob", "env.size=4", "datamodule.sampler.tasks_per_iteration=4")
 
 
-DESKTOP = ("experiment=arpo_desktop32", "env.size=2", "datamodule.sampler.tasks_per_iteration=1")
-PHASES = ["evaluation", "rollout", "update"]
-
-
-def play_until(run, phase):
-    """Let a run come to a phase; in an update it kills itself."""
-    if phase == "evaluation":
-        run.wait_until(lambda: has_evaluated(run), "the evaluation")
-    else:
-        run.wait_for_rollout(0)
-
-
-def die(run, phase):
-    """Kill the driver in a phase, or let it kill itself in an update, and see everything go."""
-    if phase != "update":
-        kill(run, "raylet")
-        return
-    assert run.wait() == -signal.SIGKILL, run.said
-    run.assert_gone_within(LIMIT_S)
-
-
-def in_phase(phase):
-    """What leads a run to a phase soon."""
-    overrides = () if phase == "evaluation" else ("callbacks.evaluation.at_start=false",)
-    return overrides + (IN_UPDATE if phase == "update" else ())
-
-
 @pytest.mark.browser
 @needs_chromium
-@pytest.mark.parametrize("phase", PHASES)
-def test_killed_with_browsers(start, smoke, phase):
-    run = start(*MINIWOB, f"model.path={smoke.policy}", *in_phase(phase))
-    play_until(run, phase)
+def test_killed_in_a_rollout_with_browsers(start, smoke):
+    run = start(*MINIWOB, f"model.path={smoke.policy}", "callbacks.evaluation.at_start=false")
+    run.wait_for_rollout(0)
     assert any("chrom" in name or "headless" in name for name in names(run))
-    die(run, phase)
+    kill(run, "raylet")
+
+
+DESKTOP = ("experiment=arpo_desktop32", "env.size=2", "datamodule.sampler.tasks_per_iteration=1")
+IN_UPDATE = (f"+callbacks.killer._target_={DYING}.DieInUpdate", "+callbacks.killer.steps=1")
 
 
 @pytest.mark.docker
 @pytest.mark.skipif(bool(missing()), reason=missing())
-@pytest.mark.parametrize("phase", PHASES)
-def test_killed_with_desktops(start, smoke, phase):
-    run = start(*DESKTOP, f"model.path={smoke.policy}", *in_phase(phase))
-    play_until(run, phase)
+def test_killed_in_an_update_with_desktops(start, smoke):
+    run = start(*DESKTOP, f"model.path={smoke.policy}", "callbacks.evaluation.at_start=false", *IN_UPDATE)
+    run.wait_for_rollout(0)
     assert len(containers_of(run)) == 2
-    die(run, phase)
+    assert run.wait() == -signal.SIGKILL, run.said
+    run.assert_gone_within(LIMIT_S)
     assert containers_of(run) == []
