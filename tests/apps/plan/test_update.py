@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,7 @@ def module(
     return GRPOModule(make, partial(optimizer, lr=1e-6), objective or GRPO(), micro_batch_tokens=1)
 
 
+@cache
 def update(path: Path, strategy: str = "single", ranks: int = 1, **options: object) -> Simulated:
     longest = Longest(512, 4, 64, (112, 140), image_tokens=20)
     return simulate(module(path, **options), longest, strategy=strategy, ranks=ranks)
