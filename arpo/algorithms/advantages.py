@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from arpo.errors import check_at_least, check_one_of
+from arpo.algorithms.returns import EPSILON, relative
+from arpo.errors import check_one_of
 
 Estimator = Literal["grpo", "step_grpo", "dr_grpo", "rloo", "pass_at_k"]
 Deviation = Literal["sample", "population"]
@@ -17,7 +18,6 @@ def group_advantages(
     *,
     estimator: Estimator = "grpo",
     std: Deviation = "population",
-    epsilon: float = 1e-6,
     steps: Int[Tensor, " group"] | None = None,
 ) -> Float[Tensor, " group"]:
     """Return one advantage a trajectory, relative to the other trajectories of its group.
@@ -39,25 +39,24 @@ def group_advantages(
         estimator: Which of the formulas above.
         std: σ of `grpo`: `population` divides by G (the paper), `sample` by G - 1 (the official code). Of `step_grpo`
             likewise, with the steps of the group for G: `population` is DART's paper, `sample` its code.
-        epsilon: Keeps `grpo` and `step_grpo` finite when the rewards hardly differ.
         steps: Number of steps of each trajectory; `step_grpo` alone reads it, and cannot do without.
 
     Raises:
         ValueError: When the group is empty, a reward is not finite, or `step_grpo` is not told the steps.
         ConfigError: When an argument is not one of those above.
     """
-    _validate(rewards, estimator, std, epsilon)
+    _validate(rewards, estimator, std)
     if bool((rewards == rewards[0]).all()):
         return torch.zeros_like(rewards)
-    centred = rewards - rewards.mean()
+    centred = relative(rewards, std="none")
     match estimator:
         case "grpo":
-            return centred / (rewards.std(correction=1 if std == "sample" else 0) + epsilon)
+            return relative(rewards, std=std)
         case "step_grpo":
             if steps is None:
                 raise ValueError("step_grpo weighs a trajectory by its steps: give steps")
             each = rewards.repeat_interleave(steps)
-            return (rewards - each.mean()) / (each.std(correction=1 if std == "sample" else 0) + epsilon)
+            return (rewards - each.mean()) / (each.std(correction=1 if std == "sample" else 0) + EPSILON)
         case "dr_grpo":
             return centred
         case "rloo":
@@ -70,7 +69,7 @@ def group_advantages(
             return advantages
 
 
-def _validate(rewards: Tensor, estimator: str, std: str, epsilon: float) -> None:
+def _validate(rewards: Tensor, estimator: str, std: str) -> None:
     if len(rewards) == 0:
         raise ValueError("a group without trajectories has no advantages; drop the group before this point")
     if not bool(torch.isfinite(rewards).all()):
@@ -79,4 +78,3 @@ def _validate(rewards: Tensor, estimator: str, std: str, epsilon: float) -> None
         )
     check_one_of(Estimator, estimator=estimator)
     check_one_of(Deviation, std=std)
-    check_at_least(0, epsilon=epsilon)

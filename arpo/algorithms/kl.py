@@ -1,12 +1,13 @@
 """Estimators of the divergence from a reference policy, one number a sampled token."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from arpo.algorithms.losses import MAX_LOG_RATIO
+from arpo.errors import check_one_of
 
 KLEstimator = Literal["k1", "abs", "k2", "k3"]
 
@@ -37,6 +38,7 @@ def kl_divergence(
     Raises:
         ValueError: When the estimator is not one of those above.
     """
+    check_one_of(KLEstimator, estimator=estimator)
     difference = logprobs - reference_logprobs
     match estimator:
         case "k1":
@@ -45,8 +47,7 @@ def kl_divergence(
             return difference.abs()
         case "k2":
             return 0.5 * difference.square()
-        case "k3":
+        case _:
             # `expm1` keeps the value from drowning in the rounding of 1 where the policies nearly agree.
             bounded = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)  # of e^90, float32 has no more than infinity
             return (torch.expm1(-bounded) + bounded).clamp(max=MAX_K3)
-    raise ValueError(f"estimator must be one of {', '.join(get_args(KLEstimator))}, got {estimator!r}")

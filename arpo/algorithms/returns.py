@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 Spread = Literal["none", "sample", "population"]
+EPSILON = 1e-6
+"""Keeps what is divided by a standard deviation finite where the numbers hardly differ."""
 
 
 def discounted_returns(rewards: Float[Tensor, " n"], *, discount: float) -> Float[Tensor, " n"]:
@@ -36,7 +38,7 @@ def generalized_advantages(
     return discounted_returns(rewards + discount * following - values, discount=discount * decay)
 
 
-def relative(numbers: Float[Tensor, " n"], *, std: Spread, epsilon: float = 1e-6) -> Float[Tensor, " n"]:
+def relative(numbers: Float[Tensor, " n"], *, std: Spread) -> Float[Tensor, " n"]:
     """Return numbers less their mean, divided by their standard deviation where `std` wants one.
 
     Numbers that are all equal say nothing about each other: they are exactly 0, and so is a number alone.
@@ -44,4 +46,4 @@ def relative(numbers: Float[Tensor, " n"], *, std: Spread, epsilon: float = 1e-6
     if bool((numbers == numbers[0]).all()):
         return torch.zeros_like(numbers)
     centred = numbers - numbers.mean()
-    return centred if std == "none" else centred / (numbers.std(correction=1 if std == "sample" else 0) + epsilon)
+    return centred if std == "none" else centred / (numbers.std(correction=1 if std == "sample" else 0) + EPSILON)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import starmap
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 from typing_extensions import override
@@ -16,22 +15,9 @@ from arpo.methods.preference import Preference
 from arpo.types import Trajectory
 
 
-def dpo_losses(
-    chosen: Float[Tensor, " pairs"], rejected: Float[Tensor, " pairs"], *, beta: float
-) -> Float[Tensor, " pairs"]:
-    """Return -log σ(β (r_w - r_l)) of each pair (arXiv 2305.18290, equation 7).
-
-    Args:
-        chosen: Log-ratios r_w of the better trajectories.
-        rejected: Log-ratios r_l of the worse ones, in the same order.
-        beta: Weight of the implicit KL term: the larger, the closer to the reference.
-    """
-    return -logsigmoid(beta * (chosen - rejected))
-
-
 @dataclass(frozen=True, kw_only=True)
 class DPO(Preference):
-    """To prefer one trajectory of a task to another: the mean of `dpo_losses` over pairs.
+    """To prefer one trajectory of a task to another: the mean of -log σ(β (r_w - r_l)) over pairs (equation 7).
 
     A batch is made of pairs, the better trajectory first: the data module's `examples` must be `pairs`.
     """
@@ -48,7 +34,7 @@ class DPO(Preference):
         chosen, rejected = log_ratios[0::2], log_ratios[1::2]
         good = torch.arange(len(batch), device=log_ratios.device) % 2 == 0
         metrics = self.rewards(log_ratios, good) | {"train/accuracy": (chosen > rejected).float().mean().item()}
-        return dpo_losses(chosen, rejected, beta=self.beta).mean(), metrics
+        return -logsigmoid(self.beta * (chosen - rejected)).mean(), metrics
 
 
 def _is_better(one: Trajectory, other: Trajectory) -> bool:

@@ -6,8 +6,7 @@ from itertools import islice
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, where
+from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_worth_replaying
@@ -16,48 +15,13 @@ from arpo.methods.preference import NextPrompt, Preference
 from arpo.types import Step, Trajectory
 
 
-def kto_losses(
-    log_ratios: Float[Tensor, " batch"],
-    desirable: Bool[Tensor, " batch"],
-    *,
-    baseline: Float[Tensor, ""],
-    beta: float,
-    desirable_weight: float,
-    undesirable_weight: float,
-) -> Float[Tensor, " batch"]:
-    """Return λ_D (1 - σ(β (r - z))) of desirable trajectories and λ_U (1 - σ(β (z - r))) of the others.
-
-    It is equation 7 of arXiv 2402.01306 without its constant λ_y.
-
-    Args:
-        log_ratios: Log-ratio r of each trajectory.
-        desirable: True where it is to become more likely.
-        baseline: Reference point z, of `kto_baseline`.
-        beta: How fast a gain or a loss saturates.
-        desirable_weight: λ_D.
-        undesirable_weight: λ_U.
-    """
-    gains = beta * (log_ratios - baseline.detach())
-    # 1 - σ(x) = σ(-x), which keeps its digits where σ(x) is near 1.
-    return where(desirable, desirable_weight * (-gains).sigmoid(), undesirable_weight * gains.sigmoid())
-
-
-def kto_baseline(mismatched: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
-    """Return the reference point z = max(0, mean of r), an estimate of KL(π ‖ π_ref) (arXiv 2402.01306, section 4.1).
-
-    It carries no gradient.
-
-    Args:
-        mismatched: Log-ratios of trajectories that say in one situation what was said in another.
-    """
-    return mismatched.detach().mean().clamp(min=0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class KTO(Preference):
-    """From successes and failures that need no partner: the mean of `kto_losses` over a batch.
+    """From successes and failures that need no partner: the mean of what each of a batch loses.
 
-    The reference point is estimated as TRL does it: on trajectories that see what one of the batch has seen, and say
+    A success loses λ_D (1 - σ(β (r - z))), a failure λ_U (1 - σ(β (z - r))): equation 7 without its constant λ_y. The
+    reference point z = max(0, mean of r), an estimate of KL(π ‖ π_ref) without a gradient (section 4.1), is made as
+    TRL makes it: of trajectories that see what one of the batch has seen, and say
     what the one before it has said (`mismatched`); where both said the same, it is the one before that.
 
     Args:
@@ -97,15 +61,11 @@ class KTO(Preference):
         worth = [is_worth_replaying(trajectory, threshold=self.success_threshold) for trajectory in batch]
         desirable = torch.tensor(worth, device=log_ratios.device)
         # Where nobody said anything else, the reference point is that of the start.
-        baseline = kto_baseline(besides) if len(besides) else log_ratios.new_zeros(())
-        losses = kto_losses(
-            log_ratios,
-            desirable,
-            baseline=baseline,
-            beta=self.beta,
-            desirable_weight=self.desirable_weight,
-            undesirable_weight=self.undesirable_weight,
-        )
+        baseline = besides.detach().mean().clamp(min=0) if len(besides) else log_ratios.new_zeros(())
+        gains = self.beta * (log_ratios - baseline)
+        # 1 - σ(x) = σ(-x), which keeps its digits where σ(x) is near 1.
+        good, bad = self.desirable_weight * (-gains).sigmoid(), self.undesirable_weight * gains.sigmoid()
+        losses = torch.where(desirable, good, bad)
         metrics = {"train/kl_baseline": baseline.item(), "train/desirable": desirable.float().mean().item()}
         return losses.mean(), metrics | self.rewards(log_ratios, desirable)
 

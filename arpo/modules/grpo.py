@@ -53,8 +53,7 @@ class GRPOModule(PolicyModule):
     """A policy whose `training_step` learns from one rollout batch in `minibatches * epochs` optimizer steps.
 
     Args:
-        policy: Builds the policy; called once, when Lightning asks for the model.
-        optimizer: Builds the optimizer from the trainable parameters and their names.
+        policy: See `PolicyModule`, as for all that are not below.
         objective: The method: from groups to the credit of each token, and from log-probabilities to its loss.
         warmup_steps: Optimizer steps over which the learning rate rises linearly.
         decay: Let the learning rate fall linearly to 0 over the iterations of the run, in place of keeping it. Rise
@@ -64,8 +63,6 @@ class GRPOModule(PolicyModule):
             With LoRA nothing is built: the reference is the policy without its adapters.
         minibatches: Optimizer steps in one pass over a batch; as many as there are groups, where those are fewer.
         epochs: Passes over a batch.
-        micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
-        max_grad_norm: Gradient norm above which the gradient is scaled down.
         temperature: The sampling temperature: log-probabilities are of the distribution that was sampled.
         replayed_old_logprobs: Old log-probabilities of a replayed trajectory: `recompute`d with the current policy
             (the ratio starts at 1, as in the official code), or the `stored` ones of the policy that sampled it.

@@ -9,16 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from arpo.methods.dpo import dpo_losses
-from arpo.methods.kto import kto_baseline, kto_losses
+from arpo.methods.dpo import DPO
+from arpo.methods.kto import KTO
 from tests.algorithms.fixture import assert_golden
+from tests.methods.conftest import trajectory
+
+NONE = torch.zeros(0)
 
 
 def numbers(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-DPO = [
+PAIRS = [
     (
         0.1,
         numbers(-0.6647, -2.107, -3.4734, -0.9359, -5.6642, -4.765, -4.7116, -5.026),  # chosen, then rejected
@@ -35,7 +38,7 @@ DPO = [
     ),
 ]
 DESIRABLE = torch.tensor([True, False, True, False, False])
-KTO = [
+SINGLES = [
     (
         (0.1, 1.0, 1.33),  # beta and the weights of both kinds
         numbers(-3.2947, -3.1526, -1.2979, -1.4067, -3.2397),
@@ -57,29 +60,31 @@ KTO = [
 ]
 
 
-@pytest.mark.parametrize(("beta", "policy", "reference", "loss", "gradient"), DPO)
+def loss_of_pairs(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
+    batch = [trajectory("a", reward) for _ in chosen for reward in (1.0, 0.0)]
+    return DPO(beta=beta).loss(torch.stack([chosen, rejected], 1).flatten(), batch, NONE)[0]
+
+
+def loss_of_singles(ratios: Tensor, desirable: Tensor, besides: Tensor, *options: float) -> tuple[Tensor, float]:
+    batch = [trajectory("a", float(good)) for good in desirable]
+    names = ("beta", "desirable_weight", "undesirable_weight")
+    loss, metrics = KTO(**dict(zip(names, options, strict=True))).loss(ratios, batch, besides)
+    return loss, metrics["train/kl_baseline"]
+
+
+@pytest.mark.parametrize(("beta", "policy", "reference", "loss", "gradient"), PAIRS)
 def test_dpo_and_its_gradient_are_trl_s(beta, policy, reference, loss, gradient):
     policy = policy.clone().requires_grad_()
-    chosen, rejected = (policy - reference).chunk(2)
-    actual = dpo_losses(chosen, rejected, beta=beta).mean()
+    actual = loss_of_pairs(*(policy - reference).chunk(2), beta)
     assert_golden(actual.detach(), loss)
     assert_golden(torch.autograd.grad(actual, policy)[0], gradient)
 
 
-@pytest.mark.parametrize(("options", "policy", "reference", "mismatched", "baseline", "loss", "gradient"), KTO)
+@pytest.mark.parametrize(("options", "policy", "reference", "mismatched", "baseline", "loss", "gradient"), SINGLES)
 def test_kto_and_its_gradient_are_trl_s(options, policy, reference, mismatched, baseline, loss, gradient):
-    beta, desirable_weight, undesirable_weight = options
     policy = policy.clone().requires_grad_()
-    found = kto_baseline(mismatched)
-    actual = kto_losses(
-        policy - reference,
-        DESIRABLE,
-        baseline=found,
-        beta=beta,
-        desirable_weight=desirable_weight,
-        undesirable_weight=undesirable_weight,
-    ).mean()
-    assert_golden(found, baseline)
+    actual, found = loss_of_singles(policy - reference, DESIRABLE, mismatched, *options)
+    assert found == pytest.approx(baseline, abs=1e-6)
     assert_golden(actual.detach(), loss)
     assert_golden(torch.autograd.grad(actual, policy)[0], gradient)
 
@@ -87,30 +92,21 @@ def test_kto_and_its_gradient_are_trl_s(options, policy, reference, mismatched, 
 def test_a_pair_that_is_told_apart_by_log_3_costs_log_4_thirds():
     # beta 0.5, difference 2 log 3: -log σ(log 3) = log(1 + 1/3)
     twice = 2 * torch.log(torch.tensor([3.0]))
-    assert_golden(dpo_losses(twice, torch.zeros(1), beta=0.5), [0.2876821])
-    assert_golden(dpo_losses(torch.zeros(1), twice, beta=0.5), [1.3862944])  # log(1 + 3)
+    assert_golden(loss_of_pairs(twice, torch.zeros(1), 0.5), 0.2876821)
+    assert_golden(loss_of_pairs(torch.zeros(1), twice, 0.5), 1.3862944)  # log(1 + 3)
 
 
 def test_a_gain_and_a_loss_of_log_3_against_the_baseline_cost_a_quarter_and_three_quarters():
     log_3 = torch.log(torch.tensor(3.0))
-    options = {"baseline": torch.tensor(1.0), "beta": 1.0, "desirable_weight": 2.0, "undesirable_weight": 4.0}
-    ratios = torch.stack([1 + log_3, 1 + log_3, 1 - log_3])
     # success: 2 (1 - σ(log 3)) = 2 / 4; failure: 4 σ(log 3) = 4 · 3/4, and 4 σ(-log 3) = 4 / 4
-    desirable = torch.tensor([True, False, False])
-    assert_golden(kto_losses(ratios, desirable, **options), [0.5, 3.0, 1.0])
-
-
-def test_the_baseline_is_never_negative_and_carries_no_gradient():
-    ratios = torch.tensor([1.0, 2.0], requires_grad=True)
-    assert_golden(kto_baseline(ratios), 1.5)
-    assert not kto_baseline(ratios).requires_grad
-    assert_golden(kto_baseline(-ratios), 0.0)
+    for ratio, desirable, expected in [(1 + log_3, True, 0.5), (1 + log_3, False, 3.0), (1 - log_3, False, 1.0)]:
+        found, _ = loss_of_singles(ratio[None].repeat(2), torch.tensor([desirable] * 2), torch.ones(1), 1.0, 2.0, 4.0)
+        assert_golden(found, expected)
 
 
 def test_a_ratio_far_from_the_baseline_costs_a_finite_loss_with_a_finite_gradient():
     ratios = torch.tensor([200.0, -200.0], requires_grad=True)
-    both = torch.tensor([True, True])
-    options = {"baseline": torch.tensor(0.0), "beta": 1.0, "desirable_weight": 1.0, "undesirable_weight": 1.0}
-    losses = torch.cat([kto_losses(ratios, both, **options), dpo_losses(ratios, -ratios, beta=1.0)])
-    assert losses.isfinite().all()
-    assert torch.autograd.grad(losses.sum(), ratios)[0].isfinite().all()
+    single, _ = loss_of_singles(ratios, torch.tensor([True, True]), NONE, 1.0, 1.0, 1.0)
+    losses = single + loss_of_pairs(ratios, -ratios, 1.0)
+    assert losses.isfinite()
+    assert torch.autograd.grad(losses, ratios)[0].isfinite().all()

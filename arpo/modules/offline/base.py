@@ -60,13 +60,9 @@ class OfflineModule(PolicyModule):
     Every rank is given the same batches. It computes its share of the micro-batches, and the gradient is their sum.
 
     Args:
-        policy: Builds the policy; called once, when Lightning asks for the model.
-        optimizer: Builds the optimizer from the trainable parameters and their names.
+        policy: See `PolicyModule`, as for all that are not below.
         steps: Optimizer steps of the run: the learning rate follows one cycle over them.
         warmup_fraction: Part of the steps in which the learning rate rises.
-        micro_batch_tokens: Padded tokens of one forward; bounds memory, changes no result.
-        max_grad_norm: Gradient norm above which the gradient is scaled down.
-        reference: Builds the frozen policy that this one is compared with; see `PolicyModule`.
 
     Raises:
         ConfigError: When a number is out of its range.

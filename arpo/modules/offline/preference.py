@@ -25,10 +25,8 @@ class PreferenceModule(OfflineModule):
     Σ (∂L/∂r) · log π(y|x), which any micro-batches add up to.
 
     Args:
-        policy: Builds the policy; called once, when Lightning asks for the model.
-        optimizer: Builds the optimizer from the trainable parameters and their names.
-        reference: Builds the policy that the run starts from, frozen. With LoRA nothing is built: the reference is the
-            policy without its adapters.
+        policy: See `PolicyModule`, as for the optimizer.
+        reference: Builds the policy that the run starts from; see `PolicyModule`.
         options: Of the method, and of `OfflineModule`.
 
     Raises:
