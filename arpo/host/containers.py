@@ -17,14 +17,15 @@ import tenacity
 
 from arpo.errors import ConfigError, EnvError, env_boundary
 from arpo.host.container_spec import ContainerSpec, engine_options
-from arpo.host.labels import CONTAINERS_MARKER, LABEL_VARIABLE, session_directory
-from arpo.host.processes import own_name, owner_lives
+from arpo.host.processes import LABEL_VARIABLE, own_name, owner_lives, session_directory
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 log = logging.getLogger(__name__)
 
+CONTAINERS_MARKER = "containers"
+"""A file in the directory of a session that has started containers: without it, nobody asks an engine."""
 SESSION_LABEL = "arpo.session"
 OWNER_LABEL = "arpo.owner"
 HOST_LABEL = "arpo.host"

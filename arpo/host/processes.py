@@ -1,4 +1,7 @@
-"""The processes of this machine: finding those that carry a label, ending them, and naming one for good."""
+"""The processes of this machine: finding those that carry a label, ending them, and naming one for good.
+
+By its labels a session finds what belongs to it, and its children find the session.
+"""
 
 import os
 import signal
@@ -9,12 +12,20 @@ from pathlib import Path
 
 import psutil
 
-from arpo.host.labels import LABEL_VARIABLE
-
+LABEL_VARIABLE = "ARPO_SESSION"
+"""Marks the processes of a session."""
+DIRECTORY_VARIABLE = "ARPO_SESSION_DIR"
+"""Leads every process of a session to its directory."""
 TERMINATE_GRACE_S = 2.0
 KILL_GRACE_S = 5.0
 SWEEPS = 3
 """The number of searches for processes: some may be born while others end."""
+
+
+def session_directory() -> Path | None:
+    """Return the directory of the session that this process runs in, None outside of a session."""
+    value = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(value) if value else None
 
 
 def own_name() -> str:

@@ -20,7 +20,7 @@ import arpo
 from arpo.errors import ConfigError, EnvError, env_boundary
 from arpo.host.environment import cluster_address
 from arpo.host.heartbeat import still
-from arpo.host.labels import LABEL_VARIABLE, session_directory
+from arpo.host.processes import LABEL_VARIABLE, session_directory
 from arpo.host.session import MAX_DIRECTORY_LENGTH
 from arpo.host.threads import DaemonThread
 

@@ -16,14 +16,20 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import arpo
 from arpo.errors import ConfigError, EnvError
-from arpo.host.containers import remove_session
+from arpo.host.containers import CONTAINERS_MARKER, remove_session
 from arpo.host.files import take_lock
-from arpo.host.labels import CONTAINERS_MARKER, DIRECTORY_VARIABLE, LABEL_VARIABLE, session_directory
-from arpo.host.processes import end_processes, own_name, owner_lives
+from arpo.host.processes import (
+    DIRECTORY_VARIABLE,
+    LABEL_VARIABLE,
+    end_processes,
+    own_name,
+    owner_lives,
+    session_directory,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +39,6 @@ REAPING = "reaping"
 """A file in the directory of a session whose end is under way."""
 REAPING_PATIENCE_S = 15.0
 """How long a start waits for that end: what still runs may hold the memory that the new run needs."""
-
-
-class Reaped(NamedTuple):
-    """The number of sessions and processes that dead runs had left behind."""
-
-    sessions: int
-    processes: int
 
 
 class Session:
@@ -130,10 +129,13 @@ class Session:
         self.close()
 
 
-def reap(root: Path) -> Reaped:
+def reap(root: Path) -> int:
     """End the processes and remove the directories of all sessions under `root` whose owner is gone.
 
     A session that its watchdog is ending is waited for.
+
+    Returns:
+        How many there were.
     """
     sessions = processes = 0
     for lock_path in sorted(root.glob("*.lock")):
@@ -148,7 +150,7 @@ def reap(root: Path) -> Reaped:
             sessions, processes = sessions + 1, processes + ended
     if sessions:
         log.info("cleaned up after %d dead runs and ended %d processes of theirs", sessions, processes)
-    return Reaped(sessions, processes)
+    return sessions
 
 
 def end_session(directory: Path) -> int | None:

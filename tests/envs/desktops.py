@@ -42,6 +42,12 @@ needs_desktop = [pytest.mark.docker, pytest.mark.skipif(bool(missing()), reason=
 needs_office = [pytest.mark.docker, pytest.mark.skipif(bool(missing(OFFICE)), reason=missing(OFFICE))]
 
 
+def one_and_others(rows):
+    """The rows of a matrix, of which all but the first are for who has time."""
+    first, *others = rows
+    return [first, *(pytest.param(row, marks=pytest.mark.long) for row in others)]
+
+
 def editor_task(**changes: object) -> Task:
     """Add a line to a text and save it."""
     return task(

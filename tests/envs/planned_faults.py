@@ -42,8 +42,6 @@ class Faults:
     """A plan of what goes wrong in an environment; the same for the same seed, task and attempt, whoever runs it."""
 
     plan: Sequence[Fault] = ()
-    latency_s: float = 0.0
-    """Seconds that every call takes."""
     seed: int = 0
     ledger: str | None = None
     """A directory in which all environments, in all processes, count the attempts at a task together, so that an
@@ -78,7 +76,6 @@ class FaultyDesktop(FakeDesktop):
 
     def _meet(self, call: Call) -> FaultKind | None:
         """Let a planned fault happen; return the one that is in the answer of this call, if any."""
-        threading.Event().wait(self._faults.latency_s)
         match kind := self._due.pop(call, None):
             case "crash":
                 os._exit(1)

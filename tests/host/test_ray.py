@@ -14,7 +14,7 @@ import pytest
 
 from arpo.errors import ConfigError, EnvError
 from arpo.host.heartbeat import still
-from arpo.host.labels import LABEL_VARIABLE
+from arpo.host.processes import LABEL_VARIABLE
 from arpo.host.ray import SHARED_MEMORY, RayRuntime, check_store, ray_directory, worker_environment
 from arpo.host.session import MAX_DIRECTORY_LENGTH
 
@@ -83,18 +83,15 @@ def test_a_start_that_failed_holds_nobody_up():
 class CountingRay:
     """Ray, which says whether it runs."""
 
-    runs = False
-    stops = 0
-    starters: tuple[threading.Thread, ...] = ()
-
-    def __init__(self, *, fails: int = 0, start_s: float = 0.0) -> None:
-        self.fails, self.start_s = fails, start_s
+    def __init__(self) -> None:
+        self.runs, self.stops, self.starters = False, 0, []
+        self.fails, self.start_s = 0, 0.0
 
     def is_initialized(self) -> bool:
         return self.runs
 
     def init(self, **_: object) -> None:
-        self.starters += (threading.current_thread(),)
+        self.starters.append(threading.current_thread())
         time.sleep(self.start_s)
         if len(self.starters) <= self.fails:
             raise Exception("The current node timed out during startup")  # noqa: TRY002 - as Ray does
@@ -104,10 +101,13 @@ class CountingRay:
         self.runs, self.stops = False, self.stops + 1
 
 
-def put_in_place(ray: CountingRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `import ray` give this one, and let nothing that a start sets stay."""
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> CountingRay:
+    """What `import ray` gives; nothing that a start sets stays."""
+    ray = CountingRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if not k.startswith("RAY_")})
+    return ray
 
 
 def ended(thread: threading.Thread) -> bool:
@@ -115,9 +115,8 @@ def ended(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
-def test_a_ray_that_did_not_start_is_tried_once_more_and_what_it_left_is_ended(monkeypatch, caplog):
-    ray = CountingRay(fails=1)
-    put_in_place(ray, monkeypatch)
+def test_a_ray_that_did_not_start_is_tried_once_more_and_what_it_left_is_ended(ray, caplog):
+    ray.fails = 1
     runtime = RayRuntime()
     runtime.acquire().result()
     first, second = ray.starters
@@ -128,61 +127,52 @@ def test_a_ray_that_did_not_start_is_tried_once_more_and_what_it_left_is_ended(m
     assert ended(second)
 
 
-def test_a_ray_that_does_not_start_at_all_is_an_error_that_names_the_load(monkeypatch):
-    ray = CountingRay(fails=9)
-    put_in_place(ray, monkeypatch)
+def test_a_ray_that_does_not_start_at_all_is_an_error_that_names_the_load(ray, monkeypatch):
+    ray.fails = 9
     monkeypatch.setattr(os, "getloadavg", lambda: (12.34, 0.0, 0.0))
-    with pytest.raises(EnvError, match=r"in 2 attempts and 0 s, at a load of 12\.3 on \d+ cores.*timed out during"):
+    with pytest.raises(EnvError, match=r"in 2 attempts and \d+ s, at a load of 12\.3 on \d+ cores.*timed out during"):
         RayRuntime().acquire().result()
     assert all(ended(starter) for starter in ray.starters)
 
 
-def test_a_slow_start_of_ray_says_so(monkeypatch, caplog):
+def test_a_slow_start_of_ray_says_so(ray, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("arpo.host.ray.still", partial(still, every_s=0.05))
-    put_in_place(CountingRay(start_s=0.3), monkeypatch)
+    ray.start_s = 0.3
     RayRuntime().acquire().result()
     assert "starting Ray: 0 s so far" in caplog.messages
 
 
-def test_a_cluster_that_does_not_answer_is_not_asked_twice(monkeypatch):
-    ray = CountingRay(fails=9)
-    put_in_place(ray, monkeypatch)
-    monkeypatch.setitem(os.environ, "RAY_ADDRESS", "somewhere:6379")
+def test_a_cluster_that_does_not_answer_is_not_asked_twice(ray):
+    ray.fails = 9
+    os.environ["RAY_ADDRESS"] = "somewhere:6379"
     with pytest.raises(EnvError, match="starting Ray"):
         RayRuntime().acquire().result()
     assert len(ray.starters) == 1
 
 
-def test_a_server_that_is_no_cluster_is_named_by_the_variable(monkeypatch):
+def test_a_server_that_is_no_cluster_is_named_by_the_variable(ray, monkeypatch):
     """Something listens there, so that the check before the start finds nothing wrong."""
-    ray = CountingRay(start_s=60.0)
-    put_in_place(ray, monkeypatch)
+    ray.start_s = 60.0
     monkeypatch.setattr("arpo.host.ray.JOIN_S", 0.05)
-    monkeypatch.setitem(os.environ, "RAY_ADDRESS", "somewhere:22")
+    os.environ["RAY_ADDRESS"] = "somewhere:22"
     with pytest.raises(EnvError, match=r"RAY_ADDRESS=somewhere:22: .*no answer within 0\.05 s"):
         RayRuntime().acquire().result()
 
 
-def test_ray_ends_with_its_last_user_and_starts_again_for_the_next(monkeypatch: pytest.MonkeyPatch):
-    ray = CountingRay()
-    put_in_place(ray, monkeypatch)
+def test_ray_ends_with_its_last_user_and_starts_again_for_the_next(ray):
     runtime = RayRuntime()
     for stops in (0, 1):
         for _ in range(2):
             runtime.acquire().result()
         runtime.release().result()
-        assert ray.runs
-        assert ray.stops == stops
+        assert (ray.runs, ray.stops) == (True, stops)
         runtime.release().result()
-        assert not ray.runs
-        assert ray.stops == stops + 1
+        assert (ray.runs, ray.stops) == (False, stops + 1)
 
 
-def test_the_ray_of_a_cluster_lives_on(monkeypatch: pytest.MonkeyPatch):
-    ray = CountingRay()
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+def test_the_ray_of_a_cluster_lives_on(ray):
+    os.environ["RAY_ADDRESS"] = "somewhere:6379"
     runtime = RayRuntime()
     runtime.acquire().result()
     runtime.release().result()

@@ -7,8 +7,7 @@ from typing import Literal, get_args
 
 from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, TypeText, Wait
 from arpo.envs.desktop.tasks import DesktopTask, read_task, run_checks
-from arpo.envs.guest.client import Guest
-from arpo.envs.guest.deadlines import OURS
+from arpo.envs.guest.client import OURS, Guest
 from arpo.envs.guest.input import to_events
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen, TaskSetup

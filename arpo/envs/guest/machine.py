@@ -1,16 +1,20 @@
 """A container with a guest server in it, from its start to its removal."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
-from arpo.envs.guest.client import Guest
-from arpo.envs.guest.deadlines import Deadlines
+from arpo.envs.guest.client import Deadlines, Guest
 from arpo.errors import EnvError
 from arpo.host.container_spec import LOOPBACK, ContainerSpec
 from arpo.host.containers import Container, Containers
 
+_T = TypeVar("_T")
+
 
 class Machine:
     """The one container that an environment has at a time, and the client of the guest server in it.
+
+    Every method raises `EnvError` where there is no container, or it or its guest does not start.
 
     Args:
         spec: The first container to start.
@@ -52,56 +56,32 @@ class Machine:
 
     @property
     def guest(self) -> Guest:
-        """The client of the guest server.
-
-        Raises:
-            EnvError: If there is no guest.
-        """
-        if self._guest is None:
-            raise EnvError("reset", "the environment is closed, or its machine did not start; build a new one")
-        return self._guest
+        """The client of the guest server."""
+        return _existing(self._guest)
 
     @property
     def container(self) -> Container:
-        """The container.
-
-        Raises:
-            EnvError: If there is none.
-        """
-        if self._container is None:
-            raise EnvError("reset", "the environment is closed, or its machine did not start; build a new one")
-        return self._container
+        """The container."""
+        return _existing(self._container)
 
     def address(self, guest_port: int) -> str:
         """Return the address of a server in the guest."""
         return f"http://{LOOPBACK}:{self.container.port(guest_port)}"
 
     def replace(self, spec: ContainerSpec, secret: str = "") -> None:
-        """Remove the container, start another one and wait until its guest is healthy.
-
-        Raises:
-            EnvError: If it does not start.
-        """
+        """Remove the container, start another one and wait until its guest is healthy."""
         self.begin(spec, secret)
         self.wait_until_healthy()
 
     def begin(self, spec: ContainerSpec, secret: str = "") -> None:
-        """Remove the container and start another one, whose guest is not healthy yet.
-
-        Raises:
-            EnvError: If it does not start.
-        """
+        """Remove the container and start another one, whose guest is not healthy yet."""
         self._remove()
         self.secret = secret
         self._container = self._containers.start(spec)
         self._connect()
 
     def restart(self) -> None:
-        """End everything in the container, start it again and wait until its guest is healthy.
-
-        Raises:
-            EnvError: If it does not start.
-        """
+        """End everything in the container, start it again and wait until its guest is healthy."""
         self.container.restart()
         self._connect()
         self.wait_until_healthy()
@@ -112,11 +92,7 @@ class Machine:
         self._containers.close()
 
     def wait_until_healthy(self) -> None:
-        """Wait for the guest of a container that was begun.
-
-        Raises:
-            EnvError: If it does not answer in time, with what the container wrote last.
-        """
+        """Wait for the guest of a container that was begun; the error has what the container wrote last."""
         try:
             self.guest.wait_until_healthy(self.container.is_running, self._probe)
         except EnvError as error:
@@ -134,3 +110,9 @@ class Machine:
         container, self._container = self._container, None
         if container is not None:
             self._containers.remove(container)
+
+
+def _existing(thing: _T | None) -> _T:
+    if thing is None:
+        raise EnvError("reset", "the environment is closed, or its machine did not start; build a new one")
+    return thing

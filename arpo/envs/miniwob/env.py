@@ -37,6 +37,8 @@ MAX_FIRST_SCREENS = 1024
 class MiniWobEnv:
     """A MiniWoB++ page on a screen. Environments of one process share a browser; each may live in its own thread.
 
+    Every method but `close` raises `EnvError` if the page or the browser failed, or there is no running episode.
+
     Args:
         screen: Width and height of the screenshots; pixels around the page show a plain desktop.
         viewport: Width and height of the browser window in page pixels, at least 160 x 210.
@@ -92,7 +94,6 @@ class MiniWobEnv:
         """Start the task's page with its seed and return the first observation, which carries the instruction.
 
         Raises:
-            EnvError: If the page or the browser failed, or the environment is closed.
             TaskFormatError: If the task is not a page and a seed.
         """
         page, seed = _page_and_seed(task)
@@ -115,11 +116,7 @@ class MiniWobEnv:
         return first
 
     def step(self, action: Action) -> StepResult:
-        """Perform one action, in screen pixels; an ended page keeps the screenshot from before the last action.
-
-        Raises:
-            EnvError: If the page or the browser failed, or there is no running episode.
-        """
+        """Perform one action, in screen pixels; an ended page keeps the screenshot from before the last action."""
         tab, shown = self._running("step")
         if self._done:
             raise EnvError("step", "the episode has ended")
@@ -137,11 +134,7 @@ class MiniWobEnv:
         return StepResult(shown, terminated=self._done)
 
     def evaluate(self) -> float:
-        """Return 1 if the page says that its task is solved, else 0.
-
-        Raises:
-            EnvError: If there is no episode.
-        """
+        """Return 1 if the page says that its task is solved, else 0."""
         self._running("evaluate")
         return 1.0 if self.raw_reward >= SUCCESS else 0.0
 
@@ -150,7 +143,6 @@ class MiniWobEnv:
 
         Raises:
             ConfigError: If there is no script for this page.
-            EnvError: If there is no episode.
         """
         page = self._running("step")[0].page
         scripted = self.look_up("arpo.solvable", list[str])
@@ -159,11 +151,7 @@ class MiniWobEnv:
         return self._solution()
 
     def distractors(self) -> tuple[Action, ...]:
-        """Return clicks on everything clickable that is not the next right thing to click.
-
-        Raises:
-            EnvError: If there is no episode.
-        """
+        """Return clicks on everything clickable that is not the next right thing to click."""
         page = self._running("step")[0].page
         points = self.look_up(f"arpo.distractors({json.dumps(page)})", list[tuple[float, float]])
         return tuple(Click(*self._geometry.to_screen(x, y)) for x, y in points)
@@ -172,7 +160,7 @@ class MiniWobEnv:
         """Return the value of a JavaScript expression in the page: for tests and new solution scripts.
 
         Raises:
-            EnvError: If there is no episode, the expression throws, or its value is of another kind.
+            EnvError: If the expression throws, or its value is of another kind.
         """
         tab, _ = self._running("step")
         with env_boundary("step", f"{tab.page}: {expression}"):

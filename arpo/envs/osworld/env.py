@@ -10,8 +10,7 @@ from pathlib import Path
 
 from arpo.agent.actions import Action, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
-from arpo.envs.guest.client import Guest
-from arpo.envs.guest.deadlines import Deadlines
+from arpo.envs.guest.client import Deadlines, Guest
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen
 from arpo.envs.guest.tasks import score_of_giving_up

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from arpo.envs.pool.lease import LeasedEnv, new_counters
-from arpo.envs.pool.pace import Pace
 from arpo.envs.pool.ray import RayBackend
-from arpo.envs.pool.slots import Host, Roster, Slot, SlotState, make_slots
+from arpo.envs.pool.slots import Host, Pace, Roster, Slot, SlotState, make_slots
 from arpo.envs.pool.worker import Backend, Method, ThreadBackend, Worker
 from arpo.envs.protocol import DesktopEnv
 from arpo.errors import ArpoError, ConfigError, EnvError, check_positive

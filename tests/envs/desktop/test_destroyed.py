@@ -1,8 +1,6 @@
 """What an agent does to its own desktop is its own doing: judged, scored with 0, and never tried again."""
 
-import asyncio
 import time
-from contextlib import contextmanager
 
 import pytest
 
@@ -10,7 +8,6 @@ from arpo.agent.actions import Hotkey, TypeText, Wait
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
 from arpo.envs.desktop.env import DockerDesktop
-from arpo.envs.pool.pool import EnvPool
 from arpo.errors import DesktopDestroyedError
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
@@ -21,21 +18,15 @@ from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Outcome
 from tests.envs.desktop.sabotage import DESTROYS, LEAVES_NO_PROCESS, OUTLIVED
-from tests.envs.desktops import QUICK, editor_task, needs_desktop
+from tests.envs.desktops import QUICK, editor_task, needs_desktop, one_and_others
+from tests.envs.pool.support import make_pool, with_pool
 
-pytestmark = [*needs_desktop, pytest.mark.long]
+pytestmark = needs_desktop
 
 STRIKES_S = 30.0
 """For so long a way to destroy a desktop may take until the first call that notices."""
 ACTS_S = 3.0
 """For so long a desktop is judged again and again, while something is done to it."""
-
-
-@pytest.fixture(scope="module")
-def desktop():
-    env = DockerDesktop(**QUICK)
-    yield env
-    env.close()
 
 
 def launch(env, command):
@@ -52,7 +43,7 @@ def play_on(env):
     raise AssertionError("nothing was noticed")
 
 
-@pytest.mark.parametrize("way", DESTROYS)
+@pytest.mark.parametrize("way", one_and_others(DESTROYS))
 def test_a_desktop_that_its_agent_destroys_is_the_agents_and_the_next_reset_repairs_it(desktop, way):
     desktop.reset(editor_task())
     container = desktop.machine.container.id
@@ -65,7 +56,7 @@ def test_a_desktop_that_its_agent_destroys_is_the_agents_and_the_next_reset_repa
     assert desktop.evaluate() == 0.0
 
 
-@pytest.mark.parametrize("way", OUTLIVED)
+@pytest.mark.parametrize("way", one_and_others(OUTLIVED))
 def test_what_does_not_destroy_a_desktop_does_not_keep_it_from_being_judged(desktop, way):
     desktop.reset(shown_task())
     launch(desktop, OUTLIVED[way])
@@ -75,6 +66,7 @@ def test_what_does_not_destroy_a_desktop_does_not_keep_it_from_being_judged(desk
         assert desktop.evaluate() == 0.0
 
 
+@pytest.mark.long
 def test_a_check_that_gets_no_process_ends_in_a_desktop_that_its_agent_destroyed(desktop):
     desktop.reset(shown_task())
     launch(desktop, LEAVES_NO_PROCESS)
@@ -105,30 +97,21 @@ def chat(tiny_model):
     return ChatTokenizer(tiny_model)
 
 
-@contextmanager
-def runner_of(chat, lines, directory):
-    """A runner on one real desktop, with an agent that says these lines."""
-    said = iter(lines)
-    engine = ScriptedEngine(chat, lambda request: next(said))
-    pool = EnvPool(lambda: DockerDesktop(**QUICK), size=1, backend="thread")
-    settings = RolloutSettings(group_size=2, max_steps=8, max_context=100_000, max_tokens=200, max_attempts=3)
-    yield pool, EpisodeRunner(pool, Responder(engine, chat, Prompt.compact()), TrajectoryStore(directory), settings)
-
-
+@pytest.mark.long
 def test_an_agent_that_types_its_way_out_scores_nothing_once(chat, tmp_path):
-    actions = [Hotkey(("ctrl", "alt", "t")), Wait(), TypeText("kill -9 -1\n"), Wait(), Wait(), Wait(), Wait(), Wait()]
+    actions = [Hotkey(("ctrl", "alt", "t")), Wait(), TypeText("kill -9 -1\n"), *[Wait()] * 5]
+    said = map(render_response, actions)
+    engine = ScriptedEngine(chat, lambda request: next(said))
+    settings = RolloutSettings(group_size=2, max_steps=8, max_context=100_000, max_tokens=200, max_attempts=3)
     spec = EpisodeSpec("0/0/0", editor_task(), 5, max_steps=8, max_context=100_000, max_tokens=200, temperature=1.0)
     meter = Meter()
 
-    async def play(pool, runner):
-        await pool.start()
-        try:
-            return await runner.run([[spec]], meter, {}), pool.counters()
-        finally:
-            await pool.close()
+    async def play(pool):
+        responder = Responder(engine, chat, Prompt.compact())
+        runner = EpisodeRunner(pool, responder, TrajectoryStore(tmp_path), settings)
+        return await runner.run([[spec]], meter, {}), pool.counters()
 
-    with runner_of(chat, [render_response(action) for action in actions], tmp_path) as (pool, runner):
-        [[trajectory]], counters = asyncio.run(play(pool, runner))
+    [[trajectory]], counters = with_pool(make_pool(lambda: DockerDesktop(**QUICK)), play)
     assert (trajectory.outcome, trajectory.task_reward, trajectory.format_reward) == (Outcome.DESTROYED, 0.0, 0.0)
     assert (meter.done, meter.retried, meter.dropped) == (1, 0, 0)
     assert counters["env/episodes"] == 1

@@ -10,13 +10,6 @@ from tests.envs.desktops import QUICK, editor_task, needs_desktop, task
 pytestmark = needs_desktop
 
 
-@pytest.fixture(scope="module")
-def desktop():
-    env = DockerDesktop(**QUICK)
-    yield env
-    env.close()
-
-
 @pytest.mark.parametrize("reset", ["in_place", "restart", "fresh"])
 def test_a_desktop_keeps_the_contract_however_it_is_reset(reset):
     check_env(DockerDesktop(**QUICK, reset=reset), editor_task())

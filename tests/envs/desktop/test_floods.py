@@ -10,18 +10,11 @@ from arpo.agent.actions import Wait
 from arpo.envs.desktop.env import GUEST_PORT, DockerDesktop
 from arpo.envs.guest.client import comes_true
 from tests.envs.desktop.floods import FLOODS, flood
-from tests.envs.desktops import QUICK, docker, editor_task, needs_desktop
+from tests.envs.desktops import QUICK, docker, editor_task, needs_desktop, one_and_others
 
 pytestmark = needs_desktop
 
 STEPS = 4
-
-
-@pytest.fixture(scope="module")
-def desktop():
-    env = DockerDesktop(**QUICK)
-    yield env
-    env.close()
 
 
 def doors(env):
@@ -63,11 +56,8 @@ def test_an_agent_that_floods_its_own_desktop_is_judged_as_ever(network):
         env.close()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("kind", "origin"),
-    [(kind, "host") for kind in FLOODS] + [(kind, "neighbour") for kind in ("silence", "a wrong secret", "nothing")],
-)
+@pytest.mark.parametrize("origin", ["host", "neighbour"])
+@pytest.mark.parametrize("kind", one_and_others(FLOODS))
 def test_an_episode_goes_on_under_a_flood_and_so_does_the_next_one(desktop, kind, origin):
     desktop.reset(editor_task())
     container = desktop.machine.container.id

@@ -12,7 +12,7 @@ from arpo.agent.actions import Hotkey, TypeText, Wait
 from arpo.envs.desktop.env import DockerDesktop
 from arpo.errors import DesktopDestroyedError, EnvError
 from tests.envs.desktop.sabotage import LEAKS
-from tests.envs.desktops import QUICK, needs_desktop, task
+from tests.envs.desktops import QUICK, needs_desktop, one_and_others, task
 
 pytestmark = needs_desktop
 
@@ -65,8 +65,7 @@ def test_no_time_that_an_owner_has_set_reaches_the_next_episode(desktop):
     assert max(map(int, seconds)) < time.time() + 60
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("leak", LEAKS)
+@pytest.mark.parametrize("leak", one_and_others(LEAKS))
 def test_nothing_of_an_episode_reaches_the_next_one(desktop, fresh, leak):
     container = desktop.machine.container.id
     with suppress(DesktopDestroyedError, EnvError):  # of a way that ends the session the answer may be missing

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arpo.envs.answers import decoded
-from arpo.envs.guest.client import Guest
-from arpo.envs.guest.deadlines import Deadlines
+from arpo.envs.guest.client import Deadlines, Guest
 from arpo.envs.miniwob.chromium import Browser, ChromiumError
 from arpo.envs.miniwob.tab import _Evaluated
 from arpo.envs.osworld import chrome

@@ -7,8 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from arpo.envs.guest.client import ALIVE_POLL_S, GET_PAUSE_S, Execution, Guest, HangingProgramError
-from arpo.envs.guest.deadlines import Deadlines
+from arpo.envs.guest.client import ALIVE_POLL_S, GET_PAUSE_S, Deadlines, Execution, Guest, HangingProgramError
 from arpo.envs.guest.transport import Answer, BrokenConnectionError
 from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from arpo.envs.guest.client import Guest
-from arpo.envs.guest.deadlines import Deadlines
+from arpo.envs.guest.client import Deadlines, Guest
 from arpo.envs.guest.machine import Machine
 from arpo.errors import EnvError
 from arpo.host.container_spec import ContainerSpec

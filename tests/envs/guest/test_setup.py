@@ -2,8 +2,7 @@
 
 import pytest
 
-from arpo.envs.guest.client import Execution, Guest
-from arpo.envs.guest.deadlines import Deadlines
+from arpo.envs.guest.client import Deadlines, Execution, Guest
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.errors import EnvError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from arpo.envs.osworld.grader import MAIN, GraderProcess, GuestAddress
-from arpo.envs.osworld.support import FUNCTIONS, GETTERS, NOT_SUPPORTED
+from arpo.envs.osworld.tasks import FUNCTIONS, GETTERS, NOT_SUPPORTED
 from arpo.errors import ConfigError, EnvError
 from tests.envs.osworld.guest import HOME, failure, running_guest
 

@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from arpo.envs.guest.client import Guest
-from arpo.envs.guest.deadlines import Deadlines
+from arpo.envs.guest.client import Deadlines, Guest
 from arpo.envs.guest.setup import Screen
 from arpo.envs.osworld.chrome import ChromeTabs, same_page
 from arpo.envs.osworld.files import FileCache

@@ -53,8 +53,8 @@ def desktop_with_browser():
     return desktop
 
 
-def faulty_desktop(*faults, ledger=None, latency_s=0.0):
-    return partial(FaultyDesktop, Faults(plan=faults, ledger=ledger and str(ledger), latency_s=latency_s))
+def faulty_desktop(*faults, ledger=None):
+    return partial(FaultyDesktop, Faults(plan=faults, ledger=ledger and str(ledger)))
 
 
 def make_pool(make_env=FakeDesktop, *, size=1, backend="thread", **settings):

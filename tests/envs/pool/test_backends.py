@@ -18,7 +18,7 @@ from arpo.agent.actions import Wait
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.ray import RayBackend
 from arpo.errors import ConfigError, EnvError
-from arpo.host.labels import LABEL_VARIABLE
+from arpo.host.processes import LABEL_VARIABLE
 from arpo.host.session import Session
 from tests.envs.pool.support import (
     HANG,

@@ -5,7 +5,7 @@ from inspect import signature
 import pytest
 
 from arpo.envs.desktop.env import DockerDesktop
-from arpo.envs.guest.deadlines import OURS
+from arpo.envs.guest.client import OURS
 from arpo.envs.osworld import env as osworld
 from arpo.host.containers import API_TIMEOUT_S
 from tests.test_configs import compose

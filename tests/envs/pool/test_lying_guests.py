@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from arpo.agent.actions import Click, Fail
-from arpo.envs.guest.deadlines import Deadlines
+from arpo.envs.guest.client import Deadlines
 from arpo.envs.osworld import env as osworld
 from arpo.envs.pool.pool import EnvPool
 from arpo.errors import EnvError

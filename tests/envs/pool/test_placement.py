@@ -2,7 +2,7 @@
 
 import pytest
 
-from arpo.envs.pool.placement import Placement
+from arpo.envs.pool.ray import Placement
 from arpo.errors import ConfigError
 
 CLUSTER = {"CPU": 64.0, "docker:10.0.0.2": 2.0, "docker:10.0.0.3": 3.0, "node:10.0.0.2": 1.0}

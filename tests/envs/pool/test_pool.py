@@ -1,7 +1,7 @@
 """The pool of environments, in threads of this process."""
 
 import asyncio
-from contextlib import suppress
+import threading
 from functools import partial
 
 import pytest
@@ -72,15 +72,23 @@ def test_a_cancelled_waiter_loses_no_environment():
 
 def test_a_cancelled_call_leaves_no_trace_in_the_next_episode():
     (task,) = fake_tasks(1)
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Waiting(FakeDesktop):
+        def step(self, action):
+            begun.set()
+            may_end.wait(60)
+            return super().step(action)
 
     async def scenario(pool):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await solve(pool, task)
-        reward = await solve(pool, task)
-        return reward, pool.counters()
+        episode = asyncio.create_task(solve(pool, task))
+        await asyncio.to_thread(begun.wait, 60)
+        episode.cancel()
+        await asyncio.gather(episode, return_exceptions=True)
+        may_end.set()
+        return await solve(pool, task), pool.counters()
 
-    reward, counters = with_pool(make_pool(faulty_desktop(latency_s=0.2)), scenario)
+    reward, counters = with_pool(make_pool(Waiting), scenario)
     assert reward == 1.0
     assert counters["env/restarts"] == 1
     assert counters["env/fault_timeout"] == 0
@@ -108,7 +116,8 @@ def test_every_fault_is_typed_and_counted_and_the_environment_comes_back(fault, 
         return error, await solve(pool, task), pool.counters()
 
     make_env = faulty_desktop(fault, ledger=tmp_path)
-    pool = make_pool(make_env, reset_timeout_s=1.0, step_timeout_s=1.0, evaluate_timeout_s=1.0)
+    soon = {f"{fault.call}_timeout_s": 1.0} if fault.kind == "hang" else {}
+    pool = make_pool(make_env, **soon)
     error, reward, counters = with_pool(pool, scenario)
     assert error.kind == kind
     assert reward == 1.0
