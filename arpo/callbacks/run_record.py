@@ -96,12 +96,11 @@ def git_state(directory: Path) -> dict[str, Any] | None:
 
 def machine() -> dict[str, Any]:
     """Return what the machine is made of."""
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "system": platform.platform(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
-        "gpus": gpus,
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
 
 

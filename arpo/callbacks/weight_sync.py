@@ -105,12 +105,9 @@ class WeightSync(L.Callback):
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         gap = trainer.callback_metrics.get(GAP)  # of all ranks, and the same on each
-        if gap is not None and self._same_policy(trainer):
+        # Without a lag the policy that was updated is the one that rolled out: nothing but noise is between them.
+        if gap is not None and runtime_of(trainer).settings.max_policy_lag == 0:
             self._check(float(gap), PolicyModule.of(pl_module).policy.dtype)
-
-    def _same_policy(self, trainer: L.Trainer) -> bool:
-        """Return whether the policy that was updated is the one that rolled out, so that nothing but noise is left."""
-        return runtime_of(trainer).settings.max_policy_lag == 0
 
     def _check(self, gap: float, dtype: torch.dtype) -> None:
         """Stop the run if the engine is farther from the trainer than it was.

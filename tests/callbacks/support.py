@@ -1,16 +1,14 @@
-"""Trajectories with real screenshots, and a module that learns nothing but goes through every hook."""
+"""Trajectories by hand, and a module that learns nothing but goes through every hook."""
 
-import hashlib
-import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.loggers import Logger
-from PIL import Image
 
 from arpo.agent.actions import Action
 from arpo.agent.render import render
@@ -26,53 +24,39 @@ from arpo.rollout.updates import UpdateRecord
 from arpo.types import Group, Outcome, RolloutBatch, Step, Task, Trajectory
 
 
-def make_png(size: tuple[int, int], shade: int = 255) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (shade, shade, shade)).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def make_step(key: str = "", action: Action | str = "no_action", *, size: tuple[int, int] = (168, 210)) -> Step:
-    """A step; a string instead of an action is the kind of its parse error."""
-    failed = isinstance(action, str)
-    return Step(
-        screenshot=key,
-        width=size[0],
-        height=size[1],
-        prompt_ids=(1, 2),
-        response_ids=(3, 4, 5),
-        sampler_logprobs=(-0.1, -0.2, -0.3),
-        policy_version=4,
-        response="I would rather not." if failed else f"Thought: look\nAction: {render(action)}",
-        action="" if failed else render(action),
-        parse_error=action if failed else "",
-    )
-
-
 def make_trajectory(
     actions: Sequence[Action | str],
     *,
     id: str = "3/0/1",
-    size: tuple[int, int] = (168, 210),
-    instruction: str = "Press OK.",
     task_reward: float = 1.0,
     outcome: Outcome = Outcome.FINISHED,
-    last: bool = True,
 ) -> Trajectory:
-    pngs = [make_png(size, shade=255 - index) for index in range(len(actions) + last)]
-    keys = [hashlib.sha256(png).hexdigest() for png in pngs]
+    """A trajectory without screenshots; a string instead of an action is the kind of its parse error."""
+    steps = tuple(
+        Step(
+            screenshot="",
+            width=168,
+            height=210,
+            prompt_ids=(1, 2),
+            response_ids=(3, 4, 5),
+            sampler_logprobs=(-0.1, -0.2, -0.3),
+            policy_version=4,
+            response="",
+            action="" if isinstance(action, str) else render(action),
+            parse_error=action if isinstance(action, str) else "",
+        )
+        for action in actions
+    )
     return Trajectory(
         id=id,
         task_id="fake/click/1",
         domain="fake-click",
-        instruction=instruction,
+        instruction="Press OK.",
         seed=1,
-        steps=tuple(make_step(key, action, size=size) for key, action in zip(keys, actions, strict=False)),
+        steps=steps,
         outcome=outcome,
         task_reward=task_reward,
         format_reward=-1.0 if outcome is Outcome.PARSE_ERROR else 0.0,
-        screenshots=dict(zip(keys, pngs, strict=True)),
-        last_screenshot=keys[-1] if last else "",
     )
 
 
@@ -128,6 +112,13 @@ class EngineFollows(L.Callback):
         trainer.datamodule.runtime.update_weights([], pl_module.policy_version)
 
 
+def quiet_trainer(callbacks: Sequence[L.Callback], iterations: int, **options: Any) -> L.Trainer:
+    """A trainer on the CPU that shows and writes nothing of its own."""
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    options = quiet | {"enable_checkpointing": False, "num_sanity_val_steps": 0, "log_every_n_steps": 1} | options
+    return L.Trainer(accelerator="cpu", max_epochs=iterations, callbacks=list(callbacks), **options)
+
+
 def fit(
     directory: Path,
     collector: RolloutCollector,
@@ -136,21 +127,10 @@ def fit(
     loggers: Sequence[Logger] = (),
     iterations: int = 2,
     module: IdleModule | None = None,
-    checkpoint: Path | None = None,
 ) -> L.Trainer:
     """Train for real on the fake desktop."""
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=iterations,
-        callbacks=[*callbacks, EngineFollows()],
-        logger=list(loggers),
-        default_root_dir=directory,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-    )
+    callbacks = [*callbacks, EngineFollows()]
+    trainer = quiet_trainer(callbacks, iterations, logger=list(loggers), default_root_dir=directory)
     data = RolloutDataModule(collector, ShuffledTasks(fake_tasks(2), tasks_per_iteration=2, seed=0))
-    trainer.fit(module or IdleModule(), data, ckpt_path=checkpoint)
+    trainer.fit(module or IdleModule(), data)
     return trainer

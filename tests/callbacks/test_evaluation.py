@@ -48,42 +48,19 @@ def test_it_runs_at_the_start_every_n_iterations_and_at_the_end(run, tmp_path, o
 
 
 def test_success_is_logged_a_list_and_every_task_is_in_the_file(run, tmp_path):
-    trainer, _ = run(iterations=1)
-    metrics = trainer.callback_metrics
-    assert metrics["val/in_domain/success_rate"].item() == 1.0
-    assert metrics["val/held_out/success_rate"].item() == 1.0
-    assert metrics["time/evaluation"].item() > 0
+    trainer, _ = run(iterations=1, respond=lambda request: "Action: wait()")
+    assert trainer.callback_metrics["val/in_domain/success_rate"].item() == 0.0
     results = json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())
     assert [score["name"] for score in results["held_out"]["tasks"]] == [task.id for task in LISTS["held_out"]]
     assert results["held_out"]["overall"]["episodes"] == 3
 
 
-def test_an_engine_that_fails_every_task_has_no_success(run):
-    trainer, _ = run(iterations=1, respond=lambda request: "Action: wait()")
-    assert trainer.callback_metrics["val/in_domain/success_rate"].item() == 0.0
-
-
-def test_rollouts_per_task_and_temperature_reach_the_engine(run, tmp_path):
+def test_the_settings_reach_the_engine(run, tmp_path):
     _, engine = run(iterations=1, how={"rollouts_per_task": 2, "temperature": 0.25})
     tried = [request for request in engine.requests if request.sampling.temperature == 0.25]
     assert len(tried) == 2 * (2 + 3) * 2  # two evaluations of 2 + 3 tasks, 2 rollouts each, one step a click
     results = json.loads((tmp_path / "eval" / "iteration_000001.json").read_text())
     assert results["in_domain"]["overall"]["episodes"] == 4
-
-
-def test_the_episodes_are_the_same_at_every_evaluation(run):
-    _, engine = run(iterations=2, every_n_iterations=1, how={"temperature": 0.25, "seed": 4})
-    seeds = [request.sampling.seed for request in engine.requests if request.sampling.temperature == 0.25]
-    rounds = [sorted(seeds[start : start + 5]) for start in range(0, 15, 5)]
-    assert rounds[0] == rounds[1] == rounds[2]
-
-
-@pytest.mark.parametrize(("protocol", "success"), [("hard", 0.0), ("standard", 1.0)])
-def test_the_protocol_decides_what_happens_at_the_step_limit(run, protocol, success):
-    """An infeasible task is solved by saying so, and by nothing else: `standard` says it for the agent."""
-    tasks = {"infeasible": fake_tasks(2, kinds=("infeasible",))}
-    trainer, _ = run(iterations=1, tasks=tasks, how={"protocol": protocol}, respond=lambda request: "Action: wait()")
-    assert trainer.callback_metrics["val/infeasible/success_rate"].item() == success
 
 
 def test_an_empty_list_is_left_out(run, tmp_path):
@@ -99,9 +76,11 @@ def test_an_impossible_number_is_refused(tmp_path):
 
 def test_every_logger_gets_the_evaluation_of_the_untrained_policy_at_step_0(run, tmp_path):
     loggers = [JsonLinesLogger(tmp_path / f"{name}.jsonl") for name in ("one", "other")]
-    run(iterations=2, loggers=loggers)  # the evaluation at the end stands at another step
-    for name in ("one", "other"):
-        first = json.loads((tmp_path / f"{name}.jsonl").read_text().splitlines()[0])
+    trainer, _ = run(iterations=2, loggers=loggers)  # the evaluation at the end stands at another step
+    for logger in loggers:
+        first = json.loads(logger.path.read_text().splitlines()[0])
         assert first["step"] == 0
         assert (first["val/in_domain/success_rate"], first["val/held_out/success_rate"]) == (1.0, 1.0)
         assert first["time/evaluation"] > 0
+    assert trainer.callback_metrics["val/held_out/success_rate"].item() == 1.0
+    assert trainer.callback_metrics["time/evaluation"].item() > 0

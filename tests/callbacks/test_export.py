@@ -37,14 +37,10 @@ def run(policy, directory, rank=0):
     ExportPolicy(directory).on_train_end(SimpleNamespace(is_global_zero=rank == 0), module)
 
 
-def test_what_was_trained_is_what_is_loaded(trained, tmp_path, tiny_model):
+def test_what_was_trained_is_what_is_loaded_also_by_transformers_alone(trained, tmp_path, tiny_model):
     run(trained, tmp_path / "policy")
     assert_close(logprobs(Policy(tmp_path / "policy")), logprobs(trained))
     assert not torch.allclose(logprobs(Policy(tiny_model)), logprobs(trained))
-
-
-def test_transformers_loads_it_without_this_project(trained, tmp_path):
-    run(trained, tmp_path / "policy")
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "policy")
     processor = AutoProcessor.from_pretrained(tmp_path / "policy")
     assert torch.equal(model.model.language_model.norm.weight, trained.model.model.language_model.norm.weight)

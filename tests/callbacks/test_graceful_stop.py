@@ -45,15 +45,16 @@ def send_in_iteration(module: IdleModule, iteration: int, *numbers: int) -> None
     module.at_step = send
 
 
-def test_without_a_signal_nothing_happens(run):
+def test_without_a_signal_nothing_happens(run, handlers):
     module = IdleModule()
     stop, _ = run(module, iterations=2)
     assert stop.received is None
     assert module.policy_version == 2
+    assert installed() == handlers
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_the_first_signal_lets_the_iteration_end_and_no_other_begin(run, number, caplog):
+def test_the_first_signal_lets_the_iteration_end_and_no_other_begin(run, handlers, number, caplog):
     module = IdleModule()
     send_in_iteration(module, 1, number)
     stop, trainer = run(module)
@@ -62,26 +63,16 @@ def test_the_first_signal_lets_the_iteration_end_and_no_other_begin(run, number,
     assert trainer.current_epoch == 2
     assert f"{number.name}: finishing this iteration" in caplog.text
     assert "resume=auto" in caplog.text
+    assert installed() == handlers
 
 
-def test_the_second_signal_ends_at_once(run):
+def test_the_second_signal_ends_at_once(run, handlers):
     module = IdleModule()
     send_in_iteration(module, 1, signal.SIGTERM, signal.SIGTERM)
     with pytest.raises(SystemExit) as left:
         run(module)
     assert left.value.code == 128 + signal.SIGTERM
     assert module.policy_version == 1  # in the middle of the second iteration
-
-
-@pytest.mark.parametrize("numbers", [(), (signal.SIGTERM,), (signal.SIGTERM, signal.SIGINT)], ids=str)
-def test_the_handlers_of_before_are_back_after_the_run(run, handlers, numbers):
-    module = IdleModule()
-    send_in_iteration(module, 1, *numbers)
-    if len(numbers) == 2:
-        with pytest.raises(SystemExit):
-            run(module)
-    else:
-        run(module)
     assert installed() == handlers
 
 

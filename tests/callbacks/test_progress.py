@@ -17,7 +17,7 @@ from arpo.callbacks.progress import Progress, StepProgress
 from arpo.callbacks.rollout_metrics import RolloutMetrics
 from arpo.envs.fake import fake_tasks
 from arpo.evaluation.settings import EvaluationSettings
-from tests.callbacks.support import IdleModule, fit
+from tests.callbacks.support import IdleModule, fit, quiet_trainer
 
 
 def terminal() -> Console:
@@ -40,15 +40,6 @@ def info(caplog) -> None:
 def said(caplog) -> list[str]:
     ours = ("arpo.callbacks.progress", "arpo.host.heartbeat")
     return [record.getMessage() for record in caplog.records if record.name in ours]
-
-
-def test_without_a_terminal_an_iteration_is_a_line_and_the_card_follows(tmp_path, make_collector, caplog) -> None:
-    callbacks = [RolloutMetrics(), Progress(plain())]
-    fit(tmp_path, make_collector(start=False), callbacks, iterations=2)
-    lines = said(caplog)
-    assert [line.split(" · ")[0] for line in lines[:2]] == ["iteration 1/2", "iteration 2/2"]
-    assert any(line.startswith("rollout/success_rate: ") for line in lines)
-    assert any(str(tmp_path) in line for line in lines)
 
 
 def test_in_a_terminal_the_line_moves_during_the_rollout_and_the_card_follows(tmp_path, make_collector) -> None:
@@ -89,10 +80,14 @@ def test_the_time_to_go_and_the_card_count_evaluations(tmp_path, make_collector,
             left.append(state.evaluations_left)
 
     # of five iterations, the second, the fourth and the last end with an evaluation; the first stands at the start
-    fit(tmp_path, make_collector(start=False), [evaluation, progress, Watch()], iterations=5)
+    fit(tmp_path, make_collector(start=False), [RolloutMetrics(), evaluation, progress, Watch()], iterations=5)
     assert left == [3, 3, 2, 2, 1]
     assert len(evaluation.durations) == 4
-    assert any(re.search(r"evaluation [1-9]\d* %", line) for line in said(caplog))
+    lines = said(caplog)  # without a terminal an iteration is a line, and the card follows
+    assert [line.split(" · ")[0] for line in lines[:5]] == [f"iteration {number}/5" for number in range(1, 6)]
+    assert any(re.search(r"evaluation [1-9]\d* %", line) for line in lines)
+    assert any(line.startswith("rollout/success_rate: ") for line in lines)
+    assert any(str(tmp_path) in line for line in lines)
     assert progress._state.evaluations_left == 0
 
 
@@ -135,16 +130,7 @@ class Sum(L.LightningModule):
 
 
 def warm_start(directory, callback: L.Callback, **kwargs: float) -> None:
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        callbacks=[callback],
-        logger=False,
-        default_root_dir=directory,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    trainer = quiet_trainer([callback], iterations=1, default_root_dir=directory)
     trainer.fit(Sum(**kwargs), DataLoader(list(torch.zeros(4, 1)), batch_size=None))
 
 

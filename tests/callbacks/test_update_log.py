@@ -23,8 +23,12 @@ class Watched(IdleModule):
 
 
 def test_every_iteration_leaves_what_it_learned_from(tmp_path, make_collector):
+    stale = update_path(tmp_path / "trajectories", 5)  # of a run that goes on from an earlier iteration
+    stale.parent.mkdir(parents=True)
+    stale.touch()
     collector = make_collector(start=False)
     fit(tmp_path, collector, [UpdateLog()], iterations=2, module=Watched())
+    assert not stale.exists()
     for iteration in range(2):
         record = read_update(update_path(tmp_path / "trajectories", iteration))
         assert (record.iteration, record.policy_version) == (iteration, iteration)
@@ -36,20 +40,12 @@ def test_every_iteration_leaves_what_it_learned_from(tmp_path, make_collector):
         assert record.advantages.tolist() == [*range(first), *(10 + n for n in range(len(members) - first))]
 
 
-@pytest.mark.parametrize(("every", "asked"), [(2, [0, 1, 3]), (0, []), (1, [0, 1, 2, 3])])
+@pytest.mark.parametrize(("every", "asked"), [(2, [0, 1, 3]), (0, [])])
 def test_the_policy_is_asked_again_after_the_first_update_and_every_few(tmp_path, make_collector, every, asked):
     module = Watched()
     callback = UpdateLog(after_every_n_iterations=every)
     fit(tmp_path, make_collector(start=False), [callback], iterations=4, module=module)
     assert module.asked == asked
-
-
-def test_a_run_that_goes_on_forgets_the_updates_that_it_takes_again(tmp_path, make_collector):
-    stale = update_path(tmp_path / "trajectories", 5)
-    stale.parent.mkdir(parents=True)
-    stale.touch()
-    fit(tmp_path, make_collector(start=False), [UpdateLog()], iterations=1, module=Watched())
-    assert [path.name for path in stale.parent.iterdir()] == ["iteration_000000.safetensors"]
 
 
 def test_a_negative_number_is_refused():

@@ -11,13 +11,11 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 
-from arpo.callbacks.evaluation import Evaluation
 from arpo.callbacks.weight_sync import WeightSync
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.pool import EnvPool
-from arpo.errors import EngineGoneError, WeightSyncError
-from arpo.evaluation.settings import EvaluationSettings
+from arpo.errors import WeightSyncError
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.collector import RolloutCollector
 from arpo.rollout.hooks import runtime_of
@@ -25,6 +23,7 @@ from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.storage import TrajectoryStore
+from tests.callbacks.support import quiet_trainer
 from tests.callbacks.test_weight_sync import LoggedEngine, Policy, SyncedModule
 from tests.invariant.ranks import on_ranks
 from tests.rollout.conftest import COMPACT
@@ -54,7 +53,7 @@ class FailingEngine(LoggedEngine):
         self.case = case
 
     async def generate(self, request):
-        if self.case in ("no rollout", "no evaluation"):
+        if self.case == "no rollout":
             await asyncio.Event().wait()
         return await super().generate(request)
 
@@ -64,8 +63,6 @@ class FailingEngine(LoggedEngine):
         await super().update_weights(tensors, version)
 
     async def fail(self, tensors):
-        if self.case == "refuses":
-            raise EngineGoneError("every engine of the fleet is gone")
         if self.case == STANDS_STILL:
             threading.Thread(target=next, args=(tensors,), daemon=True, name=STANDS_STILL).start()
         else:
@@ -96,20 +93,13 @@ def train(model: str, out: str, case: str) -> None:
         TrajectoryStore(f"{out}.trajectories"),
         RolloutSettings(group_size=2, max_steps=2, max_tokens=40, max_context=2000, stall_s=5.0),
     )
-    evaluation = Evaluation({"list": fake_tasks(1)}, f"{out}.evaluations", EvaluationSettings())
-    before = {"loop ended": [EndOfLoop()], "no evaluation": [evaluation]}.get(case, [])
     module = SyncedModule(chat)
     module.policy = GatheredPolicy(chat)
-    trainer = L.Trainer(
-        accelerator="cpu",
+    trainer = quiet_trainer(
+        [*([EndOfLoop()] if case == "loop ended" else []), WeightSync()],
+        iterations=2,
         devices=2,
         strategy=DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60)),
-        max_epochs=2,
-        callbacks=[*before, WeightSync()],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
         use_distributed_sampler=False,
     )
     sampler = ShuffledTasks(fake_tasks(2), 2, seed=0)
