@@ -1,5 +1,6 @@
 """List of what a person can do here: `python -m arpo`, and the commands that are words of it."""
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ COMMANDS = {
         "python -m arpo compare 'outputs/arpo_miniwob/*'",
         "Compare finished runs over seeds: intervals, curves, and what differs between them.",
     ),
-    "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
+    "plot": ("tensorboard --logdir outputs", "Look at the curves of all runs."),
     "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
     "look": ("python -m arpo doctor --look", "Start one desktop and write a picture of it."),
     "watch": ("python -m arpo watch", "Watch the desktops that run on this machine, live, in a browser."),
@@ -47,7 +48,7 @@ COMMANDS = {
 """The meaning of each word: the command to type, and what it does."""
 
 TOOLS = {
-    "episodes": "arpo.apps.dataset.export",
+    "episodes": "arpo.apps.dataset.parquet",
     "compare": "arpo.apps.comparison.command",
     "view": "arpo.apps.viewer.command",
     "watch": "arpo.apps.watch",
@@ -95,8 +96,16 @@ def main(words: Sequence[str]) -> int:
 
 
 def tool(word: str, rest: Sequence[str]) -> int:
-    """Run a command that has arguments of its own, and return its exit status."""
-    status: int = import_module(TOOLS[word]).main(rest)
+    """Run a command that has arguments of its own, and return its exit status: 2 where it says what is wrong."""
+    from arpo.errors import ArpoError
+    from arpo.host.log_lines import log_to_terminal
+
+    log_to_terminal()
+    try:
+        status: int = import_module(TOOLS[word]).main(rest)
+    except ArpoError as error:
+        logging.getLogger("arpo").error("%s", error)  # noqa: TRY400 - the sentence is for a person
+        return 2
     return status
 
 

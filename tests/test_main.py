@@ -41,7 +41,7 @@ def test_doctor_runs_the_doctor(monkeypatch):
     [
         ("plan", "arpo.apps.plan.command"),
         ("rehearse", "arpo.apps.rehearsal.rehearse"),
-        ("episodes", "arpo.apps.dataset.export"),
+        ("episodes", "arpo.apps.dataset.parquet"),
         ("compare", "arpo.apps.comparison.command"),
     ],
 )
@@ -53,9 +53,9 @@ def test_a_command_gets_the_words_after_it(monkeypatch, word, module):
 
 
 def test_a_former_word_goes_on_working_and_says_what_it_is_called_now(capsys, monkeypatch):
-    from arpo.apps.dataset import export
+    from arpo.apps.dataset import parquet
 
-    monkeypatch.setattr(export, "main", lambda words: 3 if words == ["run", "--to", "parquet"] else 4)
+    monkeypatch.setattr(parquet, "main", lambda words: 3 if words == ["run", "--to", "parquet"] else 4)
     assert main(["export", "run", "--to", "parquet"]) == 3
     assert capsys.readouterr().err == "`python -m arpo export` is now `python -m arpo episodes`.\n"
 

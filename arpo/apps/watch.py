@@ -10,18 +10,13 @@ import logging
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
-from typing_extensions import override
-
-from arpo.apps.loopback import names_this_machine
+from arpo.apps.loopback import LocalHandler, LocalServer
 from arpo.envs.desktop.env import GUEST_PORT
 from arpo.envs.guest.client import Guest
-from arpo.errors import ArpoError, ConfigError
+from arpo.errors import ArpoError
 from arpo.host.container_spec import LOOPBACK
 from arpo.host.containers import RunningContainer, running_containers
-from arpo.host.log_lines import log_to_terminal
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +62,11 @@ list()
 """
 
 
-class WatchServer(ThreadingHTTPServer):
-    """The server of the page; port 0 is any that is free."""
-
-    daemon_threads = True
+class WatchServer(LocalServer):
+    """The server of the page."""
 
     def __init__(self, port: int) -> None:
-        super().__init__((LOOPBACK, port), _Handler)
+        super().__init__(port, _Handler)
         self._running: dict[str, RunningContainer] = {}
 
     def refresh(self) -> list[dict[str, str]]:
@@ -98,27 +91,17 @@ class WatchServer(ThreadingHTTPServer):
             return guest.screenshot()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     """`/`: the page; `/desktops`: what runs; `/<id>.png`: the screen of one."""
 
     server: WatchServer
 
-    @override
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug(format, *args)
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
         """Answer a request of this machine's browser."""
-        if not names_this_machine(self.headers):
-            self.send_error(HTTPStatus.FORBIDDEN)
-        elif self.path == "/":
-            self._send("text/html; charset=utf-8", PAGE.encode())
-        else:
-            self._ask()
-
-    def _ask(self) -> None:
         try:
-            if self.path == "/desktops":
+            if self.path == "/":
+                self._send("text/html; charset=utf-8", PAGE.encode())
+            elif self.path == "/desktops":
                 self._send("application/json", json.dumps(self.server.refresh()).encode())
             elif (png := self.server.screenshot(self.path.strip("/").removesuffix(".png"))) is not None:
                 self._send("image/png", png)
@@ -131,45 +114,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         self.wfile.write(body)
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve the page until Ctrl-C and return the exit status: 2 without a Docker engine, or without the port."""
-    log_to_terminal()
-    asked = parser().parse_args(words)
-    try:
-        with listening(asked.port) as server:
-            server.refresh()
-            log.info("http://%s:%d/ shows the desktops of this machine; Ctrl-C ends it", LOOPBACK, server.server_port)
-            with suppress(KeyboardInterrupt):
-                server.serve_forever()
-            log.info("the desktops go on")
-    except ArpoError as error:
-        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
-        return 2
-    return 0
-
-
-def listening(port: int) -> WatchServer:
-    """Return a server of the page.
+    """Serve the page until Ctrl-C and return the exit status.
 
     Raises:
-        ConfigError: If the port is taken, or is none.
+        ArpoError: If no Docker engine answers, or the port cannot be had.
     """
-    try:
-        return WatchServer(port)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot serve at port {port}: {error}; name another with --port") from error
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the reader of the words after `watch`."""
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m arpo watch", description="Watch the desktops that run on this machine, live, in a browser."
     )
-    made.add_argument("--port", type=int, default=8643, help="of the page, on this machine alone; 0: any that is free")
-    return made
+    parser.add_argument(
+        "--port", type=int, default=8643, help="of the page, on this machine alone; 0: any that is free"
+    )
+    with WatchServer(parser.parse_args(words).port) as server:
+        server.refresh()
+        log.info("%s shows the desktops of this machine; Ctrl-C ends it", server.address)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+        log.info("the desktops go on")
+    return 0

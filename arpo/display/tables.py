@@ -21,7 +21,7 @@ def print_table(rows: Sequence[Sequence[str]], *, title: str, caption: str) -> N
     header, *body = [[Text(quoted(word)) for word in row] for row in rows]
     table = Table(title=Text(quoted(title)), caption=Text(quoted(caption)))
     for name in header:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")  # a name that is cut could be that of two things
     for row in body:
         table.add_row(*row)
     Console().print(table)

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,17 +112,18 @@ def _protocol(config: Mapping[str, Any]) -> str:
 def _table(name: str, result: Mapping[str, Any], before: Mapping[str, Any] | None) -> str:
     earlier = {score["name"]: score for score in _scores(before)} if before else {}
     head = [f"{name}: domain", "episodes", "success", "95 % interval", *(["before training"] if before else [])]
-    rows = [head, ["---", *("--:" for _ in head[1:])]]
+    rows = []
     for score in _scores(result):
-        low, high = score["interval_low"], score["interval_high"]
-        cells = [
-            score["name"] or "-",
-            str(score["episodes"]),
-            _percent(score),
-            f"{100 * low:.1f} – {100 * high:.1f} %",
-        ]
+        bounds = f"{100 * score['interval_low']:.1f} – {100 * score['interval_high']:.1f} %"
+        cells = [score["name"] or "-", score["episodes"], _percent(score), bounds]
         rows.append(cells + ([_percent(earlier.get(score["name"]))] if before else []))
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return table(head, rows)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], rule: str = "--:") -> str:
+    """Return a Markdown table whose columns after the first are right-aligned, or as another rule says."""
+    lines = (header, ["---", *(rule for _ in header[1:])], *rows)
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _scores(result: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -110,19 +110,13 @@ class EvaluationResult:
 
     def table(self) -> list[tuple[str, ...]]:
         """Return rows of text: a header, one row a domain, and the row of all."""
-        header = ("domain", "episodes", "success", "95 % interval", "task reward", "steps")
-        rows = [
-            (
-                score.name or "-",
-                str(score.episodes),
-                f"{100 * score.success_rate:.1f} %",
-                "{:.1f} – {:.1f} %".format(*(100 * bound for bound in score.interval)),
-                f"{score.task_reward:.3f}",
-                f"{score.steps:.1f}",
-            )
-            for score in (*self.domains, self.overall)
-        ]
-        return [header, *rows]
+        rows: list[tuple[str, ...]] = [("domain", "episodes", "success", "95 % interval", "task reward", "steps")]
+        for score in (*self.domains, self.overall):
+            success = f"{100 * score.success_rate:.1f} %"
+            interval = "{:.1f} – {:.1f} %".format(*(100 * bound for bound in score.interval))
+            means = f"{score.task_reward:.3f}", f"{score.steps:.1f}"
+            rows.append((score.name or "-", str(score.episodes), success, interval, *means))
+        return rows
 
 
 def evaluate(

@@ -106,17 +106,11 @@ class Selection:
 
     def table(self) -> list[tuple[str, ...]]:
         """Return rows of text: a header, and one row a task."""
-        rows = [
-            (
-                row["domain"] or "-",
-                row["task"],
-                f"{row['successes']} of {row['episodes']}",
-                str(row["lost"]),
-                row["verdict"],
-            )
-            for row in self.to_json()
-        ]
-        return [("domain", "task", "successes", "lost", "verdict"), *rows]
+        rows: list[tuple[str, ...]] = [("domain", "task", "successes", "lost", "verdict")]
+        for row in self.to_json():
+            successes = f"{row['successes']} of {row['episodes']}"
+            rows.append((row["domain"] or "-", row["task"], successes, str(row["lost"]), row["verdict"]))
+        return rows
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return every task's numbers as built-ins."""

@@ -33,7 +33,10 @@ def test_a_replayed_success_is_not_shown_as_a_success_of_the_policy() -> None:
 
 
 def test_the_text_of_an_episode_tells_what_was_asked_done_and_reached() -> None:
-    text = as_markdown(make_trajectory([Click(1, 2), "no_action"], task_reward=0.5), replayed=True)
+    episode = make_trajectory([Click(1, 2), "no_action"], task_reward=0.5)
+    responses = ("Thought: look\nAction: click(1, 2)", "I would rather not.")
+    steps = tuple(replace(step, response=said) for step, said in zip(episode.steps, responses, strict=True))
+    text = as_markdown(replace(episode, steps=steps), replayed=True)
     for part in (
         "Press OK.",
         "click(start_box='(1,2)')",

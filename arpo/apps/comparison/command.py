@@ -11,17 +11,17 @@ from statistics import stdev
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from arpo.apps.comparison.arms import group, warnings
 from arpo.apps.comparison.compare import Comparison, compare, rows
 from arpo.apps.comparison.curves import Panel, curves, draw
 from arpo.apps.comparison.measures import usual
 from arpo.apps.comparison.runs import SUCCESS, find_runs, read_runs
-from arpo.apps.comparison.terminal import show
-from arpo.apps.comparison.words import report
-from arpo.errors import ArpoError, ConfigError
+from arpo.apps.comparison.words import differences, report, spread_words
+from arpo.display.tables import print_table
+from arpo.errors import ConfigError, quoted
 from arpo.host.files import atomically, write_atomically
-from arpo.host.log_lines import log_to_terminal
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +33,33 @@ PANELS = (
 
 
 def main(words: Sequence[str]) -> int:
-    """Compare runs and return the exit status: 2 where there are arms and none can be compared."""
-    log_to_terminal()
+    """Compare runs and return the exit status: 2 where there are arms and none can be compared.
+
+    Raises:
+        ConfigError: If nothing can be compared, or written.
+    """
     asked = parser().parse_args(words)
-    try:
-        folders = find_runs(asked.runs)
-        comparison = compared(folders, asked.metric, asked.against)
-        directory = asked.out or Path(os.path.commonpath([path.resolve().parent for path in folders])) / "comparison"
-        lines = write(comparison, [*PANELS, *(Panel(name, name) for name in asked.metric)], directory)
-    except ArpoError as error:
-        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
-        return 2
-    show(Console(), comparison, curves(lines, SUCCESS), "training success, mean ± standard error over seeds")
+    folders = find_runs(asked.runs)
+    comparison = compared(folders, asked.metric, asked.against)
+    directory = asked.out or Path(os.path.commonpath([path.resolve().parent for path in folders])) / "comparison"
+    write(comparison, [*PANELS, *(Panel(name, name) for name in asked.metric)], directory)
+    show(comparison)
     for line in [*warnings(comparison.arms), *(f"left out: {reason}" for reason in comparison.left_out)]:
         log.warning("%s", line)
     log.info("tables and curves are in %s", directory)
     return 2 if comparison.others and len(comparison.obstacles) == len(comparison.others) else 0
+
+
+def show(comparison: Comparison) -> None:
+    """Print the arms of a comparison by what they are compared in, and how they differ."""
+    measures = [measure for measure in comparison.measures if measure.is_compared]
+    lines = [["arm", "seeds", *(measure.words for measure in measures)]]
+    for arm in comparison.arms:
+        cells = [spread_words(measure, comparison.spread(arm, measure.key)) for measure in measures]
+        lines.append([arm.name, ", ".join(map(str, arm.runs)), *cells])
+    print_table(lines, title="", caption="mean ± deviation over seeds [95 % interval]")
+    for line in differences(comparison):
+        Console().print(Text(quoted(line.replace("*", ""))))
 
 
 def compared(folders: Sequence[Path], metrics: Sequence[str], against: str | None) -> Comparison:
@@ -80,8 +91,8 @@ def parser() -> argparse.ArgumentParser:
     return line
 
 
-def write(comparison: Comparison, panels: Sequence[Panel], folder: Path) -> list[dict[str, Any]]:
-    """Write tables and curves of a comparison into a folder, and return the rows of the curves.
+def write(comparison: Comparison, panels: Sequence[Panel], folder: Path) -> None:
+    """Write tables and curves of a comparison into a folder.
 
     Raises:
         ConfigError: If nothing can be written there.
@@ -98,7 +109,6 @@ def write(comparison: Comparison, panels: Sequence[Panel], folder: Path) -> list
                 draw(lines, known, "Comparison", partial)
     except OSError as error:
         raise ConfigError(f"cannot write the comparison to {folder}: {error}; name a folder with --out") from error
-    return lines
 
 
 def _values(comparison: Comparison) -> list[dict[str, Any]]:

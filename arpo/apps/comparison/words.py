@@ -1,6 +1,6 @@
 """The words for a comparison: Markdown tables, intervals, where numbers come from."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from arpo.apps.comparison.arms import Arm, warnings
 from arpo.apps.comparison.compare import Comparison
@@ -8,6 +8,7 @@ from arpo.apps.comparison.configuration import differing, settings, told_once
 from arpo.apps.comparison.intervals import Difference, Interval, Spread
 from arpo.apps.comparison.measures import Measure
 from arpo.apps.comparison.runs import Run
+from arpo.evaluation.card import table
 
 DASH = "–"
 KEYS = 20
@@ -53,14 +54,6 @@ def verdict(found: Difference) -> str:
     if interval.low > 0:
         return "higher"
     return "lower" if interval.high < 0 else "not shown to differ"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table whose columns after the first are right-aligned."""
-    rule = ["---", *("--:" for _ in header[1:])]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, rule, *rows)
-    )
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -133,24 +126,22 @@ def settings_table(arms: Sequence[Arm]) -> list[list[str]]:
 
 def report(comparison: Comparison) -> str:
     """Return everything as Markdown."""
-    compared = next((measure for measure in comparison.measures if measure.is_compared), None)
-    against = f"Each arm minus *{comparison.reference.name}*, with a 95 % t interval:"
-    listed = ("\n".join(f"- {line}" for line in lines) for lines in (differences(comparison), comparison.left_out))
-    what_differs, left_out = listed
+    compared = [measure for measure in comparison.measures if measure.is_compared]
+    tables = [means(comparison)]
+    tables += [runs(comparison, compared[0])] if compared else []
+    tables += [settings_table(comparison.arms)] if comparison.others else []
     parts = [
-        f"{against}\n\n{what_differs}" if what_differs else "",
-        _table(means(comparison)),
-        _table(runs(comparison, compared)) if compared else "",
-        _table(settings_table(comparison.arms)) if comparison.others else "",
+        *_listed(f"Each arm minus *{comparison.reference.name}*, with a 95 % t interval:", differences(comparison)),
+        *(table(header, rows) for header, *rows in tables),
         *warnings(comparison.arms),
         origin(provenance([run for arm in comparison.arms for run in arm.runs.values()])),
-        f"Left out:\n\n{left_out}" if left_out else "",
+        *_listed("Left out:", comparison.left_out),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    return table(rows[0], rows[1:])
+def _listed(title: str, lines: Sequence[str]) -> list[str]:
+    return [title, "\n".join(f"- {line}" for line in lines)] if lines else []
 
 
 # --- origin ---------------------------------------------------------------------------------------------------------

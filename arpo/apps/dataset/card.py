@@ -7,7 +7,7 @@ from pathlib import Path
 
 from arpo.algorithms.rewards import is_success
 from arpo.apps.dataset.columns import STEP, TRAJECTORY
-from arpo.evaluation.card import made_by
+from arpo.evaluation.card import made_by, table
 from arpo.types import Trajectory
 
 SUCCESS = 0.5
@@ -57,12 +57,12 @@ def data_card(name: str, censuses: Mapping[str, Census], origin: Path) -> str:
         "log-probability of 0." * ("pool" in censuses),
         f'```python\nfrom datasets import load_dataset\n\nepisodes = load_dataset("FOLDER")["{shown}"]\n```',
         made_by(origin),
-        _table(["split", "episodes", "steps", "success", "tasks", "domains", "outcomes"], _rows(censuses)),
+        table(["split", "episodes", "steps", "success", "tasks", "domains", "outcomes"], _rows(censuses)),
         f"Success is the share of episodes with a task reward above {SUCCESS}.",
         "## Columns",
-        _table(["column", "meaning"], [(f"`{name}`", meaning) for name, (_, meaning) in TRAJECTORY.items()]),
+        table(["column", "meaning"], [(f"`{name}`", meaning) for name, (_, meaning) in TRAJECTORY.items()], "---"),
         "Each of `steps` has:",
-        _table(["field", "meaning"], [(f"`{name}`", meaning) for name, (_, meaning) in STEP.items()]),
+        table(["field", "meaning"], [(f"`{name}`", meaning) for name, (_, meaning) in STEP.items()], "---"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -80,8 +80,3 @@ def _rows(censuses: Mapping[str, Census]) -> list[tuple[object, ...]]:
         )
         for split, census in censuses.items()
     ]
-
-
-def _table(head: list[str], rows: list[tuple[object, ...]] | list[tuple[str, str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)

@@ -1,7 +1,9 @@
-"""Episodes as Parquet files: one a split, written a few rows at a time."""
+"""Episodes as Parquet files, one a split: python -m arpo episodes outputs/arpo_miniwob/default --to parquet."""
 
+import argparse
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,31 @@ from arpo.host.files import atomically
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.types import Trajectory
 
+log = logging.getLogger(__name__)
+
 ROWS = 64
 """Rows of a group: what is in memory at the same time, pictures and all."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Export the episodes of a run and return the exit status.
+
+    Raises:
+        ArpoError: If it cannot be done.
+    """
+    parser = argparse.ArgumentParser(prog="python -m arpo episodes", description="Write episodes as a dataset.")
+    parser.add_argument("run", type=Path, help="the folder of the run, such as outputs/arpo_miniwob/default")
+    parser.add_argument("--to", choices=["parquet"], required=True, help="the format")
+    parser.add_argument("--out", type=Path, help="the folder to write; RUN/parquet by default")
+    asked = parser.parse_args(words)
+    directory = asked.out or asked.run / "parquet"
+    try:
+        written = export_parquet(asked.run, directory)
+    except OSError as error:
+        raise ConfigError(f"cannot write {directory}: {error}; name another folder with --out") from error
+    counts = ", ".join(f"{census.episodes} of {split}" for split, census in written.items())
+    log.info("%s holds episodes: %s. datasets.load_dataset loads it, its README.md explains it", directory, counts)
+    return 0
 
 
 def export_parquet(source: Path, directory: Path) -> dict[str, Census]:

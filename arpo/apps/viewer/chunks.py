@@ -3,13 +3,12 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from arpo.apps.viewer.groups import ShownGroup
-from arpo.apps.viewer.parts import Mark, Pictures, Words, mark
+from arpo.apps.viewer.parts import Pictures, Words, mark
 from arpo.apps.viewer.records import Episode, Records
 from arpo.rollout.updates import UpdateRecord
 
@@ -79,16 +78,12 @@ def group_chunk(
         members.append(
             {
                 "raw": line.decode(),
-                "marks": _marks(record["steps"]),
+                "marks": [mark(step["action"], step["parse_error"]) for step in record["steps"]],
                 "numbers": _numbers(update, member.number, member.episode),
                 "file": f"{member.episode.path.parent.name}/{member.episode.path.name}",
             }
         )
     return {"key": group.key, "members": members, "words": words.of(ids), "pictures": pictures.of(shown)}
-
-
-def _marks(steps: Sequence[Mapping[str, Any]]) -> list[Mark]:
-    return [mark(step["action"], step["parse_error"]) for step in steps]
 
 
 def _numbers(update: UpdateRecord | None, number: int | None, episode: Episode) -> list[tuple[str, str]]:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from arpo.apps.viewer.serve import make_server, serve
 from arpo.apps.viewer.site import Site
-from arpo.errors import ArpoError, ConfigError
-from arpo.host.log_lines import log_to_terminal
+from arpo.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -18,23 +17,23 @@ OUTPUTS = Path("outputs")
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the viewer of a run, or of two, and return the exit status: 2 where it cannot be done."""
-    log_to_terminal()
+    """Write the viewer of a run, or of two, and return the exit status.
+
+    Raises:
+        ConfigError: If it cannot be done.
+    """
     asked = parser().parse_args(words)
-    try:
-        runs = asked.runs or [last_run(OUTPUTS)]
-        if len(runs) > 2:
-            raise ConfigError(f"two runs stand side by side, not {len(runs)}: name one or two")
-        out = asked.out or runs[0] / "view"
-        started = time.monotonic()
-        site = Site(runs, out, live=asked.serve)
-        write(site)
-        log.info("wrote %s in %.1f s", out, time.monotonic() - started)
-        if asked.serve:
-            follow(site, asked.port)
-    except ArpoError as error:
-        log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
-        return 2
+    runs = asked.runs or [last_run(OUTPUTS)]
+    if len(runs) > 2:
+        raise ConfigError(f"two runs stand side by side, not {len(runs)}: name one or two")
+    out = asked.out or runs[0] / "view"
+    started = time.monotonic()
+    site = Site(runs, out, live=asked.serve)
+    write(site)
+    log.info("wrote %s in %.1f s", out, time.monotonic() - started)
+    if asked.serve:
+        with make_server(site, asked.port) as server:
+            serve(server, lambda: write(site))
     page = (out / "index.html").resolve().as_uri()
     if asked.open and not asked.serve:
         webbrowser.open(page)
@@ -52,19 +51,6 @@ def write(site: Site) -> None:
         site.write()
     except OSError as error:
         raise ConfigError(f"cannot write the viewer to {site.out}: {error}; name a folder with --out") from error
-
-
-def follow(site: Site, port: int) -> None:
-    """Serve the viewer's folder until Ctrl-C.
-
-    Raises:
-        ConfigError: If the port is taken, or the folder cannot be written any more.
-    """
-    try:
-        with make_server(site, port) as server:
-            serve(server, lambda: write(site))
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot serve at port {port}: {error}; name another with --port") from error
 
 
 def last_run(outputs: Path) -> Path:

@@ -123,23 +123,17 @@ def _order(group: ShownGroup) -> tuple[bool, str, list[tuple[bool, int, str]]]:
 
 def _of_update(update: UpdateRecord, episodes: Mapping[str, Episode]) -> Iterable[ShownGroup]:
     """Yield the groups of an update, as far as their episodes are on disk."""
-    members: dict[int, list[Member]] = {}
-    keys: dict[int, str] = {}
-    positions = [
-        (index, position) for index, group in enumerate(update.groups) for position in range(len(group.members))
-    ]
-    for number, (index, position) in enumerate(positions):
-        group = update.groups[index]
-        injected = position in group.injected
+    found: dict[int, list[Member]] = defaultdict(list)
+    for group, position, number in update.places():
         episode = episodes.get(group.members[position])
-        if not injected:
-            keys.setdefault(index, group.members[position].rpartition("/")[0])
         if episode is not None:
             advantage = float(update.advantages[number]) if number < len(update.advantages) else None
-            members.setdefault(index, []).append(Member(episode, injected, number=number, advantage=advantage))
-    for index, found in members.items():
-        if index in keys:
-            yield ShownGroup(keys[index], tuple(found), update)
+            member = Member(episode, position in group.injected, number=number, advantage=advantage)
+            found[id(group)].append(member)
+    for group in update.groups:
+        own = [member for position, member in enumerate(group.members) if position not in group.injected]
+        if own and id(group) in found:
+            yield ShownGroup(own[0].rpartition("/")[0], tuple(found[id(group)]), update)
 
 
 def _complete(learned: ShownGroup | None, key: str, played: Iterable[Episode]) -> ShownGroup:

@@ -1,27 +1,37 @@
-"""The index of a run: a row for each group and each episode, in columns, so that many thousands open at once."""
+"""The index of a run: a row for each group and each episode, in columns, so that many thousands open at once.
 
+Beside them stand the facts of the run itself: settings, curves, evaluations, and where it came from.
+"""
+
+import math
+import shlex
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from arpo.apps.run_files import read_files
+from arpo.apps.run_files import Record, RunFiles, read_files
 from arpo.apps.viewer.chunks import INJECTED, LEFT_OUT, PARSE_ERROR, file_of
-from arpo.apps.viewer.facts import curves_of, evaluations_of, origin_of
 from arpo.apps.viewer.groups import Member, ShownGroup
 from arpo.apps.viewer.records import Broken
 
+CURVES = (
+    "rollout/success_rate",
+    "val/in_domain/success_rate",
+    "val/held_out/success_rate",
+    "group/all_failed",
+    "group/all_succeeded",
+    "replay/injected",
+    "policy/entropy",
+    "train/ratio_min",
+    "train/ratio_max",
+    "rollout/lag_mean",
+)
+"""The metrics that the page of a run draws."""
+DEFAULT_THRESHOLD = 0.5
 
-class _Table:
-    """Values that are named by their number of first appearance."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-
-    def number(self, value: Hashable) -> int:
-        return self._numbers.setdefault(value, len(self._numbers))
-
-    def values(self) -> list[Any]:
-        return list(self._numbers)
+_Numbers = dict[Hashable, int]
+"""The number of each value, in the order of first appearance."""
 
 
 def index_of(
@@ -48,7 +58,8 @@ def index_of(
         words_known: Whether the text of tokens is known.
     """
     files = read_files(run)
-    tasks, outcomes = _Table(), _Table()
+    tasks: _Numbers = {}
+    outcomes: _Numbers = {}
     rows = [(number, member) for number, group in enumerate(groups) for member in group.members]
     return {
         "name": " / ".join(run.resolve().parts[-2:]),
@@ -58,8 +69,8 @@ def index_of(
         "wordsKnown": words_known,
         "groups": _groups(groups, digests, tasks),
         "episodes": _episodes(rows, tasks, outcomes),
-        "tasks": tasks.values(),
-        "outcomes": outcomes.values(),
+        "tasks": list(tasks),
+        "outcomes": list(outcomes),
         "curves": list(curves_of(files).items()),
         "evaluations": evaluations_of(files),
         "broken": [[each.file, each.line, each.reason, each.text] for each in broken]
@@ -68,28 +79,28 @@ def index_of(
     }
 
 
-def _groups(groups: Sequence[ShownGroup], digests: Sequence[str], tasks: _Table) -> dict[str, list[Any]]:
+def _groups(groups: Sequence[ShownGroup], digests: Sequence[str], tasks: _Numbers) -> dict[str, list[Any]]:
     return {
         "key": [group.key for group in groups],
         "file": [file_of(group.key) for group in groups],
         "digest": list(digests),
         "split": [group.first.split for group in groups],
         "iteration": [group.first.iteration for group in groups],
-        "task": [tasks.number(_task(group.members[0])) for group in groups],
+        "task": [_number(tasks, _task(group.members[0])) for group in groups],
         "update": [None if group.update is None else group.update.iteration for group in groups],
         "version": [None if group.update is None else group.update.policy_version for group in groups],
     }
 
 
-def _episodes(rows: Sequence[tuple[int, Member]], tasks: _Table, outcomes: _Table) -> dict[str, list[Any]]:
+def _episodes(rows: Sequence[tuple[int, Member]], tasks: _Numbers, outcomes: _Numbers) -> dict[str, list[Any]]:
     def column(of: Callable[[Member], Any]) -> list[Any]:
         return [of(member) for _, member in rows]
 
     return {
         "group": [number for number, _ in rows],
         "id": column(lambda member: member.episode.id),
-        "task": column(lambda member: tasks.number(_task(member))),
-        "outcome": column(lambda member: outcomes.number(member.episode.outcome)),
+        "task": column(lambda member: _number(tasks, _task(member))),
+        "outcome": column(lambda member: _number(outcomes, member.episode.outcome)),
         "taskReward": column(lambda member: member.episode.task_reward),
         "formatReward": column(lambda member: member.episode.format_reward),
         "steps": column(lambda member: member.episode.steps),
@@ -103,16 +114,100 @@ def _episodes(rows: Sequence[tuple[int, Member]], tasks: _Table, outcomes: _Tabl
     }
 
 
+def _number(known: _Numbers, value: Hashable) -> int:
+    return known.setdefault(value, len(known))
+
+
 def _task(member: Member) -> tuple[str, str, str]:
     return member.episode.task_id, member.episode.domain, member.episode.instruction
 
 
 def _advantage(member: Member) -> float | None:
-    """Return the advantage; None where there is none, or where it is no number."""
-    value = member.advantage
-    return value if value is not None and value == value and abs(value) != float("inf") else None  # noqa: PLR0124
+    return member.advantage if _is_number(member.advantage) else None
 
 
 def _flags(member: Member) -> int:
     flags = INJECTED * member.injected | LEFT_OUT * member.left_out
     return flags | PARSE_ERROR * member.episode.parse_error
+
+
+# --- facts beside the episodes --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a run that the viewer needs; defaults where the run has no configuration."""
+
+    success_threshold: float
+    model: Path | None
+    """The directory of the checkpoint that it started from, if it is still there."""
+
+
+def settings_of(config: Record, run: Path) -> Settings:
+    """Return what the configuration of a run says."""
+    threshold = _at(config, "rollout", "settings", "success_threshold")
+    return Settings(
+        success_threshold=float(threshold) if _is_number(threshold) else DEFAULT_THRESHOLD,
+        model=_directory(run, _at(config, "model", "path")),
+    )
+
+
+def curves_of(files: RunFiles) -> dict[str, list[list[float]]]:
+    """Return points [iteration, value] of each metric that is drawn; of two lines of an iteration the later counts."""
+    points: dict[str, dict[int, float]] = {name: {} for name in CURVES}
+    for line in files.metrics:
+        for name in CURVES:
+            if line.get(name) is not None:
+                points[name][line["step"]] = line[name]
+    return {name: [[step, value] for step, value in sorted(found.items())] for name, found in points.items() if found}
+
+
+def evaluations_of(files: RunFiles) -> list[list[Any]]:
+    """Return a row for each evaluation of each list: iteration, list, success, its interval, episodes, lost ones."""
+    rows = []
+    for iteration, results in [*files.evaluations.items(), (0, files.results)]:
+        for listed, result in results.items():
+            overall = result["overall"]
+            row = [overall.get(key) for key in ("success_rate", "interval_low", "interval_high", "episodes")]
+            if all(map(_is_number, row)):
+                rows.append([iteration, listed, *row, result.get("lost")])
+    return rows
+
+
+def origin_of(files: RunFiles) -> list[list[str]]:
+    """Return pairs of a word and a fact: how the run was started last, from which commit, and how it ended."""
+    last = files.starts[-1] if files.starts else {}
+    command = last.get("command")
+    found = {
+        "command": shlex.join(["python", *map(str, command)]) if isinstance(command, list) else None,
+        "commit": _at(last, "git", "commit"),
+        "started": last.get("started"),
+        "status": last.get("status"),
+    }
+    return [[word, str(fact)] for word, fact in found.items() if fact]
+
+
+def _directory(run: Path, named: Any) -> Path | None:
+    """Return a directory that a run's configuration names, relative to where the run was started."""
+    if not isinstance(named, str):
+        return None
+    places = [Path(named), *(parent / named for parent in run.resolve().parents)]
+    try:
+        return next((place for place in places if (place / "tokenizer.json").is_file()), None)
+    except OSError:  # a name that no file can have
+        return None
+
+
+def _at(tree: Any, *keys: str) -> Any:
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False

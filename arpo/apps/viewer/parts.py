@@ -77,13 +77,10 @@ class Words:
 
     @functools.cache  # noqa: B019 - one object a run of the command
     def _text(self, number: int) -> str:
+        from tokenizers.decoders import ByteLevel
+
         token = self._tokenizer.id_to_token(number) if 0 <= number < 2**32 else None
-        if token is None:
-            return f"⟨{number}⟩"
-        spelled = _bytes_by_letter()
-        if any(letter not in spelled for letter in token):  # a special token stands for itself
-            return str(token)
-        return bytes(spelled[letter] for letter in token).decode(errors="replace")
+        return f"⟨{number}⟩" if token is None else str(ByteLevel().decode([token]))  # a special one stands for itself
 
 
 def _vocabulary(path: Path) -> Any:
@@ -93,14 +90,6 @@ def _vocabulary(path: Path) -> Any:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise ArpoError(f"{path} is no vocabulary ({error})") from error
-
-
-@functools.cache
-def _bytes_by_letter() -> dict[str, int]:
-    """Return the byte for which each letter of a byte-level vocabulary stands (GPT-2's table)."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    rest = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(rest)}
 
 
 class Pictures:

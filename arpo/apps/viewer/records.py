@@ -2,12 +2,14 @@
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from sys import float_info
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
 
 from arpo.rollout.storage import ID
 
@@ -15,20 +17,27 @@ SHOWN_OF_BROKEN = 2000
 """Characters of a broken record that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """The facts of an episode that lists and tables need, and where the rest of it stands."""
+_Reward = Annotated[float, msgspec.Meta(ge=-float_info.max, le=float_info.max)]  # JSON has no infinity, but 1e999
+
+
+class _Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of an episode that lists and tables show as they are stored."""
 
     id: str
-    split: str
-    iteration: int
     task_id: str
     domain: str
     instruction: str
     seed: int
     outcome: str
-    task_reward: float
-    format_reward: float
+    task_reward: _Reward
+    format_reward: _Reward
+
+
+class Episode(_Facts, frozen=True, kw_only=True):
+    """The facts of an episode that lists and tables need, and where the rest of it stands."""
+
+    split: str
+    iteration: int
     steps: int
     tokens: int
     oldest: int
@@ -163,11 +172,28 @@ class Records:
         for number, line in enumerate(lines, start=1):
             try:
                 episodes.append(read_episode(line, path, offset))
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 text = line.decode(errors="replace")[:SHOWN_OF_BROKEN]
                 broken.append(Broken(self._name(path), number, f"{type(error).__name__}: {error}", text))
             offset += len(line) + 1
         return _Lines(tuple(episodes), tuple(broken), torn=bool(rest))
+
+
+class _Step(msgspec.Struct):
+    screenshot: str
+    width: int
+    height: int
+    prompt_ids: list[int]
+    response_ids: list[int]
+    sampler_logprobs: list[float]
+    policy_version: int
+    response: str
+    action: str
+    parse_error: str
+
+
+class _Record(_Facts, frozen=True, kw_only=True):
+    steps: list[_Step]
 
 
 def read_episode(line: bytes, path: Path, offset: int) -> Episode:
@@ -175,37 +201,24 @@ def read_episode(line: bytes, path: Path, offset: int) -> Episode:
 
     Raises:
         ValueError: If it is not JSON, not that of a trajectory, or of one that belongs into another file.
-        OverflowError: If a reward is too large for a float.
-        KeyError: If something is missing in it.
-        TypeError: If something in it is of another type than in a trajectory.
     """
-    record = json.loads(line.decode(), parse_constant=_refused)
-    steps = _typed(record, "steps", list)
-    for step in steps:
-        _check_step(step)
-    located = ID.fullmatch(_typed(record, "id", str))
+    record = msgspec.convert(json.loads(line.decode(), parse_constant=_refused), _Record)
+    located = ID.fullmatch(record.id)
     if located is None:
-        raise ValueError(f"{record['id']!r} is not the id of a trajectory")
+        raise ValueError(f"{record.id!r} is not the id of a trajectory")
     split, iteration = located["split"] or "train", int(located["iteration"])
     if (path.parent.name, path.stem) != (split, f"iteration_{iteration:06d}"):
-        raise ValueError(f"{record['id']!r} belongs into {split}/iteration_{iteration:06d}.jsonl")
-    versions = [step["policy_version"] for step in steps]
+        raise ValueError(f"{record.id!r} belongs into {split}/iteration_{iteration:06d}.jsonl")
+    versions = [step.policy_version for step in record.steps]
     return Episode(
-        id=record["id"],
+        **{name: getattr(record, name) for name in _Facts.__struct_fields__},
         split=split,
         iteration=iteration,
-        task_id=_typed(record, "task_id", str),
-        domain=_typed(record, "domain", str),
-        instruction=_typed(record, "instruction", str),
-        outcome=_typed(record, "outcome", str),
-        task_reward=_reward(record, "task_reward"),
-        format_reward=_reward(record, "format_reward"),
-        seed=_typed(record, "seed", int),
-        steps=len(steps),
-        tokens=sum(len(step["response_ids"]) for step in steps),
+        steps=len(versions),
+        tokens=sum(len(step.response_ids) for step in record.steps),
         oldest=min(versions, default=0),
         newest=max(versions, default=0),
-        parse_error=any(step["parse_error"] for step in steps),
+        parse_error=any(step.parse_error for step in record.steps),
         path=path,
         offset=offset,
         length=len(line),
@@ -213,31 +226,5 @@ def read_episode(line: bytes, path: Path, offset: int) -> Episode:
     )
 
 
-def _check_step(step: Any) -> None:
-    for name in ("screenshot", "response", "action", "parse_error"):
-        _typed(step, name, str)
-    for name in ("width", "height", "policy_version"):
-        _typed(step, name, int)
-    for name, kinds in (("prompt_ids", {int}), ("response_ids", {int}), ("sampler_logprobs", {int, float})):
-        if not set(map(type, _typed(step, name, list))) <= kinds:
-            raise TypeError(f"{name} holds something that is no number")
-
-
-def _reward(record: Any, name: str) -> float:
-    value = float(_typed(record, name, int, float))
-    if not math.isfinite(value):  # JSON has no infinity, but 1e999
-        raise ValueError(f"{name} is {value}")
-    return value
-
-
-def _typed(record: Any, name: str, *kinds: type) -> Any:
-    if not isinstance(record, dict):
-        raise TypeError(f"expected an object, got {type(record).__name__}")
-    value = record[name]
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        raise TypeError(f"{name} is {type(value).__name__}")
-    return value
-
-
-def _refused(constant: str) -> Iterator[None]:
+def _refused(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")

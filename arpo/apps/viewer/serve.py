@@ -6,14 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from typing_extensions import override
 
-from arpo.apps.loopback import names_this_machine
+from arpo.apps.loopback import LocalHandler, LocalServer
 from arpo.apps.viewer.parts import KEY
 from arpo.apps.viewer.site import Site
 
@@ -27,16 +27,20 @@ NICENESS = 10
 """The run comes first."""
 
 
-def make_server(site: Site, port: int) -> ThreadingHTTPServer:
-    """Return a server of the viewer's folder and of the runs' screenshots; port 0 is any that is free."""
+def make_server(site: Site, port: int) -> LocalServer:
+    """Return a server of the viewer's folder and of the runs' screenshots.
+
+    Raises:
+        ConfigError: If the port cannot be had.
+    """
     stores = {run.letter: run.store.resolve() / "screens" for run in site.runs}
-    return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, directory=str(site.out), screens=stores))
+    return LocalServer(port, partial(_Handler, directory=str(site.out), screens=stores))
 
 
-def serve(server: ThreadingHTTPServer, look: Callable[[], None]) -> None:
+def serve(server: LocalServer, look: Callable[[], None]) -> None:
     """Serve the viewer, and look for news of its runs, until Ctrl-C."""
     os.nice(NICENESS)
-    log.info("http://127.0.0.1:%d/ follows the run; Ctrl-C ends it", server.server_port)
+    log.info("%s follows the run; Ctrl-C ends it", server.address)
     threading.Thread(target=server.serve_forever, name="arpo-viewer", daemon=True).start()
     try:
         pause_s = LOOK_EVERY_S
@@ -56,7 +60,7 @@ def pause_after(spent_s: float) -> float:
     return max(LOOK_EVERY_S, spent_s / SHARE)
 
 
-class _Handler(SimpleHTTPRequestHandler):
+class _Handler(LocalHandler, SimpleHTTPRequestHandler):
     """Files of the viewer's folder, and `/screens/<run>/<xx>/<key>.png`; nothing else, and nothing is listed."""
 
     def __init__(self, *args: Any, screens: Mapping[str, Path], **kwargs: Any) -> None:
@@ -73,9 +77,6 @@ class _Handler(SimpleHTTPRequestHandler):
 
     @override
     def send_head(self) -> BytesIO | BinaryIO | None:
-        if not names_this_machine(self.headers):
-            self.send_error(403)
-            return None
         try:
             return super().send_head()
         except ValueError:  # a name that no file can have: with a null byte, or half of a surrogate pair
@@ -88,12 +89,6 @@ class _Handler(SimpleHTTPRequestHandler):
 
     @override
     def end_headers(self) -> None:
-        self.send_header("Cache-Control", "no-cache")
-        self.send_header("X-Content-Type-Options", "nosniff")
         # The data are scripts, and a page of somebody else may run scripts from anywhere that allows it.
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         super().end_headers()
-
-    @override
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug(format, *args)

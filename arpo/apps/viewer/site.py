@@ -12,9 +12,8 @@ from urllib.parse import quote
 
 from arpo.apps.run_files import read_files
 from arpo.apps.viewer.chunks import digest_of, file_of, group_chunk, script, texts_of
-from arpo.apps.viewer.facts import settings_of
 from arpo.apps.viewer.groups import ShownGroup, Updates, show_groups
-from arpo.apps.viewer.index import index_of
+from arpo.apps.viewer.index import index_of, settings_of
 from arpo.apps.viewer.parts import Pictures, Words
 from arpo.apps.viewer.records import Records
 from arpo.errors import ConfigError
@@ -93,7 +92,7 @@ class RunData:
             raise ConfigError(_without_episodes(run))
         self._settings = settings_of(read_files(run).config, run)
         self._words, self._pictures = Words(self._settings.model), Pictures(self.store)
-        self._digests: dict[str, str] = _read_state(self._state)
+        self._digests = _read_state(self._state)
         self._shown: tuple[Any, ...] = ()
 
     def write(self) -> bool:
@@ -107,23 +106,27 @@ class RunData:
         self._shown = shown
         self.groups = show_groups(self._records.episodes, self._updates.records)
         digests = [self._digest(group) for group in self.groups]
+        found = zip(self.groups, digests, strict=True)
         stale = [
             group
-            for group, digest in zip(self.groups, digests, strict=True)
-            if self._digests.get(group.key) != digest or not self._chunk(group).exists()
+            for group, digest in found
+            if self._digests.get(group.key) != digest or not self._file(f"g/{file_of(group.key)}").exists()
         ]
         for group in stale:
             update = None if group.update is None else self._updates.whole(group.update)
             chunk = group_chunk(group, self._records, update, self._words, self._pictures)
-            write_atomically(self._chunk(group), script(f"{self.letter}/g/{file_of(group.key)}", chunk))
+            self._write(f"g/{file_of(group.key)}", chunk)
         self._write_texts(stale)
         self._write_index(digests)
         self._digests = {group.key: digest for group, digest in zip(self.groups, digests, strict=True)}
         write_atomically(self._state, json.dumps({"groups": self._digests}))
         return True
 
-    def _chunk(self, group: ShownGroup) -> Path:
-        return self._directory / "g" / f"{file_of(group.key)}.js"
+    def _file(self, name: str) -> Path:
+        return self._directory / f"{name}.js"
+
+    def _write(self, name: str, value: Any) -> None:
+        write_atomically(self._file(name), script(f"{self.letter}/{name}", value))
 
     def _stamps(self) -> list[tuple[str, int, int]]:
         """Return name, time and size of every file that the viewer reads."""
@@ -153,8 +156,7 @@ class RunData:
             if place in places:
                 texts[place] += texts_of(group, self._records)
         for (split, iteration), rows in texts.items():
-            name = f"t/{split}-{iteration}"
-            write_atomically(self._directory / f"{name}.js", script(f"{self.letter}/{name}", rows))
+            self._write(f"t/{split}-{iteration}", rows)
 
     def _write_index(self, digests: Sequence[str]) -> None:
         index = index_of(
@@ -167,7 +169,7 @@ class RunData:
             screens=quote(os.path.relpath(self.store.resolve() / "screens", self._out.resolve())),
             words_known=self._words.known,
         )
-        write_atomically(self._directory / "index.js", script(f"{self.letter}/index", index))
+        self._write("index", index)
 
 
 def _without_episodes(run: Path) -> str:

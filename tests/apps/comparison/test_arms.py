@@ -1,6 +1,8 @@
 """Which runs are one arm, what an arm is called, and which arms may be compared."""
 
+import copy
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -18,63 +20,69 @@ def runs(tmp_path, **named) -> list[Run]:
     ]
 
 
-def grouped(tmp_path, **named) -> dict[str, list[int]]:
-    arms, left_out = group(runs(tmp_path, **named))
-    assert left_out == []
-    return {arm.name: list(arm.runs) for arm in arms}
-
-
 def composed(tmp_path, *words: str, seed: int = 0) -> Arm:
     """An arm of one run with the configuration of a command."""
     config = resolved(compose(*words), tmp_path / "run", seed)
     return Arm(" ".join(words), {seed: Run(tmp_path, config, seed, config["iterations"], (), (), {}, 0.0)})
 
 
-def test_runs_that_differ_in_their_seed_alone_are_one_arm(tmp_path):
-    arms = grouped(
-        tmp_path,
-        **{
-            "replay=on,seed=1": {"replay": 1, "evaluation": {"seed": 1}},
-            "replay=off,seed=0": {"replay": 0, "evaluation": {"seed": 0}},
-            "replay=on,seed=0": {"replay": 1, "evaluation": {"seed": 0}},
-        },
-    )
-    assert arms == {"replay=off": [0], "replay=on": [0, 1]}
+CUT = "x" * 80 + "-0123abcd"
+"""The name of a folder that does not say its overrides."""
 
 
-def test_an_arm_is_named_by_the_overrides_that_others_do_not_have(tmp_path):
-    arms = grouped(
-        tmp_path,
-        **{
-            "lr=1,seed=0": {"lr": 1},
-            "clip=2,lr=1,seed=0": {"lr": 1, "clip": 2},
-            "clip=2,lr=1,seed=1": {"lr": 1, "clip": 2},
-        },
-    )
-    assert arms == {"default": [0], "clip=2": [0, 1]}
-
-
-def test_a_run_without_overrides_is_the_default_and_comes_first(tmp_path):
-    assert list(grouped(tmp_path, **{"a=1": {"a": 1}, "default": {"a": 0}})) == ["default", "a=1"]
-
-
-def test_an_override_that_says_what_is_so_anyway_makes_no_arm(tmp_path):
-    assert grouped(tmp_path, **{"default": {"a": 0}, "a=0,seed=1": {"a": 0}}) == {"default": [0, 1]}
-
-
-def test_arms_of_several_experiments_are_named_by_them(tmp_path):
-    arms = grouped(tmp_path, **{"default": {"name": "arpo"}, "a=1": {"name": "dart", "a": 1}})
-    assert list(arms) == ["arpo", "dart a=1"]
-
-
-def test_arms_of_one_name_whose_yaml_was_changed_are_told_apart(tmp_path):
-    arms = grouped(tmp_path, **{"seed=0": {"a": 1}, "seed=1": {"a": 2}})
-    assert arms == {"default (a=1)": [0], "default (a=2)": [1]}
-
-
-def test_an_arm_whose_name_was_cut_is_named_by_what_differs(tmp_path):
-    cut = "x" * 80 + "-0123abcd"
-    assert list(grouped(tmp_path, **{"seed=0": {"a": 1}, cut: {"a": 2}})) == ["default", "a=2"]
+@pytest.mark.parametrize(
+    ("named", "arms"),
+    [
+        pytest.param(
+            {
+                "replay=on,seed=1": {"replay": 1, "evaluation": {"seed": 1}},
+                "replay=off,seed=0": {"replay": 0, "evaluation": {"seed": 0}},
+                "replay=on,seed=0": {"replay": 1, "evaluation": {"seed": 0}},
+            },
+            {"replay=off": [0], "replay=on": [0, 1]},
+            id="runs_that_differ_in_their_seed_alone_are_one",
+        ),
+        pytest.param(
+            {
+                "lr=1,seed=0": {"lr": 1},
+                "clip=2,lr=1,seed=0": {"lr": 1, "clip": 2},
+                "clip=2,lr=1,seed=1": {"lr": 1, "clip": 2},
+            },
+            {"default": [0], "clip=2": [0, 1]},
+            id="it_is_named_by_the_overrides_that_others_do_not_have",
+        ),
+        pytest.param(
+            {"a=1": {"a": 1}, "default": {"a": 0}},
+            {"default": [0], "a=1": [0]},
+            id="without_overrides_it_is_the_default_and_first",
+        ),
+        pytest.param(
+            {"default": {"a": 0}, "a=0,seed=1": {"a": 0}},
+            {"default": [0, 1]},
+            id="an_override_that_says_what_is_so_anyway_makes_none",
+        ),
+        pytest.param(
+            {"default": {"name": "arpo"}, "a=1": {"name": "dart", "a": 1}},
+            {"arpo": [0], "dart a=1": [0]},
+            id="of_several_experiments_it_is_named_by_them",
+        ),
+        pytest.param(
+            {"seed=0": {"a": 1}, "seed=1": {"a": 2}},
+            {"default (a=1)": [0], "default (a=2)": [1]},
+            id="of_one_name_with_another_yaml_it_is_told_apart",
+        ),
+        pytest.param(
+            {"seed=0": {"a": 1}, CUT: {"a": 2}},
+            {"default": [0], "a=2": [0]},
+            id="a_name_that_was_cut_is_what_differs",
+        ),
+    ],
+)
+def test_an_arm_is_all_runs_of_a_configuration(tmp_path, named, arms):
+    found, left_out = group(runs(tmp_path, **named))
+    assert left_out == []
+    assert {arm.name: list(arm.runs) for arm in found} == arms
+    assert [arm.name for arm in found] == list(arms)
 
 
 def test_of_two_runs_of_one_configuration_and_seed_the_younger_counts(tmp_path):
@@ -89,52 +97,56 @@ def test_of_two_runs_of_one_configuration_and_seed_the_younger_counts(tmp_path):
 # --- comparable -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["tasks=miniwob_multistep"], r"different tasks \(tasks\.pages: "),
-        (["tasks.train.seeds=[3]"], r"different tasks \(tasks\.train\.seeds: \[2\] and \[3\]\)"),
-        (["env=desktop"], r"different tasks \(env\.make_env: MiniWobEnv and DockerDesktop\)"),
-        (
-            ["warmstart=warmstart_miniwob"],
-            r"different warm starts \(warmstart: warmstart_sparse and warmstart_miniwob\)",
+def changed(reference: Arm, **values) -> Arm:
+    """The arm with other values of keys that are written with two underscores in the place of a dot."""
+    (run,) = reference.runs.values()
+    config = copy.deepcopy(run.config)
+    for key, value in values.items():
+        *nodes, last = key.split("__")
+        node = config
+        for name in nodes:
+            node = node[name]
+        node[last] = value
+    return Arm("other", {run.seed: replace(run, config=config)})
+
+
+def test_what_is_not_comparable_is_said(tmp_path):
+    words = "experiment=replay_ablation"
+    reference = composed(tmp_path, words)
+    others = {
+        r"different tasks \(tasks\.pages: ": composed(tmp_path, words, "tasks=miniwob_multistep"),
+        r"different tasks \(env\.make_env: MiniWobEnv and DockerDesktop\)": composed(tmp_path, words, "env=desktop"),
+        r"tasks \(tasks\.train\.seeds: \[2\] and \[3\]\)": changed(reference, tasks__train__seeds=[3]),
+        r"starts \(warmstart: warmstart_sparse and other\)": changed(reference, warmstart="other"),
+        r"different warm starts \(model\.path: ": changed(reference, model__path="DIR"),
+        r"different numbers of iterations \(iterations: 40 and 41\)": changed(reference, iterations=41),
+        r"protocols \(evaluation\.temperature: 1\.0 and 0\.5\)": changed(reference, evaluation__temperature=0.5),
+        r"protocols \(evaluation\.seed: its own and 5\)": changed(reference, evaluation__seed=5),
+        r"protocols \(callbacks\.evaluation\.tasks\.in_domain: ": changed(
+            reference, callbacks__evaluation__tasks__in_domain=[]
         ),
-        (["warmstart=null", "model.path=DIR"], "different warm starts "),
-        (["iterations=41"], r"different numbers of iterations \(iterations: 40 and 41\)"),
-        (["evaluation.temperature=0.5"], r"different evaluation protocols \(evaluation\.temperature: 1\.0 and 0\.5\)"),
-        (["evaluation.rollouts_per_task=9"], "different evaluation protocols "),
-        (["evaluation.protocol=standard"], "different evaluation protocols "),
-        (["evaluation.seed=5"], r"different evaluation protocols \(evaluation\.seed: its own and 5\)"),
-        (["callbacks.evaluation.tasks.in_domain=[]"], "different evaluation protocols "),
-        (["rollout.settings.max_steps=9"], "different evaluation protocols "),
-        (["rollout.settings.success_threshold=0.9"], "different evaluation protocols "),
-    ],
-)
-def test_what_is_not_comparable_is_said(tmp_path, words, said):
+        r"protocols \(rollout\.settings\.max_steps: ": changed(reference, rollout__settings__max_steps=9),
+        r"protocols \(rollout\.settings\.success_threshold: ": changed(
+            reference, rollout__settings__success_threshold=0.9
+        ),
+    }
+    for said, other in others.items():
+        assert re.search(said, obstacle(reference, other))
+        assert re.search("they have different", obstacle(other, reference))
+
+
+def test_what_a_study_may_change_is_comparable(tmp_path):
     reference = composed(tmp_path, "experiment=replay_ablation")
-    other = composed(tmp_path, "experiment=replay_ablation", *words)
-    assert re.search(said, obstacle(reference, other))
-    assert re.search("they have different", obstacle(other, reference))
+    others = [
+        composed(tmp_path, "experiment=replay_ablation", "replay=off", seed=3),
+        changed(reference, module__optimizer__lr=1e-3, rollout__settings__group_size=4),
+        changed(reference, rollout__settings__max_policy_lag=1, env__size=8),
+        changed(reference, callbacks__evaluation__every_n_iterations=10, resume="auto", threads=2),
+    ]
+    assert [obstacle(reference, other) for other in others] == [""] * 4
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["replay=off"],
-        ["replay=pool"],
-        ["module.optimizer.lr=1e-3"],
-        ["rollout.settings.group_size=4"],
-        ["rollout.settings.max_policy_lag=1"],
-        ["env.size=8"],
-        ["callbacks.evaluation.every_n_iterations=10"],
-        ["logger=default", "resume=auto", "threads=2"],
-    ],
-)
-def test_what_a_study_may_change_is_comparable(tmp_path, words):
-    reference = composed(tmp_path, "experiment=replay_ablation")
-    assert obstacle(reference, composed(tmp_path, "experiment=replay_ablation", *words, seed=3)) == ""
-
-
+@pytest.mark.long
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_arms_of_every_study_are_comparable(tmp_path, name):
     study = STUDIES[name]
@@ -153,34 +165,26 @@ def test_what_a_study_is_about_is_no_obstacle_and_everything_else_is(tmp_path):
 
 
 def test_an_arm_without_runs_is_not_comparable(tmp_path):
-    arm = composed(tmp_path, "experiment=smoke")
-    assert "has no run" in obstacle(Arm("other", {}), arm)
-    assert "has no run" in obstacle(arm, Arm("other", {}))
+    arm, none = Arm("one", {0: runs(tmp_path, default={})[0]}), Arm("other", {})
+    assert "has no run" in obstacle(none, arm)
+    assert "has no run" in obstacle(arm, none)
 
 
 # --- origin ---------------------------------------------------------------------------------------------------------
 
 
-def of_commits(tmp_path, *commits) -> list[Arm]:
-    arms = []
-    for number, (commit, dirty) in enumerate(commits):
-        start = START | {"git": commit and {"commit": commit, "dirty": dirty}}
-        run = read_run(write_run(tmp_path, f"x={number}", [0.5], starts=[start]))
-        arms.append(Arm(f"x={number}", {0: run}))
-    return arms
+def test_runs_of_several_commits_of_local_changes_or_of_unknown_commits_are_warnings(tmp_path):
+    def warned(*commits) -> list[str]:
+        arms = []
+        for number, (commit, dirty) in enumerate(commits):
+            start = START | {"git": commit and {"commit": commit, "dirty": dirty}}
+            folder = write_run(tmp_path / str(commits), f"x={number}", [0.5], starts=[start])
+            arms.append(Arm(f"x={number}", {0: read_run(folder)}))
+        return warnings(arms)
 
-
-def test_runs_of_one_commit_need_no_warning(tmp_path):
-    assert warnings(of_commits(tmp_path, ("a" * 40, False), ("a" * 40, False))) == []
-
-
-def test_runs_of_different_commits_are_a_warning(tmp_path):
-    (said,) = warnings(of_commits(tmp_path, ("a" * 40, False), ("b" * 40, False)))
+    assert warned(("a" * 40, False), ("a" * 40, False)) == []
+    (said,) = warned(("a" * 40, False), ("b" * 40, False))
     assert "different commits" in said
     assert "x=0: aaaaaaaaaa; x=1: bbbbbbbbbb" in said
-
-
-def test_local_changes_and_unknown_commits_are_warnings(tmp_path):
-    assert "local changes" in warnings(of_commits(tmp_path / "dirty", ("a" * 40, True)))[0]
-    (said,) = warnings(of_commits(tmp_path / "none", (None, False)))
-    assert said == "Nobody recorded the commit of x=0."
+    assert "local changes" in warned(("a" * 40, True))[0]
+    assert warned((None, False)) == ["Nobody recorded the commit of x=0."]

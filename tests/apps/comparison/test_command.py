@@ -6,21 +6,20 @@ import re
 
 import pytest
 
-from arpo.apps.comparison.command import main
+from arpo.__main__ import main as arpo
 from tests.apps.comparison.folders import START, STUDY, WORDS, rebuild_replay_ablation, write_run
+
+
+def main(*words) -> int:
+    return arpo(["compare", *words])
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     """The runs of experiments/replay_ablation, compared."""
     folder = rebuild_replay_ablation(tmp_path_factory.mktemp("outputs"))
-    assert main([str(folder / "*")]) == 0
+    assert main(str(folder / "*")) == 0
     return folder / "comparison"
-
-
-@pytest.fixture(scope="module")
-def summary():
-    return json.loads((STUDY / "summary.json").read_text(encoding="utf-8"))
 
 
 def table(path):
@@ -28,13 +27,15 @@ def table(path):
         return list(csv.DictReader(file))
 
 
-def said(capsys, caplog) -> str:
+@pytest.fixture
+def said(capsys, caplog):
     """What was printed and logged, on one line."""
-    return " ".join(f"{capsys.readouterr().out} {caplog.text}".split())
+    caplog.set_level("INFO")
+    return lambda: " ".join(f"{capsys.readouterr().out} {caplog.text}".split())
 
 
-def pair(root, seeds=(0, 1), **options):
-    for seed in seeds:
+def pair(root, **options):
+    for seed in (0, 1):
         write_run(root, f"replay=off,seed={seed}", [0.2] * 5, seed=seed, config={"replay": 0})
         write_run(root, f"replay=on,seed={seed}", [0.3] * 5, seed=seed, config={"replay": 1}, **options)
     return str(root / "*")
@@ -42,40 +43,26 @@ def pair(root, seeds=(0, 1), **options):
 
 # --- the study of replay, to the digit ------------------------------------------------------------------------------
 
-KEYS = {"evaluated_success": "evaluated_in_domain"}
-"""What is called otherwise in the study."""
 
-
-def test_every_run_is_measured_as_in_the_study(study, summary):
+def test_the_files_have_every_digit_of_the_study(study):
+    """That the study is made again from what it measured is tested with the studies."""
+    summary = json.loads((STUDY / "summary.json").read_text(encoding="utf-8"))
+    keys = {"evaluated_success": "evaluated_in_domain"}  # what is called otherwise there
     found = {(row["arm"], row["seed"]): row for row in table(study / "runs.csv")}
     assert len(found) == len(summary["runs"]) == 10
     for run in summary["runs"]:
         row = found[f"replay={WORDS[run['arm']]}", str(run["seed"])]
-        for key in run.keys() - {"arm", "seed"}:
-            assert float(row[KEYS.get(key, key)]) == run[key], key
-
-
-def test_the_means_and_the_differences_are_those_of_the_study(study, summary):
-    found = {(row["arm"], row["minus"], row["measure"]): row for row in table(study / "summary.csv")}
+        assert {key: float(row[keys.get(key, key)]) for key in run.keys() - {"arm", "seed"}}.items() <= run.items()
+    sums = {(row["arm"], row["minus"], row["measure"]): row for row in table(study / "summary.csv")}
     for arm, means in summary["arms"].items():
         for key in means.keys() - {"seeds"}:
-            assert float(found[f"replay={WORDS[arm]}", "", KEYS.get(key, key)]["mean"]) == means[key], key
+            assert float(sums[f"replay={WORDS[arm]}", "", keys.get(key, key)]["mean"]) == means[key], key
     for name, key in (("difference", "final_success"), ("evaluated_difference", "evaluated_in_domain")):
-        row = found["replay=on", "replay=off", key]
+        row = sums["replay=on", "replay=off", key]
         assert {bound: float(row[bound]) for bound in ("mean", "low", "high")} == summary[name]["student"]
         assert row["seeds"] == "5"
-
-
-def test_the_curves_are_those_of_the_study(study):
-    found = table(study / "curves.csv")
-    measured = {(row["arm"], row["seed"], row["iteration"]): row for row in table(STUDY / "results.csv")}
-    arms = {f"replay={word}": arm for arm, word in WORDS.items()}
-    assert len(found) == len(measured) == 400
-    for row in found:
-        of_study = measured[arms[row["arm"]], row["seed"], row["iteration"]]
-        assert float(row["rollout/success_rate"]) == float(of_study["success"])
-        assert float(row["group/all_failed"]) == float(of_study["all_failed"])
-        assert float(row["replay/injected"] or 0) == float(of_study["injected"])
+    successes = [row["rollout/success_rate"] for row in table(study / "curves.csv")]
+    assert sorted(successes) == sorted(row["success"] for row in table(STUDY / "results.csv"))
 
 
 def test_the_page_says_what_the_study_says(study):
@@ -92,90 +79,61 @@ def test_the_page_says_what_the_study_says(study):
 # --- what is printed ------------------------------------------------------------------------------------------------
 
 
-def test_tables_differences_and_curves_are_printed(tmp_path, capsys, caplog):
-    caplog.set_level("INFO")
-    assert main([pair(tmp_path)]) == 0
-    text = said(capsys, caplog)
-    assert (
-        "replay=on, success in the last 5 iterations: +10.0 points [+10.0, +10.0], 2 paired seeds (0, 1); higher."
-        in text
-    )
-    assert "● replay=off ▲ replay=on" in text
+def test_a_table_and_differences_are_printed_and_a_second_call_takes_its_own_folder_for_no_run(tmp_path, said):
+    pattern = pair(tmp_path)
+    assert main(pattern) == 0
+    text = said()
+    difference = "+10.0 points [+10.0, +10.0], 2 paired seeds (0, 1); higher."
+    assert f"replay=on, success in the last 5 iterations: {difference}" in text
     assert re.search(r"│ replay=on │ 0, 1 │ 30\.0 % ± 0\.0 ", text)
     assert f"tables and curves are in {tmp_path / 'comparison'}" in text
-
-
-def test_a_second_call_takes_its_own_folder_for_no_run(tmp_path):
-    pattern = pair(tmp_path)
-    assert main([pattern]) == 0
     first = (tmp_path / "comparison" / "summary.csv").read_text(encoding="utf-8")
-    assert main([pattern]) == 0
+    assert main(pattern) == 0
     assert (tmp_path / "comparison" / "summary.csv").read_text(encoding="utf-8") == first
     assert "Left out" not in (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
 
 
-def test_another_arm_can_be_the_reference(tmp_path, capsys, caplog):
-    assert main([pair(tmp_path), "--against", "replay=on"]) == 0
-    assert "replay=off, success in the last 5 iterations: -10.0 points" in said(capsys, caplog)
-
-
-def test_another_metric_can_be_compared(tmp_path):
-    pattern = pair(tmp_path, metrics={"policy/entropy": 0.75})
-    assert main([pattern, "--metric", "policy/entropy"]) == 0
+def test_another_arm_can_be_the_reference_and_another_metric_compared(tmp_path, said):
+    pattern = pair(tmp_path, metrics={"policy/entropy": 0.75, "rollout/success_rate": float("nan")})
+    assert main(pattern, "--against", "replay=on", "--metric", "policy/entropy") == 0
+    assert "replay=off, success in the last 5 iterations: not known of one of the two." in said()
     assert "policy/entropy" in (tmp_path / "comparison" / "curves.csv").read_text(encoding="utf-8").splitlines()[0]
     page = (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
     assert "| policy/entropy, last 5 iterations | – | 0.7500 ± 0.0000 [0.7500, 0.7500] |" in page
 
 
-# --- awkward runs ---------------------------------------------------------------------------------------------------
-
-
-def test_what_was_left_out_is_named_with_the_reason(tmp_path, capsys, caplog):
-    pattern = pair(tmp_path)
-    write_run(tmp_path, "replay=on,seed=7", [0.9] * 3, seed=7, budget=5)
-    (write_run(tmp_path, "replay=on,seed=8", [0.9] * 5, seed=8) / "metrics.jsonl").unlink()
-    write_run(tmp_path, "replay=on,seed=9", [0.9] * 5, starts=[START | {"status": "running"}])
-    assert main([pattern]) == 0
-    text = said(capsys, caplog)
-    for reason in (
-        "left out: replay=on,seed=7: 3 of 5 iterations",
-        "left out: replay=on,seed=8: there is no metrics.jsonl, so it has not begun",
-        "left out: replay=on,seed=9: it has not ended, or was killed",
-    ):
-        assert reason in text
-        assert reason.removeprefix("left out: ") in (tmp_path / "comparison" / "comparison.md").read_text(
-            encoding="utf-8"
-        )
-
-
-def test_evaluations_of_offline_runs_are_compared_without_curves(tmp_path, capsys, caplog):
+def test_evaluations_of_offline_runs_are_compared_without_curves(tmp_path, said):
     for name, rate in (("dpo", 0.5), ("kto", 0.75)):
         write_run(tmp_path, name, [], budget=4, config={"name": name}, evaluations={4: {"in_domain": rate}})
-    assert main([str(tmp_path / "*")]) == 0
-    assert "kto, in_domain, evaluated after the last update: +25.0 points" in said(capsys, caplog)
+    assert main(str(tmp_path / "*")) == 0
+    assert "kto, in_domain, evaluated after the last update: +25.0 points" in said()
     assert not (tmp_path / "comparison" / "curves.png").exists()
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-def test_an_arm_that_is_not_comparable_is_shown_and_not_paired(tmp_path, capsys, caplog):
+def test_what_was_left_out_and_what_is_not_comparable_is_named_with_the_reason(tmp_path, said):
     pattern = pair(tmp_path)
     write_run(tmp_path, "iterations=6", [0.9] * 6, config={"replay": 0})
-    assert main([pattern]) == 0
-    text = said(capsys, caplog)
+    write_run(tmp_path, "replay=on,seed=7", [0.9] * 3, seed=7, budget=5)
+    (write_run(tmp_path, "replay=on,seed=8", [0.9] * 5, seed=8) / "metrics.jsonl").unlink()
+    write_run(tmp_path, "replay=on,seed=9", [0.9] * 5, starts=[START | {"status": "running"}])
+    assert main(pattern) == 0
+    text, page = said(), (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
+    for reason in (
+        "replay=on,seed=7: 3 of 5 iterations",
+        "replay=on,seed=8: there is no metrics.jsonl, so it has not begun",
+        "replay=on,seed=9: it has not ended, or was killed",
+    ):
+        assert f"left out: {reason}" in text
+        assert reason in page
     assert "replay=on, success in the last 5 iterations: +10.0 points" in text
     reason = "they have different numbers of iterations (iterations: 5 and 6)"
     assert f"iterations=6 is not compared with replay=off: {reason}" in text
-    assert {row["minus"] for row in table(tmp_path / "comparison" / "summary.csv") if row["arm"] != "replay=on"} == {
-        ""
-    }
-
-
-def test_where_nothing_can_be_compared_the_exit_status_says_so(tmp_path):
-    pattern = pair(tmp_path)
-    write_run(tmp_path, "iterations=6", [0.9] * 6, config={"replay": 0})
-    assert main([pattern, "--against", "iterations=6"]) == 2
+    others = [row["minus"] for row in table(tmp_path / "comparison" / "summary.csv") if row["arm"] != "replay=on"]
+    assert set(others) == {""}
+    assert main(pattern, "--against", "iterations=6") == 2  # with which none can be compared
 
 
 @pytest.mark.parametrize(
@@ -187,17 +145,8 @@ def test_where_nothing_can_be_compared_the_exit_status_says_so(tmp_path):
         (["PAIR", "--out", "FILE"], "cannot write the comparison to"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence_and_exit_status_2(tmp_path, capsys, caplog, words, reason):
+def test_what_cannot_be_done_is_one_sentence_and_exit_status_2(tmp_path, said, words, reason):
     places = {"PAIR": pair(tmp_path / "runs"), "FILE": str(tmp_path / "file" / "folder")}
     (tmp_path / "file").write_text("", encoding="utf-8")
-    assert main([places.get(word, word) for word in words]) == 2
-    assert reason in said(capsys, caplog)
-
-
-def test_what_is_not_known_of_an_arm_is_said(tmp_path, capsys, caplog):
-    nothing = {"rollout/success_rate": float("nan"), "policy/entropy": 0.5}
-    for seed in (0, 1):
-        write_run(tmp_path, f"replay=off,seed={seed}", [0.2] * 5, seed=seed, config={"replay": 0})
-        write_run(tmp_path, f"replay=on,seed={seed}", [0.3] * 5, seed=seed, config={"replay": 1}, metrics=nothing)
-    assert main([str(tmp_path / "*")]) == 0
-    assert "replay=on, success in the last 5 iterations: not known of one of the two." in said(capsys, caplog)
+    assert main(*(places.get(word, word) for word in words)) == 2
+    assert reason in said()

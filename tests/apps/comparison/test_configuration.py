@@ -7,24 +7,22 @@ from arpo.apps.comparison.runs import read_run
 from tests.apps.comparison.folders import compose, resolved, write_run
 
 
-def runs(tmp_path, *configs, seeds=None):
-    numbered = enumerate(configs)
+def runs(tmp_path, *configs):
+    """Runs of the seeds 0, 1 and so on."""
     return [
-        read_run(write_run(tmp_path, f"run{number}", [0.5], seed=(seeds or range(9))[number], config=config))
-        for number, config in numbered
+        read_run(write_run(tmp_path, f"run{seed}", [0.5], seed=seed, config=config))
+        for seed, config in enumerate(configs)
     ]
 
 
-def same(tmp_path, *configs, seeds=None) -> bool:
-    return len({fingerprint(tree) for tree in settings(runs(tmp_path, *configs, seeds=seeds))}) == 1
+def same(tmp_path, *configs) -> bool:
+    return len({fingerprint(tree) for tree in settings(runs(tmp_path, *configs))}) == 1
 
 
-def test_a_seed_that_follows_the_run_s_own_is_no_difference(tmp_path):
-    assert same(tmp_path, {"evaluation": {"seed": 0}}, {"evaluation": {"seed": 1}})
-
-
-def test_a_seed_that_does_not_follow_the_run_s_own_is_one(tmp_path):
-    assert not same(tmp_path, {"evaluation": {"seed": 0}}, {"evaluation": {"seed": 7}})
+def test_a_seed_that_follows_the_run_s_own_or_is_the_same_everywhere_is_no_difference(tmp_path):
+    assert same(tmp_path / "own", {"evaluation": {"seed": 0}}, {"evaluation": {"seed": 1}})
+    assert same(tmp_path / "same", {"model": {"seed": 0}}, {"model": {"seed": 0}})
+    assert not same(tmp_path / "other", {"evaluation": {"seed": 0}}, {"evaluation": {"seed": 7}})
 
 
 def test_a_folder_of_the_same_seed_is_no_difference(tmp_path):
@@ -34,10 +32,6 @@ def test_a_folder_of_the_same_seed_is_no_difference(tmp_path):
     assert same(tmp_path / "shared", own[0], own[0])
     assert not same(tmp_path / "other", own[0], {**own[1], "source": "base/seed=10,tasks=few"})
     assert not same(tmp_path / "more", own[0], {**own[1], "source": "base/reseed=1,tasks=few"})
-
-
-def test_a_constant_seed_that_is_also_a_run_s_own_is_no_difference(tmp_path):
-    assert same(tmp_path, {"model": {"seed": 0}}, {"model": {"seed": 0}})  # the runs have the seeds 0 and 1
 
 
 def test_the_folder_of_a_run_and_that_of_all_results_are_no_difference(tmp_path):
@@ -61,10 +55,8 @@ def test_the_folder_of_a_run_and_that_of_all_results_are_no_difference(tmp_path)
     "other",
     [
         {"resume": "auto"},
-        {"threads": 2},
         {"logger": {"csv": {"_target_": "x"}}},
         {"callbacks": {"checkpoint": {"keep": 9}}},
-        {"callbacks": {"update_log": {"after_every_n_iterations": 1}}},
     ],
 )
 def test_what_says_how_fast_or_how_often_is_no_difference(tmp_path, other):

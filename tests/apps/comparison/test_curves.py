@@ -1,10 +1,9 @@
-"""Curves over iterations: what is drawn, as a picture and in characters."""
+"""Curves over iterations, and their picture."""
 
 import pytest
 from PIL import Image
 
 from arpo.apps.comparison.curves import COLORS, Panel, curves, draw
-from arpo.apps.comparison.terminal import BAND, ROWS, plot
 
 ROWS_OF_TWO = [
     {"arm": "ARPO", "iteration": 1, "success": 0.2},
@@ -36,26 +35,3 @@ def test_a_picture_has_a_panel_a_metric_and_shows_all_arms(tmp_path):
     draw(ROWS_OF_TWO, [Panel("success", "a"), Panel("success", "b")], "A study", tmp_path / "two.png")
     with Image.open(tmp_path / "two.png") as two:
         assert two.width == 2 * one.width
-
-
-def lines(rows, width=40):
-    return plot(curves(rows, "success"), "success", width=width).plain.splitlines()
-
-
-def test_in_characters_the_highest_mean_is_at_the_top_and_the_axis_says_how_high():
-    title, *picture = lines([{"arm": "a", "iteration": i, "success": i / 10} for i in range(1, 11)])
-    assert title == "success"
-    assert picture[0].startswith("100 % ")
-    assert picture[0].rstrip().endswith("●")
-    assert picture[ROWS - 1].startswith("  0 % ")
-    assert picture[ROWS - 2][6] == "●"  # 10 % at the left, one row above the bottom
-    assert picture[ROWS].endswith("iteration 10")
-    assert picture[ROWS + 1].strip() == "● a"
-
-
-def test_a_band_hides_no_mean_of_another_arm():
-    wide = [{"arm": "wide", "iteration": 1, "success": value} for value in (0.0, 1.0)]
-    narrow = [{"arm": "narrow", "iteration": 1, "success": 0.7}]
-    text = "\n".join(lines([*wide, *narrow], width=1))
-    assert BAND in text
-    assert text.count("▲") == 2  # in the picture and in the legend

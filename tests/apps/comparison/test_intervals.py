@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from arpo.apps.comparison.intervals import Difference, Interval, difference, spread, t_interval, welch_interval
+from arpo.apps.comparison.intervals import Difference, Interval, Spread, difference, spread, t_interval, welch_interval
 
 
 def test_the_t_interval_of_five_values_is_the_one_computed_by_hand():
@@ -15,15 +15,12 @@ def test_the_t_interval_of_five_values_is_the_one_computed_by_hand():
     assert interval.high == pytest.approx(0.1877990, abs=1e-6)
 
 
-def test_one_value_has_a_mean_and_no_interval():
-    assert t_interval([0.3]) == Interval(0.3, None, None)
-    assert spread([0.3]).deviation is None
-
-
-def test_the_spread_is_the_sample_standard_deviation():
+def test_the_spread_is_the_sample_standard_deviation_and_one_value_has_none_and_no_interval():
     found = spread([0.1, 0.2, 0.3])
     assert found.count == 3
     assert found.deviation == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
+    assert spread([0.3]) == Spread(1, None, Interval(0.3, None, None))
+    assert welch_interval([0.25], [0.5, 0.75]) == Interval(0.375, None, None)
 
 
 def test_a_difference_is_paired_by_seed_and_leaves_out_seeds_of_one_arm():
@@ -43,10 +40,6 @@ def test_arms_that_share_no_seed_are_compared_by_welch():
     assert found.interval.mean == pytest.approx(0.3)
     assert found.interval.low == pytest.approx(0.3 - half, abs=1e-6)
     assert found.interval.high == pytest.approx(0.3 + half, abs=1e-6)
-
-
-def test_one_value_that_is_not_paired_has_no_interval():
-    assert welch_interval([0.25], [0.5, 0.75]) == Interval(0.375, None, None)
 
 
 @pytest.mark.filterwarnings("error")

@@ -47,19 +47,8 @@ def test_a_run_without_iterations_has_no_curve_and_no_error(tmp_path):
 
 
 def test_every_list_that_a_run_was_evaluated_on_is_measured(tmp_path):
-    runs = [
-        run(tmp_path / "one", evaluations={6: {"in_domain": 0.5}}),
-        run(tmp_path / "other", evaluations={6: {"held_out": 0.5}}),
-    ]
+    lists = ("in_domain", "held_out")
+    runs = [run(tmp_path / name, evaluations={6: {name: 0.5}}) for name in lists]
     keys = [measure.key for measure in measures.usual(runs, ["policy/entropy"])]
-    assert keys == [
-        "first_success",
-        "final_success",
-        "evaluated_in_domain",
-        "evaluated_held_out",
-        "all_failed",
-        "final_all_failed",
-        "injected_per_iteration",
-        "minutes",
-        "policy/entropy",
-    ]
+    assert keys[:4] == ["first_success", "final_success", "evaluated_in_domain", "evaluated_held_out"]
+    assert keys[-1] == "policy/entropy"

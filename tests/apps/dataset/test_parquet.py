@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from arpo.__main__ import main
 from arpo.apps.dataset import parquet
-from arpo.apps.dataset.export import main
 from arpo.apps.dataset.parquet import export_parquet
 from arpo.errors import ArpoError, ConfigError
 from arpo.rollout.storage import TrajectoryStore
@@ -75,7 +75,7 @@ def test_a_lost_screenshot_leaves_nothing_behind(run, tmp_path):
 
 
 def test_a_folder_without_episodes_is_refused(tmp_path, caplog):
-    assert main([str(tmp_path), "--to", "parquet"]) == 2
+    assert main(["episodes", str(tmp_path), "--to", "parquet"]) == 2
     assert "holds no episodes: name the folder of a run" in caplog.text
 
 

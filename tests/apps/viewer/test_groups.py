@@ -59,13 +59,6 @@ def test_a_member_that_is_not_on_disk_is_left_out_and_the_numbers_of_the_others_
     ]
 
 
-def test_a_group_that_an_update_of_a_later_iteration_learned_from_says_so(tmp_path):
-    members = make_group(0, 0, 1.0, 0.0)
-    store = write_run(tmp_path, members)
-    write_numbers(store, 4, [members])
-    assert groups_of(store.root)["0/0"].update.iteration == 4
-
-
 def test_records_of_updates_are_read_once_and_again_when_they_change(tmp_path):
     store = small_run(tmp_path)
     updates = Updates(store.root)

@@ -33,11 +33,8 @@ def test_an_action_is_drawn_as_what_it_is(action, drawn):
     assert mark(render(action), "") == drawn
 
 
-def test_several_actions_are_told_as_text():
+def test_several_actions_are_told_as_text_and_what_is_no_action_says_why():
     assert mark("wait()\nclick(start_box='(1,2)')", "") == ["text", "wait()\nclick(start_box='(1,2)')"]
-
-
-def test_what_is_no_action_says_why():
     assert mark("", "bad_box") == ["error", "bad_box"]
     assert mark("", "") == []
     assert mark("rm -rf", "")[0] == "error"
@@ -64,13 +61,9 @@ def test_an_id_that_is_no_word_is_shown_by_number(tiny_model):
     assert Words(tiny_model).of([10**6, -5, 2**70]) == [(-5, "⟨-5⟩"), (10**6, f"⟨{10**6}⟩"), (2**70, f"⟨{2**70}⟩")]
 
 
-def test_without_a_vocabulary_there_are_no_words(tmp_path):
-    assert not Words(None).known
-    assert not Words(tmp_path).known
+def test_without_a_vocabulary_or_with_a_broken_one_there_are_no_words(tmp_path):
     assert Words(None).of([1]) == []
-
-
-def test_a_vocabulary_that_is_broken_is_none(tmp_path):
+    assert not Words(tmp_path).known
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "trunc')
     assert not Words(tmp_path).known
 
@@ -103,5 +96,5 @@ def test_a_small_screenshot_is_shown_as_it_is_and_a_large_one_as_a_thumbnail(tmp
 
 def test_what_is_no_picture_has_no_address_or_one_that_shows_nothing(tmp_path):
     small, large = stored(tmp_path, b""), stored(tmp_path, b"x" * (SMALL_BYTES + 1))
-    shown = Pictures(tmp_path).of([small, large, "0" * 64])
+    shown = Pictures(tmp_path).of([small, large, "0" * 64, "../../../etc/passwd"])
     assert shown == [(small, "data:image/png;base64,", False), (large, "", False), ("0" * 64, "", False)]

@@ -31,14 +31,16 @@ def test_the_facts_of_an_episode_are_those_of_its_record(store):
     assert json.loads(records.line(episode))["id"] == "0/0/1"
 
 
-def test_an_episode_of_several_policies_has_the_oldest_and_the_newest(store):
+def test_an_episode_of_several_policies_has_the_oldest_and_the_newest_and_of_one_id_the_later_counts(store):
     episode = make_episode("0/0/2", version=4)
     store.write(replace(episode, steps=(episode.steps[0], replace(episode.steps[1], policy_version=7))))
     store.write(make_episode("0/0/3", actions=()))
+    store.write(make_episode("0/0/1", task_reward=0.5))
     records = Records(store.root)
     records.refresh()
     found = [(records.episodes[id].oldest, records.episodes[id].newest) for id in ("0/0/2", "0/0/3")]
     assert found == [(4, 7), (0, 0)]
+    assert records.episodes["0/0/1"].task_reward == 0.5
 
 
 def test_only_what_is_new_is_read_again(store):
@@ -72,13 +74,6 @@ def test_a_record_counts_once_it_is_whole(store):
     assert records.torn == []
 
 
-def test_of_two_records_with_one_id_the_later_counts(store):
-    store.write(make_episode("0/0/1", task_reward=0.5))
-    records = Records(store.root)
-    records.refresh()
-    assert records.episodes["0/0/1"].task_reward == 0.5
-
-
 def test_a_file_that_a_resumed_run_wrote_anew_is_read_anew(store):
     records = Records(store.root)
     records.refresh()
@@ -95,19 +90,15 @@ def test_a_file_that_a_resumed_run_wrote_anew_is_read_anew(store):
 @pytest.mark.parametrize(
     "change",
     [
-        {"steps": 5},
-        {"steps": [5]},
         {"steps": [{}]},
         {"id": 3},
         {"id": "nowhere"},
-        {"task_reward": "high"},
         {"task_reward": float("nan")},
         {"task_reward": True},
         {"task_reward": 10**400},
         {"id": "1/0/0"},
         {"id": "eval-0/0/0"},
         {"id": f"{'9' * 300}/0/0"},
-        {"task_id": None},
         {"seed": "1"},
     ],
     ids=str,
@@ -132,15 +123,16 @@ def test_a_record_of_another_shape_is_broken_and_the_others_are_read(store, chan
         (b'"task_reward": 1.0', b'"task_reward": 1e999'),
         (b'"format_reward": 0.0', b'"format_reward": -1e999'),
         (b"Press", b"\xff"),
-        (b"Press", b"\xed\xa0\x80"),
         (b"{", b"\xef\xbb\xbf{"),
-        (b"{", b"\x00{"),
+        (b'"response_ids": [8', b'"response_ids": ["8"'),
+        (b'"width": 168', b'"width": null'),
     ],
     ids=repr,
 )
 def test_bytes_that_are_no_text_or_no_number_are_broken(store, old, new):
     line = path_of(store).read_bytes().splitlines()[0]
-    with pytest.raises(ValueError, match=r"decode|is -?inf|BOM|Expecting"):
+    assert old in line
+    with pytest.raises(ValueError, match=r"decode|BOM|Expected `"):
         read_episode(line.replace(old, new, 1), path_of(store), 0)
 
 
@@ -158,13 +150,3 @@ def test_a_file_that_cannot_be_read_is_broken_and_the_others_are_read(store):
     records.refresh()
     assert records.broken == []
     assert list(records.episodes) == ["0/0/0", "0/0/1", "1/0/0"]
-
-
-@pytest.mark.parametrize(
-    "change", [{"response_ids": ["x"]}, {"sampler_logprobs": [None]}, {"response": 1}, {"width": "4"}]
-)
-def test_a_step_of_another_shape_is_broken(store, change):
-    record = json.loads(path_of(store).read_text().splitlines()[0])
-    record["steps"][1] |= change
-    with pytest.raises((TypeError, ValueError, KeyError)):
-        read_episode(json.dumps(record).encode(), path_of(store), 0)

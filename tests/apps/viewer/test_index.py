@@ -1,25 +1,25 @@
-"""What the viewer reads beside the episodes."""
+"""What the index of a run has beside its episodes."""
 
 import json
 
 from arpo.apps.run_files import read_files
-from arpo.apps.viewer import facts
+from arpo.apps.viewer import index
 
 
 def settings_of(run):
-    return facts.settings_of(read_files(run).config, run)
+    return index.settings_of(read_files(run).config, run)
 
 
 def curves_of(run):
-    return facts.curves_of(read_files(run))
+    return index.curves_of(read_files(run))
 
 
 def evaluations_of(run):
-    return facts.evaluations_of(read_files(run))
+    return index.evaluations_of(read_files(run))
 
 
 def origin_of(run):
-    return facts.origin_of(read_files(run))
+    return index.origin_of(read_files(run))
 
 
 def test_a_run_without_its_files_has_defaults(tmp_path):
@@ -52,7 +52,7 @@ def test_a_configuration_that_is_no_yaml_or_names_nothing_breaks_nothing(tmp_pat
         f"rollout: {{settings: {{success_threshold: 1{'0' * 400}}}}}",
     ):
         (tmp_path / "config.yaml").write_text(text)
-        assert settings_of(tmp_path) == facts.Settings(0.5, None)
+        assert settings_of(tmp_path) == index.Settings(0.5, None)
 
 
 def test_curves_are_read_from_whole_lines_and_a_repeated_iteration_counts_once(tmp_path):
