@@ -2,8 +2,7 @@
 
 import ast
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -87,7 +86,7 @@ def compose(config: str, *overrides: str) -> DictConfig:
         return hydra.compose(config, [*overrides, "paths.run_dir=run"])
 
 
-def bases_with(name: str) -> list[tuple[str, ...]]:
+def bases_with(name: str) -> list[tuple[str, str]]:
     """The configurations that have a key."""
     parent, _, last = name.rpartition(".")
     found = []
@@ -98,36 +97,24 @@ def bases_with(name: str) -> list[tuple[str, ...]]:
     return found
 
 
-def check(overrides: Iterable[str]) -> None:
-    """Find every key and file, and compose what has a value: those of different keys together."""
-    composed: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(lambda: [{}])
-    wrong = []
-    for override in overrides:
-        name, _, value = override.partition("=")
-        concrete = bool(value) and not re.search(r"[A-Z…]{2,}|…", value)
-        if name in GROUPS:
-            known = not concrete or (CONF / name / f"{value}.yaml").is_file()
-        else:
-            bases = bases_with(name)
-            known = bool(bases)
-            if known and concrete:
-                batches = composed[bases[0]]
-                if name in batches[-1]:
-                    batches.append({})
-                batches[-1][name] = override
-        if not known:
-            wrong.append(override)
-    assert wrong == []
-    for base, batches in composed.items():
-        for batch in batches:
-            compose(*base, *batch.values())
+def check(override: str) -> None:
+    name, _, value = override.partition("=")
+    concrete = bool(value) and not re.search(r"[A-Z…]{2,}|…", value)
+    if name in GROUPS:
+        assert not concrete or (CONF / name / f"{value}.yaml").is_file(), f"there is no {override}"
+        return
+    bases = bases_with(name)
+    assert bases, f"there is no key {name}"
+    if concrete:
+        compose(*bases[0], override)
 
 
 RECOMMENDED = sorted(recommended())
 
 
-def test_what_is_recommended_exists():
-    check(RECOMMENDED)
+@pytest.mark.parametrize("override", RECOMMENDED)
+def test_what_is_recommended_exists(override):
+    check(override)
 
 
 def test_recommendations_are_found_in_messages_and_on_pages():
@@ -138,4 +125,4 @@ def test_recommendations_are_found_in_messages_and_on_pages():
 @pytest.mark.parametrize("wrong", ["datamodule=rollout", "rollout.group_size", "module.lr=1", "iterations=many,few"])
 def test_a_recommendation_that_leads_nowhere_would_be_found(wrong):
     with pytest.raises((AssertionError, HydraException)):
-        check([wrong])
+        check(wrong)
