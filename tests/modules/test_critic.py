@@ -113,13 +113,15 @@ def test_what_the_critic_said_is_asked_before_every_update_and_measured(make_mod
     assert trainer.callback_metrics["train/value_error"] > 0
 
 
-def test_a_checkpoint_holds_the_critic(make_module, make_group, tmp_path):
+def test_a_checkpoint_holds_the_policy_its_version_and_the_critic(make_module, make_group, tmp_path):
     trained = make_module(method=Counting(), critic_rate=0.1)
     fit(trained, [make_group(1.0, 0.0)]).save_checkpoint(tmp_path / "one.ckpt")
     checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
     resumed = make_module(method=Counting())
     resumed.on_load_checkpoint(checkpoint)
     resumed.load_state_dict(checkpoint["state_dict"])
+    assert resumed.policy_version == 1
+    assert torch.equal(weights(resumed.policy), weights(trained.policy))
     assert torch.equal(resumed.critic.weight, trained.critic.weight)
 
 

@@ -10,19 +10,12 @@ import torch
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
-from arpo.algorithms.losses import ClipRange
 from arpo.errors import ArpoError, ConfigError
-from arpo.methods.method import TokenTerms
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from arpo.rollout.hooks import RolloutCallback
 from arpo.types import RolloutBatch
 from tests.modules.conftest import fit, samples, weights
-
-
-def advantages(module, group):
-    """The advantage of each sequence, the same for all of its tokens."""
-    return [advantage for sample in samples(module, group)[0] for advantage in sample.advantages.unique().tolist()]
 
 
 def logprobs_of(policy, trajectory, temperature=1.0):
@@ -32,56 +25,17 @@ def logprobs_of(policy, trajectory, temperature=1.0):
     return output.logprobs[output.mask]
 
 
+def assert_learns(module, groups, policy):
+    """An update changes the weights by the gradient that was computed with a policy like the module's."""
+    gradient = torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
+    before = weights(module.policy)
+    trainer = fit(module, groups)
+    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+    return metrics(trainer)
+
+
 def metrics(trainer):
     return {name: value.item() for name, value in trainer.callback_metrics.items()}
-
-
-# --- rewards and advantages -----------------------------------------------------------------------------------------
-
-
-def test_advantages_are_those_of_the_paper(make_module, make_group):
-    # rewards 1, 0: mean 1/2, population deviation 1/2: (1 - 1/2) / (1/2 + 1e-6)
-    assert advantages(make_module(), make_group(1.0, 0.0)) == pytest.approx([1.0, -1.0], abs=3e-6)
-
-
-def test_std_sample_divides_by_one_less(make_module, make_group):
-    # sqrt((1/4 + 1/4) / 1) = 0.7071: 0.5 / 0.7071
-    assert advantages(make_module(std="sample"), make_group(1.0, 0.0)) == pytest.approx([0.70711, -0.70711], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "expected"),
-    [
-        ("dr_grpo", [2 / 3, -1 / 3, -1 / 3]),
-        ("step_grpo", [1.7320468, -0.5773489, -0.5773489]),
-        ("rloo", [1.0, -0.5, -0.5]),
-        ("pass_at_k", [1.0, 0.0, 0.0]),
-    ],
-)
-def test_estimator_decides_what_an_advantage_is(make_module, make_group, estimator, expected):
-    module = make_module(estimator=estimator)
-    assert advantages(module, make_group(1.0, 0.0, 0.0)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("weight", "expected"), [(1.0, [2.0, 0.0]), (0.5, [1.5, 0.0])])
-def test_format_weight_weighs_the_format_reward(make_module, make_group, weight, expected):
-    # r = task + weight * format: [1, 0 - weight]; dr_grpo leaves r - mean, shown here from the worse one up
-    worse, better = sorted(
-        advantages(make_module(format_weight=weight, estimator="dr_grpo"), make_group(1.0, 0.0, formats=(0.0, -1.0)))
-    )
-    assert better - worse == pytest.approx(expected[0])
-
-
-def test_imitation_adds_to_the_advantage_of_a_success_even_where_all_succeed(make_module, make_group):
-    module = make_module(imitation=0.5)
-    assert advantages(module, make_group(1.0, 0.0)) == pytest.approx([1.5, -1.0], abs=1e-5)
-    assert advantages(module, make_group(1.0, 1.0)) == [0.5, 0.5]
-    assert advantages(module, make_group(0.0, 0.0)) == [0.0, 0.0]
-
-
-def test_what_was_replayed_is_known_to_the_update(make_module, make_group):
-    replayed = [sample.replayed for sample in samples(make_module(), make_group(0.0, 1.0, 0.0, injected=(1,)))[0]]
-    assert replayed == [False, True, False]
 
 
 # --- the gradient ---------------------------------------------------------------------------------------------------
@@ -98,22 +52,14 @@ def test_an_update_is_the_gradient_of_the_formula(make_module, make_policy, make
         for advantage, trajectory in zip(expected, group.trajectories, strict=True)
     )
     (loss / 3).backward()
-    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    module = make_module()
-    before = weights(module.policy)
-    fit(module, [group])
-    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+    assert_learns(make_module(), [group], policy)
 
 
 def test_imitation_of_a_solved_task_is_the_gradient_of_the_language_model_loss(make_module, make_policy, make_group):
     group = make_group(1.0, 1.0)
     policy = make_policy()
     (-0.5 * sum(logprobs_of(policy, trajectory).mean() for trajectory in group.trajectories) / 2).backward()
-    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    module = make_module(imitation=0.5)
-    before = weights(module.policy)
-    fit(module, [group])
-    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+    assert_learns(make_module(imitation=0.5), [group], policy)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +77,7 @@ def test_aggregation_decides_how_tokens_are_averaged(make_module, make_policy, m
     rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
     loss = -factors([len(row) for row in rows]) * (rows[0].sum() - rows[1].sum())
     loss.backward()
-    module = make_module(**options)
-    before = weights(module.policy)
-    fit(module, [group])
-    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+    assert_learns(make_module(**options), [group], policy)
 
 
 def test_temperature_is_that_of_the_distribution_that_was_sampled(make_module, make_group):
@@ -182,10 +124,6 @@ def test_a_group_without_a_signal_still_counts_in_the_average(make_module, make_
 # --- clipping -------------------------------------------------------------------------------------------------------
 
 
-def test_the_clip_range_is_that_of_the_options(make_module):
-    assert make_module(clip_low=0.1, clip_high=0.4, dual_clip=2.0).objective.clip == ClipRange(0.1, 0.4, 2.0)
-
-
 def test_the_second_pass_over_a_batch_is_clipped(make_module, make_group):
     """A large first step moves every ratio out of [0.999, 1.001]; the second step then has no gradient to take.
 
@@ -197,32 +135,6 @@ def test_the_second_pass_over_a_batch_is_clipped(make_module, make_group):
     clipped = [metrics(t)["train/clip_fraction_low"] + metrics(t)["train/clip_fraction_high"] for t in (narrow, wide)]
     assert clipped[0] > 0.3  # of both passes together; the first pass has ratio 1 and clips nothing
     assert clipped[1] == 0.0
-
-
-def objective_loss(module, ratio, advantage):
-    logprobs = torch.tensor([ratio]).log()[None]
-    mask = torch.ones(1, 1, dtype=torch.bool)
-    terms = TokenTerms(logprobs, torch.zeros(1, 1), torch.tensor([[advantage]]), mask)
-    return module.objective.loss(terms).losses.item()
-
-
-def test_dual_clip_bounds_the_loss_of_a_negative_advantage(make_module):
-    assert objective_loss(make_module(), ratio=10.0, advantage=-1.0) == pytest.approx(10.0)
-    assert objective_loss(make_module(dual_clip=3.0), ratio=10.0, advantage=-1.0) == pytest.approx(3.0)
-
-
-def test_the_high_clip_is_wider_than_the_low_one(make_module):
-    assert objective_loss(make_module(), ratio=2.0, advantage=1.0) == pytest.approx(-1.3)
-    assert objective_loss(make_module(), ratio=0.5, advantage=-1.0) == pytest.approx(0.8)
-
-
-def test_level_sequence_has_one_ratio_a_sequence(make_module, make_group):
-    options = {"epochs": 2, "optimizer": partial(torch.optim.SGD, lr=0.01), "clip_low": 0.9, "clip_high": 9.0}
-    spreads = {}
-    for level in ("token", "sequence"):
-        reported = metrics(fit(make_module(level=level, **options), [make_group(1.0, 0.0)]))
-        spreads[level] = reported["train/ratio_max"] - reported["train/ratio_min"]
-    assert 0 < spreads["sequence"] < spreads["token"]  # a mean over tokens lies inside of their range
 
 
 # --- minibatches, epochs, versions ----------------------------------------------------------------------------------
@@ -261,22 +173,6 @@ def test_the_loss_is_the_mean_over_the_minibatches_that_there_were(
     # At ratio 1 a token's surrogate is its advantage, and those of the group, 1 and -1, add up to 0.
     assert reported["train/kl_reference"] == pytest.approx(divergence, rel=1e-4)
     assert reported["train/loss"] == pytest.approx(0.5 * divergence, rel=1e-4)
-
-
-def test_one_iteration_is_one_policy_version(make_module, make_group):
-    module = make_module(minibatches=2)
-    fit(module, *[[make_group(1.0, 0.0)]] * 3)
-    assert module.policy_version == 3
-
-
-def test_old_logprobs_of_later_minibatches_are_from_before_the_first_step(make_module, make_group):
-    """In the first minibatch every ratio is 1 by construction; in the second it is what the first step changed."""
-    groups = [make_group(1.0, 0.0), make_group(0.0, 1.0, first=4)]
-    one, two = make_module(minibatches=1), make_module(minibatches=2, optimizer=partial(torch.optim.SGD, lr=0.01))
-    fit(one, groups)
-    fit(two, groups)
-    assert (one.last_update.ratios() == 1).all()
-    assert (two.last_update.ratios() == 1).mean() < 0.9
 
 
 class CountedPolicy:
@@ -375,16 +271,6 @@ def test_warm_up_lowers_the_rate_of_the_first_steps(make_module, make_group):
     assert metrics(trainer)["train/learning_rate"] == 0.5  # of the step that comes next: 2 of 4
 
 
-@pytest.mark.parametrize(("decay", "rates"), [(False, [1.0, 1.0]), (True, [1.0, 0.5])])
-def test_decay_spreads_the_rate_over_the_steps_of_the_run(make_module, make_group, decay, rates):
-    module = make_module(decay=decay, minibatches=2)
-    taken, take_step = [], module.take_step
-    module.take_step = lambda: (taken.append(module.learning_rate), take_step())[1]
-    trainer = fit(module, [make_group(1.0, 0.0), make_group(1.0, 0.0, first=2)])
-    assert taken == rates
-    assert metrics(trainer)["train/learning_rate"] == 2 * rates[1] - 1  # of the step that would come next
-
-
 def rates_of(module, *batches, checkpoint=None, iterations=None):
     """The rate of every step that was taken, and the one after the last; an iteration a batch."""
     taken, take_step = [], module.take_step
@@ -464,12 +350,6 @@ def test_decay_in_a_run_without_an_end_is_refused(make_module, iterations):
 # --- KL -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_policy_has_no_divergence_from_itself_and_some_after_a_step(make_module, make_policy, make_group):
-    module = make_module(reference=make_policy, kl_coefficient=0.1, optimizer=partial(torch.optim.SGD, lr=0.01))
-    assert metrics(fit(module, [make_group(1.0, 0.0)]))["train/kl_reference"] == pytest.approx(0.0, abs=1e-6)
-    assert metrics(fit(module, [make_group(1.0, 0.0)]))["train/kl_reference"] > 1e-5
-
-
 def test_the_kl_term_learns_from_groups_without_a_signal_and_pulls_back(make_module, make_policy, make_group):
     module = make_module(reference=make_policy, kl_coefficient=1.0, optimizer=partial(torch.optim.SGD, lr=0.05))
     reference = weights(module.policy)
@@ -481,22 +361,6 @@ def test_the_kl_term_learns_from_groups_without_a_signal_and_pulls_back(make_mod
     assert "train/skipped_minibatches" not in trainer.callback_metrics
     step = weights(module.policy) - moved
     assert torch.dot(step, reference - moved) > 0
-
-
-@pytest.mark.parametrize("kl", ["k1", "k2"])
-def test_the_kl_estimator_is_the_one_that_was_named(make_module, make_policy, make_group, kl):
-    module = make_module(reference=make_policy, kl_coefficient=0.1, kl=kl)
-    with torch.no_grad():
-        module.policy.model.lm_head.weight.mul_(1.5)
-    policy, reference = module.policy, make_policy()
-    (first, second) = make_group(0.0, 0.0).trajectories
-    expected = 0.0
-    for trajectory in (first, second):
-        difference = logprobs_of(policy, trajectory) - logprobs_of(reference, trajectory)
-        values = difference if kl == "k1" else difference**2 / 2
-        expected += values.mean().item() / 2  # mean over two sequences of the mean over tokens
-    reported = metrics(fit(module, [make_group(0.0, 0.0)]))["train/kl_reference"]
-    assert reported == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_reference_is_no_parameter_of_the_module(make_module, make_policy):
@@ -576,10 +440,6 @@ def as_sampled(group, rows, shifts, **changes):
         ({"correction": "tis_token"}, math.log(4), (), 0.25),  # old / sampler = 1/4
         ({"correction": "tis_token"}, -math.log(4), (), 1.0),  # 4, truncated
         ({"correction": "tis_token", "correction_band": (0.0, 2.0)}, -math.log(4), (), 2.0),
-        ({"correction": "icepop"}, math.log(4), (), 0.0),  # below .5
-        ({"correction": "icepop"}, -math.log(4), (), 4.0),
-        ({"correction": "decoupled"}, -math.log(4), (), 4.0),
-        ({"correction": "decoupled"}, -math.log(6), (), 0.0),  # above 5
         ({"correction": "tis_token"}, math.log(4), (0,), 1.0),  # replay counts in full
         ({"correction": "sequence_mask"}, math.log(4), (0,), 1.0),
         ({}, math.log(4), (), 1.0),
@@ -592,46 +452,7 @@ def test_a_correction_weighs_tokens_by_how_much_likelier_the_policy_is(
     rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
     # population std: A = 1 and -1; each sequence is averaged over its tokens; only the first is off its sampler
     (-(weight * rows[0].mean() - rows[1].mean()) / 2).backward()
-    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    module = make_module(**options)
-    before = weights(module.policy)
-    fit(module, [as_sampled(group, rows, (shift, 0.0), injected=injected)])
-    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "total", "weight"),
-    [
-        ("tis_sequence", math.log(4), 0.25),
-        ("tis_sequence", -math.log(4), 2.0),
-        ("sequence_mask", math.log(4), 0.25),
-        ("sequence_mask", -math.log(2), 2.0),
-        ("sequence_mask", -math.log(4), 0.0),  # above 3
-    ],
-)
-def test_a_correction_of_sequences_weighs_by_the_product_over_their_tokens(
-    make_module, make_policy, make_group, name, total, weight
-):
-    group, policy = make_group(1.0, 0.0), make_policy()
-    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
-    (-(weight * rows[0].mean() - rows[1].mean()) / 2).backward()
-    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    module = make_module(correction=name)
-    before = weights(module.policy)
-    fit(module, [as_sampled(group, rows, (total / len(rows[0]), 0.0))])
-    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
-
-
-def test_a_correction_of_an_engine_that_agrees_changes_nothing(make_module, make_policy, make_group):
-    group, policy = make_group(1.0, 0.0), make_policy()
-    rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
-    exact = as_sampled(group, rows, (0.0, 0.0))
-    plain = make_module()
-    fit(plain, [exact])
-    for name in ("tis_token", "tis_sequence", "icepop", "sequence_mask", "decoupled"):
-        corrected = make_module(correction=name)
-        fit(corrected, [exact])
-        assert_close(weights(corrected.policy), weights(plain.policy), rtol=1e-4, atol=1e-5)
+    assert_learns(make_module(**options), [as_sampled(group, rows, (shift, 0.0), injected=injected)], policy)
 
 
 def test_the_weights_of_a_correction_are_told(make_module, make_policy, make_group):
@@ -701,11 +522,8 @@ def test_steps_of_low_entropy_teach_nothing_and_still_count(
     signs = (1.0, -1.0, -1.0, 1.0)
     rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
     (-sum(a * (row * keep).mean() for a, row, keep in zip(signs, rows, kept, strict=True)) / 4).backward()
-    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
     module = make_module(high_entropy_steps=0.5, minibatches=minibatches, micro_batch_tokens=micro_batch_tokens)
-    before = weights(module.policy)
-    told = metrics(fit(module, [group]))  # one group makes one minibatch
-    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+    told = assert_learns(module, [group], policy)  # one group makes one minibatch
     assert told["policy/trained_steps"] == pytest.approx(0.5)  # 3 of the 6 steps lie above their median
 
 
@@ -717,11 +535,7 @@ def test_a_trajectory_without_advantage_still_counts_in_the_threshold(make_modul
     assert [row.tolist() for row in kept[:2]] != [row.tolist() for row in alone]
     rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
     (-((rows[0] * kept[0]).mean() - (rows[1] * kept[1]).mean()) / 2 / 4).backward()  # dr_grpo: A = 1/2, -1/2, 0, 0
-    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    module = make_module(high_entropy_steps=0.5, estimator="dr_grpo")
-    before = weights(module.policy)
-    fit(module, [group])
-    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+    assert_learns(make_module(high_entropy_steps=0.5, estimator="dr_grpo"), [group], policy)
 
 
 def test_a_step_that_is_left_out_is_left_out_of_the_divergence_too(make_module, make_policy, make_group):
@@ -750,11 +564,11 @@ def test_a_selection_and_a_correction_multiply(make_module, make_policy, make_gr
     kept = trained_tokens(policy, group, 0.5)
     rows = [logprobs_of(policy, trajectory) for trajectory in group.trajectories]
     (-(0.25 * (rows[0] * kept[0]).mean() - (rows[1] * kept[1]).mean()) / 2).backward()
-    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    module = make_module(high_entropy_steps=0.5, correction="tis_token")
-    before = weights(module.policy)
-    fit(module, [as_sampled(group, rows, (math.log(4), 0.0))])
-    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+    assert_learns(
+        make_module(high_entropy_steps=0.5, correction="tis_token"),
+        [as_sampled(group, rows, (math.log(4), 0.0))],
+        policy,
+    )
 
 
 # --- one sequence a step --------------------------------------------------------------------------------------------
@@ -773,11 +587,7 @@ def test_a_window_of_screenshots_makes_every_step_a_sequence_with_the_advantage_
     assert [len(row) for row in rows] == [len(step.response_ids) for t in group.trajectories for step in t.steps]
     # Over steps [1, 0, 0]: μ = 1/3, σ = sqrt(2)/3: A = sqrt(2) and -1/sqrt(2); the mean is over three steps
     (-(2**0.5 * rows[0].mean() - 0.5**0.5 * (rows[1].mean() + rows[2].mean())) / 3).backward()
-    gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    module = make_module(estimator="step_grpo")
-    before = weights(module.policy)
-    fit(module, [windowed])
-    assert_close(before - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
+    assert_learns(make_module(estimator="step_grpo"), [windowed], policy)
 
 
 @pytest.mark.parametrize("kl_coefficient", [0.0, 0.1])
@@ -852,25 +662,8 @@ def test_gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_end
         ({"temperature": float("nan")}, "temperature must be above 0"),
         ({"temperature": math.inf}, "temperature must be finite, got inf"),
         ({"max_grad_norm": math.inf}, "max_grad_norm must be finite, got inf"),
-        ({"imitation": math.inf}, "imitation must be finite, got inf"),
-        ({"kl_coefficient": math.nan}, "kl_coefficient must be at least 0, got nan"),
-        ({"correction": "tis"}, "correction must be one of none, tis_token"),
-        ({"correction": "icepop", "correction_band": (2.0, 3.0)}, "0 <= low <= 1 <= high"),
-        ({"correction_band": (0.0, 2.0)}, "set correction too"),
-        ({"high_entropy_steps": 0.0}, "high_entropy_steps must lie in"),
-        ({"high_entropy_steps": 1.1}, "high_entropy_steps must lie in"),
         ({"kl_coefficient": 0.1}, "needs a reference policy"),
-        ({"kl_coefficient": -0.1}, "kl_coefficient must be at least 0, got -0.1"),
-        ({"format_weight": -1.0}, "format_weight must be at least 0, got -1.0"),
         ({"replayed_old_logprobs": "guess"}, "recompute or stored, got 'guess'"),
-        ({"std": "biased"}, "std must be one of sample, population, got 'biased'"),
-        ({"estimator": "ppo"}, "estimator must be one of grpo"),
-        ({"level": "word"}, "level must be one of token, sequence"),
-        ({"aggregation": "mean"}, "aggregation must be one of sequence"),
-        ({"aggregation": "dr_grpo"}, "belongs to aggregation=dr_grpo"),
-        ({"aggregation": "dr_grpo", "dr_grpo_length": 0}, "dr_grpo_length must be at least 1, got 0"),
-        ({"dr_grpo_length": 5}, "belongs to aggregation=dr_grpo"),
-        ({"kl": "k9"}, "kl must be one of k1"),
     ],
     ids=str,
 )
@@ -880,17 +673,6 @@ def test_an_impossible_option_is_refused_with_its_name(make_module, options, wor
 
 
 # --- Lightning ------------------------------------------------------------------------------------------------------
-
-
-def test_a_checkpoint_holds_the_policy_and_its_version(make_module, make_group, tmp_path):
-    trained = make_module()
-    fit(trained, [make_group(1.0, 0.0)]).save_checkpoint(tmp_path / "one.ckpt")
-    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
-    resumed = make_module()
-    resumed.on_load_checkpoint(checkpoint)
-    resumed.load_state_dict(checkpoint["state_dict"])
-    assert resumed.policy_version == 1
-    assert torch.equal(weights(resumed.policy), weights(trained.policy))
 
 
 def test_callbacks_see_and_change_the_batch_before_anything_is_computed_from_it(make_module, make_group):
