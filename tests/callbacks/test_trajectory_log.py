@@ -51,7 +51,8 @@ def test_the_text_of_an_episode_tells_what_was_asked_done_and_reached() -> None:
 
 
 def test_the_text_of_an_episode_can_be_written_whatever_a_model_said() -> None:
-    text = as_markdown(make_trajectory([TypeText("`*_<script>\n")], instruction="half \ud83d a pair"))
+    odd = make_trajectory([TypeText("`*_<script>\n")])
+    text = as_markdown(replace(odd, instruction="half \ud83d a pair"))
     assert "half ? a pair" in text
     text.encode()
 
