@@ -33,7 +33,7 @@ HEAVY = {
         "arpo/inference/remote.py",
         "arpo/inference/fleet.py",
     },
-    "vllm": {"arpo/inference/vllm.py"},
+    "vllm": {"arpo/inference/vllm.py", "arpo/inference/vllm_worker.py"},
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},
     "peft": {"arpo/models/lora.py"},

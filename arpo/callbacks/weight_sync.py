@@ -77,6 +77,10 @@ class WeightSync(L.Callback):
         self._first_gap = state_dict.get("first_gap")
 
     @override
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._first_gap = None  # of a fit before; a checkpoint that is resumed is read after this
+
+    @override
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: object, batch_idx: int
     ) -> None:

@@ -2,10 +2,11 @@
 
 Each element counts by a hash of its bits, and a checksum is the sum of these hashes modulo 2^64. A sum has no order:
 the slices of a fused tensor, or the shards of several GPUs, add up to the tensors that they were made of. A zero
-counts 0, so padding changes nothing. Weights of which a single bit is another one have the same checksum once in about
-2^64 times.
+counts 0, so padding changes nothing. Each layer counts by an odd factor of its own, so that two of them cannot be
+exchanged. Weights of which a single bit is another one have the same checksum once in about 2^64 times.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -18,6 +19,7 @@ CPU_CHUNK = 2**16
 """Elements that a CPU hashes at a time: as many as its caches hold, which is 10 times as fast as `CHUNK`."""
 FACTORS = (0x9E3779B1, 0x5851F42D4C957F2D)
 """Odd numbers with about as many ones as zeros."""
+_LAYER = re.compile(r"(?:layers|blocks)\.(\d+)\.")
 
 
 def checksum(tensor: Tensor) -> Tensor:
@@ -31,9 +33,15 @@ def checksum(tensor: Tensor) -> Tensor:
     return total
 
 
-def together(checksums: Iterable[Tensor]) -> int:
-    """Return the checksum of several tensors by that of each, on the host."""
-    return sum(int(each) for each in checksums) % MODULUS
+def together(checksums: Iterable[tuple[str, Tensor]]) -> int:
+    """Return the checksum of several tensors by the name and the checksum of each, on the host."""
+    return sum((2 * _layer(name) + 1) * int(each) for name, each in checksums) % MODULUS
+
+
+def _layer(name: str) -> int:
+    """Return the number of a weight's layer, which stands in its name in a checkpoint and in an engine; 0 without."""
+    found = _LAYER.search(name)
+    return int(found[1]) if found else 0
 
 
 class Received:
@@ -66,4 +74,4 @@ class Received:
     @property
     def checksum(self) -> int:
         """The checksum of the tensors so far."""
-        return together(self._checksums)
+        return together(zip(self.names, self._checksums, strict=True))

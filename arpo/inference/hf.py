@@ -161,7 +161,7 @@ class HfEngine(ThreadedEngine):
             self._parameters[name].copy_(tensor)
 
     def _checksum(self, names: Sequence[str]) -> int:
-        return together(checksum(self._parameters[name]) for name in names)
+        return together((name, checksum(self._parameters[name])) for name in names)
 
     def _reset_caches(self) -> None:
         """Do nothing: no activation outlives a batch."""

@@ -27,7 +27,7 @@ from arpo.inference.checkpoint import check_context
 from arpo.inference.checksum import MODULUS
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
 from arpo.inference.pump import ThreadedEngine
-from arpo.models.names import HEAD, base_name
+from arpo.models.names import base_name
 from arpo.models.policy import dtype_of
 from arpo.models.sharding import CheckpointWeights
 from arpo.models.tokenization import ChatTokenizer
@@ -102,7 +102,7 @@ class VllmEngine(ThreadedEngine):
             sleeps: Whether `sleep` gives the GPU's memory back. Updates bring all weights anew, or the adapter: the
                 weights under it wait in host memory.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
-                `gpu_memory_utilization` or `enforce_eager`; not those of `SAMPLING_ARGS`.
+                `gpu_memory_utilization` or `enforce_eager`; not those of `SAMPLING_ARGS`, and no `quantization`.
 
         Raises:
             ConfigError: If an argument is impossible, the model takes no such contexts, or the engine cannot start
@@ -156,14 +156,9 @@ class VllmEngine(ThreadedEngine):
         if not torch.cuda.is_available():
             set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         with _random_state_kept():
-            from vllm import EngineArgs, _custom_ops
-            from vllm.model_executor.layers import utils as layers
+            from vllm import EngineArgs
             from vllm.v1.engine.llm_engine import LLMEngine
 
-            # On a CPU, matrices packed for vLLM's own oneDNN: packing them has crashed at one start in some hundred.
-            _custom_ops._supports_onednn = False
-            # Nor for tiles of AMX: a packed copy could not be compared with what was sent.
-            layers.check_cpu_sgl_kernel = lambda *_: False
             RAY.wait_for_start()  # the import, which takes longest, may go on beside it
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._arguments))
         self._stamp(0)
@@ -238,7 +233,6 @@ class VllmEngine(ThreadedEngine):
         if self._lora_rank is not None:
             self._load_adapter(dict(tensors))
             return
-        tensors = _with_head(tensors, None if HEAD in self._shapes else self._chat.family.embedding)
         if self._engine.vllm_config.parallel_config.world_size == 1:
             self._load_in_place(tensors)
         else:
@@ -328,6 +322,12 @@ def _check_here(dtype: str, lora_rank: int | None) -> None:
 
 def _check_sampling(engine_args: Mapping[str, object]) -> None:
     """Refuse to sample from any other distribution than the trainer's, which no correction covers."""
+    if engine_args.get("quantization") is not None:
+        raise ConfigError(
+            "engine_args must not hold quantization: a quantized engine holds other weights than those "
+            "that it is sent, which no checksum can compare, and samples from another policy than the one that "
+            "learns; leave it out, and serve in dtype=bfloat16"
+        )
     refused = [name for name in SAMPLING_ARGS if name in engine_args]
     if refused:
         raise ConfigError(
@@ -390,14 +390,6 @@ def _lora_arguments(rank: int | None) -> dict[str, Any]:
 def _preprocessed_bytes(chat: ChatTokenizer, dtype: torch.dtype) -> int:
     """Return the size of the largest screenshot as vLLM caches it: three numbers a pixel, as often as in a film."""
     return prod(chat.model_size(*SCREEN)) * 3 * chat.pictures.frames * dtype.itemsize
-
-
-def _with_head(tensors: Iterable[tuple[str, Tensor]], tied: str | None) -> Iterator[tuple[str, Tensor]]:
-    """Yield an output layer `tied` to a weight too: on CPU vLLM keeps a repacked copy of it, which would stay old."""
-    for name, tensor in tensors:
-        yield name, tensor
-        if name == tied:
-            yield HEAD, tensor
 
 
 @contextmanager

@@ -1,12 +1,22 @@
-"""An extension of vLLM's workers: weights that come by a file, and the checksums of those that a worker holds."""
+"""An extension of vLLM's workers: weights that come by a file, and the checksums of those that a worker holds.
+
+Each worker's process imports this file before it loads a model, and packs no weights from then on.
+"""
 
 from collections.abc import Iterator
 from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from vllm import _custom_ops
+from vllm.model_executor.layers import utils
 
 from arpo.inference.checksum import checksum, together
+
+# On a CPU, matrices packed for vLLM's own oneDNN: packing them has crashed at one start in some hundred.
+_custom_ops._supports_onednn = False
+# Nor for tiles of AMX: a packed copy could not be compared with what was sent.
+utils.check_cpu_sgl_kernel = lambda *_: False
 
 
 class WeightAccess:
@@ -26,7 +36,7 @@ class WeightAccess:
             adapter: Whether only those of the adapter count, of which a worker holds one.
         """
         tensors = _adapter(self.get_model()) if adapter else _weights(self.get_model())
-        return {name: together([checksum(tensor)]) for name, tensor in tensors}
+        return {name: together([(name, checksum(tensor))]) for name, tensor in tensors}
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

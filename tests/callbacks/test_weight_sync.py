@@ -132,10 +132,19 @@ def test_the_tolerance_is_the_gap_that_is_still_accepted(run):
 def test_a_resumed_run_is_held_to_the_first_gap_of_the_run(run):
     sync = WeightSync()
     run(gaps=[2e-5], sync=sync)
-    resumed = WeightSync()
-    resumed.load_state_dict(sync.state_dict())
+
+    class Resumed(WeightSync):
+        def on_fit_start(self, trainer, pl_module):  # Lightning reads a checkpoint just before
+            self.load_state_dict(sync.state_dict())
+
     with pytest.raises(WeightSyncError, match=r"by 2e-05 in the run's first"):
-        run(gaps=[1.1e-4], sync=resumed)
+        run(gaps=[1.1e-4], sync=Resumed())
+
+
+def test_a_second_fit_is_not_held_to_the_first_gap_of_the_one_before(run):
+    sync = WeightSync()
+    run(gaps=[1e-6], sync=sync)
+    run(gaps=[5e-5], sync=sync)  # above five times 3e-6
 
 
 class Hanging(LoggedEngine):

@@ -24,7 +24,9 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 @FORMATS
 def test_slices_of_a_fused_and_padded_tensor_add_up_to_what_it_was_made_of(dtype: torch.dtype) -> None:
     fused = torch.cat([random(6, 4, dtype=dtype), torch.zeros(2, 4, dtype=dtype)]).T
-    assert together([checksum(fused)]) == together(checksum(part) for part in random(6, 4, dtype=dtype).split(2))
+    parts = random(6, 4, dtype=dtype).split(2)
+    sliced = [(f"layers.3.{name}", checksum(part)) for name, part in zip("qkv", parts, strict=True)]
+    assert together([("layers.3.qkv", checksum(fused))]) == together(sliced)
 
 
 @FORMATS
@@ -41,10 +43,16 @@ def test_one_bit_of_one_element_changes_it_and_so_does_an_exchange_of_two_halves
     assert int(checksum(bits.view(dtype))) != int(checksum(whole))
 
 
+def test_two_layers_that_are_exchanged_change_it() -> None:
+    first, second = checksum(random(10)), checksum(torch.ones(10))
+    sound = together([("model.layers.0.mlp.weight", first), ("model.layers.1.mlp.weight", second)])
+    assert together([("model.layers.0.mlp.weight", second), ("model.layers.1.mlp.weight", first)]) != sound
+
+
 def test_what_is_received_counts_in_the_format_of_the_engine() -> None:
     received = Received([("a", random(10)), ("b", torch.ones(3))], torch.bfloat16)
     assert [name for name, _ in received] == received.names == ["a", "b"]
-    assert received.checksum == together(map(checksum, (random(10).bfloat16(), torch.ones(3))))
+    assert received.checksum == together([("a", checksum(random(10).bfloat16())), ("b", checksum(torch.ones(3)))])
 
 
 class Misses(HfEngine):

@@ -83,6 +83,7 @@ def test_starting_and_asking_leaves_the_process_as_it_was(start: Callable[..., A
         {"generation_config": "auto"},
         {"logits_processors": ["mine:TopK"]},
         {"logprobs_mode": "raw_logprobs"},
+        {"quantization": "fp8"},
     ],
     ids=lambda argument: next(iter(argument)),
 )
@@ -221,18 +222,6 @@ def test_a_response_is_of_the_oldest_weights_that_made_a_token_of_it(
     before, after = (together(engine.generate(request))[0] for _ in range(2))
     assert len(before.token_ids) > 4
     assert (before.policy_version, after.policy_version) == (0, 1)
-
-
-def test_an_update_without_a_tensor_is_refused(
-    start: Callable[..., Any], questions: Questions, trainer: Trainer
-) -> None:
-    engine = start()
-    weights = trainer.changed(1)
-    del weights["visual.blocks.0.attn.proj.weight"]
-    with pytest.raises(WeightSyncError, match="missing from the update"):
-        asyncio.run(engine.update_weights(weights.items(), 1))
-    with pytest.raises(EngineError, match="dead"):
-        asyncio.run(engine.generate(questions.ask()))
 
 
 def test_a_screenshot_is_decoded_once(
