@@ -112,6 +112,8 @@ def check_command(words: list[str]) -> None:
                 check_composes("train.py", shlex.split(word.removeprefix("ARGS=")))
     elif arguments[:2] == ["-m", "arpo"]:
         check_tool(arguments[2:])
+    elif arguments[:1] == ["-m"]:
+        assert (ROOT / arguments[1].replace(".", "/")).with_suffix(".py").is_file(), f"there is no {arguments[1]}"
     elif program == "python":
         script, *rest = arguments
         assert (ROOT / script).is_file(), f"there is no {script}"

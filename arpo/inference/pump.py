@@ -7,10 +7,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -29,18 +29,9 @@ CLOSE_S = 60.0
 """Seconds in which the library must free what it has; a call of it that hangs would never let a run end."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Update:
-    tensors: Iterable[tuple[str, Tensor]]
-    version: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sleep:
-    pass
-
-
-_Command = tuple[GenerateRequest | _Update | _Sleep, Future[Any], float]
+_Order = GenerateRequest | Callable[[Future[None]], None]
+"""A request, or what is done when nothing is in flight: an update or a sleep."""
+_Command = tuple[_Order, Future[Any], float]
 """What is to be done, the future of what comes of it, and when it came."""
 
 
@@ -89,11 +80,11 @@ class ThreadedEngine(ABC):
                 loaded.
             EngineGoneError: If the engine is dead or closed.
         """
-        await self._put(_Update(tensors, version))
+        await self._put(partial(self._update, tensors, version))
 
     async def sleep(self) -> None:
         """See `InferenceEngine.sleep`."""
-        await self._put(_Sleep())
+        await self._put(self._go_to_sleep)
 
     @property
     def oldest_version(self) -> int:
@@ -120,7 +111,7 @@ class ThreadedEngine(ABC):
         threading.Thread(target=self._main, name=type(self).__name__, daemon=True).start()
         self._ready.result()
 
-    async def _put(self, order: GenerateRequest | _Update | _Sleep) -> Any:
+    async def _put(self, order: _Order) -> Any:
         """Queue an order and wait for what comes of it."""
         future: Future[Any] = Future()
         with self._wake:
@@ -167,15 +158,12 @@ class ThreadedEngine(ABC):
             limit = self._max_in_flight if isinstance(self._commands[0][0], GenerateRequest) else 1
             return self._commands.popleft() if len(self._in_flight) < limit else None
 
-    def _dispatch(self, order: GenerateRequest | _Update | _Sleep, future: Future[Any], came: float) -> None:
-        match order:
-            case _Update():
-                self._update(order, future)
-            case _Sleep():
-                self._go_to_sleep(future)
-            case _:
-                self._counts["waiting_s"] += time.monotonic() - came  # type: ignore[assignment]  # floats too
-                self._admit(order, future)
+    def _dispatch(self, order: _Order, future: Future[Any], came: float) -> None:
+        if isinstance(order, GenerateRequest):
+            self._counts["waiting_s"] += time.monotonic() - came  # type: ignore[assignment]  # floats too
+            self._admit(order, future)
+        elif future.set_running_or_notify_cancel():
+            order(future)
 
     def _admit(self, request: GenerateRequest, future: Future[Response]) -> None:
         if future.cancelled():
@@ -191,32 +179,30 @@ class ThreadedEngine(ABC):
             del self._in_flight[key]
             _fail(future, error if isinstance(error, EngineError) else EngineError(str(error)))
 
-    def _update(self, update: _Update, future: Future[None]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
+    def _update(self, tensors: Iterable[tuple[str, Tensor]], version: int, future: Future[None]) -> None:
         try:
-            if isinstance(update.tensors, Shaped):
-                match_shapes(update.tensors.shapes, self._shapes)
+            if isinstance(tensors, Shaped):
+                match_shapes(tensors.shapes, self._shapes)
         except WeightSyncError as error:  # nothing has happened yet
             future.set_exception(error)
             return
         try:
             if self._asleep:
                 self._wake_weights()
-            received = Received(checked(update.tensors, self._shapes), self._dtype)
+            received = Received(checked(tensors, self._shapes), self._dtype)
             self._load(self._counted(received))
-            self._compare(received, update.version)
+            self._compare(received, version)
             if self._asleep:
                 self._wake_cache()
             self._asleep = False
             self._reset_caches()
-            self._stamp(update.version)
+            self._stamp(version)
         except Exception as error:
             failed = WeightSyncError(f"the engine did not take the weights: {error}")
             failed.__cause__ = error
             future.set_exception(error if isinstance(error, ArpoError) else failed)
             raise
-        self._version = update.version
+        self._version = version
         future.set_result(None)
 
     def _compare(self, received: Received, version: int) -> None:
@@ -239,8 +225,6 @@ class ThreadedEngine(ABC):
             yield named
 
     def _go_to_sleep(self, future: Future[None]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
         try:
             if not self._asleep:
                 self._suspend()

@@ -32,7 +32,6 @@ class ScriptedEngine:
         *,
         latency_s: float = 0.0,
         fail_every: int = 0,
-        sticky_cache: bool = False,
     ) -> None:
         """Prepare the answers.
 
@@ -41,8 +40,6 @@ class ScriptedEngine:
             respond: Returns the text of a response.
             latency_s: Seconds that a response takes.
             fail_every: Every n-th request fails with `EngineError`; 0: none.
-            sticky_cache: Whether to keep, as a forgotten cache would, the log-probabilities of the version under
-                which a prompt was first seen.
 
         Raises:
             ConfigError: If a number is negative.
@@ -53,8 +50,6 @@ class ScriptedEngine:
         self._respond = respond
         self._latency_s = latency_s
         self._fail_every = fail_every
-        self._sticky_cache = sticky_cache
-        self._first_seen: dict[tuple[tuple[int, ...], tuple[bytes, ...]], int] = {}
         self._closed = False
         self.requests: list[GenerateRequest] = []
         self.policy_version = 0
@@ -110,8 +105,6 @@ class ScriptedEngine:
         self._closed = True
 
     def _logprobs(self, request: GenerateRequest, ids: tuple[int, ...], version: int) -> tuple[float, ...]:
-        if self._sticky_cache:
-            version = self._first_seen.setdefault((request.prompt_ids, request.images), version)
         context = hashlib.sha256(repr((version, request.prompt_ids)).encode())
         for png in request.images:
             context.update(png)

@@ -217,6 +217,17 @@ class RolloutCollector:
         self._window, self._taken_at = window, window.at
         return RolloutBatch(iteration, policy_version, collected.groups, metrics, collected.leftovers)
 
+    @property
+    def stream(self) -> GroupStream:
+        """The groups that were begun.
+
+        Raises:
+            ArpoError: If nothing was begun.
+        """
+        if self._stream is None:
+            raise ArpoError("nothing is collected: call begin() first, and nothing after end()")
+        return self._stream
+
     def state_dict(self) -> dict[str, Any]:
         """Return sampler, statistics and what was asked for and not learned from, all of one moment.
 
@@ -241,14 +252,8 @@ class RolloutCollector:
             self._stream = None
             self.runtime.close()
 
-    @property
-    def _running(self) -> GroupStream:
-        if self._stream is None:
-            raise ArpoError("nothing is collected: call begin() first, and nothing after end()")
-        return self._stream
-
     def _wait(self, iteration: int, policy_version: int) -> list[AdmittedGroup]:
-        stream = self._running
+        stream = self.stream
         self.runtime.show(self._progress)
         future = self.runtime.submit(stream.complete(policy_version))
 
@@ -267,14 +272,14 @@ class RolloutCollector:
             self.statistics.record(group.asked.request.task.id, group.row)
         meter = together([group.meter for group in taken])
         self.runtime.show(lambda: meter)
-        self._running.release(taken)  # and only now the sampler may be asked again
+        self.stream.release(taken)  # and only now the sampler may be asked again
 
     async def _state(self) -> dict[str, Any]:
         assert self._sampler is not None
         return {
             "sampler": self._sampler.state_dict(),
             "statistics": self.statistics.state_dict(),
-            "pending": [asked.record() for asked in self._running.asked()],
+            "pending": [asked.record() for asked in self.stream.asked()],
         }
 
     def _progress(self) -> Meter:
@@ -289,7 +294,7 @@ class RolloutCollector:
         return meter
 
     def _queues(self) -> dict[str, float]:
-        waiting = self._running.waiting()
+        waiting = self.stream.waiting()
         ended = sum(group.ended_as is not None for group in waiting)
         return {
             "rollout/groups_ended": float(ended),

@@ -39,63 +39,6 @@ class Job:
     future: concurrent.futures.Future[list[list[Trajectory | None]]]
 
 
-@dataclass(frozen=True, slots=True)
-class StallDetector:
-    """A watch over a loop, and over what lives on it; used from the trainer's thread."""
-
-    loop: BackgroundLoop
-    runner: EpisodeRunner
-    pool: EnvPool
-    stall_s: float
-    """Seconds without a sign of life that are too long."""
-
-    def result(self, future: "concurrent.futures.Future[_T]", who: Callable[[], str]) -> _T:
-        """Return what a future on the loop gives; blocks.
-
-        Args:
-            future: What is waited for.
-            who: Says who waits, and for what.
-
-        Raises:
-            RolloutError: If the loop has ended, or nothing happened for `stall_s`; it says who waits for whom.
-        """
-        began = time.monotonic()
-        look_s = min(self.stall_s / LOOKS_A_STALL, LONGEST_LOOK_S)
-        while not concurrent.futures.wait([future], timeout=look_s).done:
-            if not self.loop.running:
-                raise RolloutError(self._said(who(), "the event loop of the rollouts has ended"))
-            if time.monotonic() - max(began, self.runner.activity.last) > self.stall_s:
-                raise RolloutError(self._said(who(), self._culprit()))
-        if future.cancelled():  # the end of a loop cancels what runs on it
-            raise RolloutError(self._said(who(), "the event loop of the rollouts has ended"))
-        return future.result()
-
-    def _culprit(self) -> str:
-        activity, queued = self.runner.activity, sum(self.runner.turns.queued().values())
-        if not self.loop.answers():
-            return "the event loop of the rollouts does not answer, because something blocks its thread"
-        causes = {
-            "the engine has not taken the new weights": activity.updates,
-            f"the engine owes {activity.requests} answers": activity.requests,
-            f"{activity.env_calls} calls to environments do not return": activity.env_calls,
-            f"{activity.held} episodes wait until the engine serves the next policy version": activity.held,
-            f"{queued} episodes wait for an environment, and none becomes free": queued or self.pool.states()["busy"],
-        }
-        found = (cause for cause, is_there in causes.items() if is_there)
-        return next(found, "no episode runs, and the collector begins none")
-
-    def _said(self, who: str, culprit: str) -> str:
-        states = {state: count for state, count in self.pool.states().items() if count}
-        activity = self.runner.activity
-        return (
-            f"{who}, and nothing has happened for {time.monotonic() - activity.last:.0f} s (stall_s="
-            f"{self.stall_s:g}): {culprit}. Environments: {states}, {activity.env_calls} calls in flight; engine: "
-            f"{activity.requests} requests in flight; episodes queued: {self.runner.turns.queued()}; held for "
-            f"the next policy version: {activity.held}. See in the log what failed last; resume=auto goes on from the "
-            "last checkpoint, and a larger stall_s waits longer"
-        )
-
-
 class RolloutRuntime:
     """The engine, the environments and their event loop: plays episodes while a trainer goes its own way.
 
@@ -136,7 +79,6 @@ class RolloutRuntime:
         self._make_engine = make_engine
         self._engine: InferenceEngine | None = None
         self._runner: EpisodeRunner | None = None
-        self._watch: StallDetector | None = None
         self._loop = BackgroundLoop("rollout")
         self._meter: Callable[[], Meter] = Meter
         self._newest_version = 0
@@ -160,7 +102,6 @@ class RolloutRuntime:
             raise
         responder = Responder(self._engine, self.chat, self.prompt, lambda: self._newest_version)
         self._runner = EpisodeRunner(self.pool, responder, self.store, self.settings)
-        self._watch = StallDetector(self._loop, self._runner, self.pool, self.settings.stall_s)
 
     @property
     def runner(self) -> EpisodeRunner:
@@ -212,10 +153,51 @@ class RolloutRuntime:
         )
 
     def watch(self, future: "concurrent.futures.Future[_T]", who: Callable[[], str]) -> _T:
-        """Return what a future gives; blocks. See `StallDetector.result`."""
-        if self._watch is None:
-            raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
-        return self._watch.result(future, who)
+        """Return what a future on the loop gives; blocks, and detects a stall.
+
+        Args:
+            future: What is waited for.
+            who: Says who waits, and for what.
+
+        Raises:
+            RolloutError: If the loop has ended, or nothing happened for `stall_s`; it says who waits for whom.
+            ArpoError: If the runtime was not started.
+        """
+        runner, stall_s, began = self.runner, self.settings.stall_s, time.monotonic()
+        look_s = min(stall_s / LOOKS_A_STALL, LONGEST_LOOK_S)
+        while not concurrent.futures.wait([future], timeout=look_s).done:
+            if not self._loop.running:
+                raise RolloutError(self._said(who(), "the event loop of the rollouts has ended"))
+            if time.monotonic() - max(began, runner.activity.last) > stall_s:
+                raise RolloutError(self._said(who(), self._culprit()))
+        if future.cancelled():  # the end of a loop cancels what runs on it
+            raise RolloutError(self._said(who(), "the event loop of the rollouts has ended"))
+        return future.result()
+
+    def _culprit(self) -> str:
+        activity, queued = self.runner.activity, sum(self.runner.turns.queued().values())
+        if not self._loop.answers():
+            return "the event loop of the rollouts does not answer, because something blocks its thread"
+        causes = {
+            "the engine has not taken the new weights": activity.updates,
+            f"the engine owes {activity.requests} answers": activity.requests,
+            f"{activity.env_calls} calls to environments do not return": activity.env_calls,
+            f"{activity.held} episodes wait until the engine serves the next policy version": activity.held,
+            f"{queued} episodes wait for an environment, and none becomes free": queued or self.pool.states()["busy"],
+        }
+        found = (cause for cause, is_there in causes.items() if is_there)
+        return next(found, "no episode runs, and the collector begins none")
+
+    def _said(self, who: str, culprit: str) -> str:
+        states = {state: count for state, count in self.pool.states().items() if count}
+        activity = self.runner.activity
+        return (
+            f"{who}, and nothing has happened for {time.monotonic() - activity.last:.0f} s "
+            f"(stall_s={self.settings.stall_s:g}): {culprit}. Environments: {states}, {activity.env_calls} calls in "
+            f"flight; engine: {activity.requests} requests in flight; episodes queued: {self.runner.turns.queued()}; "
+            f"held for the next policy version: {activity.held}. See in the log what failed last; resume=auto goes on "
+            "from the last checkpoint, and a larger stall_s waits longer"
+        )
 
     def show(self, meter: Callable[[], Meter]) -> None:
         """Let `status` ask `meter` from now on."""
@@ -289,12 +271,12 @@ class RolloutRuntime:
                 self._loop.run(self._close())
         finally:
             self._loop.close()
-        self._engine = self._runner = self._watch = None  # also where the loop is blocked
+        self._engine = self._runner = None  # also where the loop is blocked
         self._meter = Meter
 
     async def _close(self) -> None:
         engine, runner = self._engine, self._runner
-        self._engine = self._runner = self._watch = None
+        self._engine = self._runner = None
         async with AsyncExitStack() as stack:  # each part is closed even where closing another one fails
             if engine is not None:
                 stack.push_async_callback(engine.close)

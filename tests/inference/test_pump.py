@@ -254,60 +254,6 @@ def test_an_engine_that_is_blocked_in_a_step_is_closed_all_the_same(
     engine.go.set()
 
 
-class TwoCaches(ListEngine):
-    """Keeps pictures as vLLM does: the front hands each over once, and the engine behind it has to remember them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.front: set[bytes] = set()
-        self.behind: set[bytes] = set()
-        self.handed_over: list[dict[bytes, bool]] = []
-
-    def _add(self, key: str, request: GenerateRequest) -> None:
-        super()._add(key, request)
-        self.handed_over.append({png: png not in self.front for png in request.images})
-        self.front.update(request.images)
-
-    def _step(self) -> Sequence[tuple[str, Response]]:
-        for pictures in self.handed_over:
-            for png, handed_over in pictures.items():
-                if not handed_over and png not in self.behind:
-                    raise RuntimeError(f"the engine has no {png!r}, and was not given it")
-                self.behind.add(png)
-        self.handed_over = []
-        return super()._step()
-
-    def _reset_caches(self) -> None:
-        super()._reset_caches()
-        self.front.clear()
-        self.behind.clear()
-
-
-def test_conversations_with_screenshots_go_on_through_updates(closing: Any) -> None:
-    """The caches of the front and of the engine behind it stay in step (AReaL 1143: a crash)."""
-    engine = closing(TwoCaches())
-
-    async def talk(name: str) -> list[int]:
-        pictures = tuple(f"{name}, screenshot {turn}".encode() for turn in range(8))
-        requests = [
-            GenerateRequest((1,), (b"the desktop", *pictures[:turn]), Sampling(max_tokens=3)) for turn in range(8)
-        ]
-        return [(await engine.generate(request)).policy_version for request in requests]
-
-    async def update() -> None:
-        for version in range(1, 6):
-            await engine.update_weights([], version)
-
-    async def scene() -> list[list[int]]:
-        *talks, _ = await asyncio.gather(*map(talk, "abcd"), update())
-        return talks
-
-    talks = asyncio.run(scene())
-    assert all(versions == sorted(versions) for versions in talks)
-    assert max(map(max, talks)) > 0
-    assert engine.events.count("reset") == 5
-
-
 def test_a_cancelled_request_leaves_the_engine(closing: Any) -> None:
     engine = closing(ListEngine())
 

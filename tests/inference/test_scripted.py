@@ -1,5 +1,4 @@
 import asyncio
-import time
 
 import pytest
 
@@ -17,13 +16,6 @@ def test_it_answers_what_the_function_says(questions: Questions, chat: ChatToken
     assert response.finish_reason == "stop"
 
 
-def test_requests_are_kept_in_order(questions: Questions, chat: ChatTokenizer) -> None:
-    engine = ScriptedEngine(chat, lambda request: "Action: wait()")
-    asked = [questions.ask(seed=seed) for seed in range(3)]
-    together(*(engine.generate(request) for request in asked))
-    assert engine.requests == asked
-
-
 def test_every_nth_request_fails(questions: Questions, chat: ChatTokenizer) -> None:
     engine = ScriptedEngine(chat, lambda request: "Action: wait()", fail_every=3)
 
@@ -31,13 +23,6 @@ def test_every_nth_request_fails(questions: Questions, chat: ChatTokenizer) -> N
         return await asyncio.gather(*(engine.generate(questions.ask()) for _ in range(6)), return_exceptions=True)
 
     assert [isinstance(answer, EngineError) for answer in asyncio.run(ask_six())] == [False, False, True] * 2
-
-
-def test_responses_take_their_time_side_by_side(questions: Questions, chat: ChatTokenizer) -> None:
-    engine = ScriptedEngine(chat, lambda request: "Action: wait()", latency_s=0.05)
-    started = time.monotonic()
-    together(*(engine.generate(questions.ask()) for _ in range(20)))
-    assert 0.05 <= time.monotonic() - started < 20 * 0.05
 
 
 def test_updates_are_counted_and_read_to_the_end(chat: ChatTokenizer) -> None:

@@ -174,21 +174,6 @@ def test_a_group_that_cannot_be_judged_is_dropped_and_counted_and_never_scored(c
     assert (progress.episodes_ended, progress.dropped) == (12, 4)
 
 
-def test_a_group_survives_the_loss_of_some_members(chat, make_collector, tmp_path):
-    make_env = faulty([Fault("error", "step", attempts=2)], tmp_path / "ledger")
-    numbers = {"size": 1, "max_attempts": 1, "min_group_size": 2}
-    batch = make_collector(engine=solver(chat), make_env=make_env, **numbers).collect(TASKS[:1], 0, 0)
-    assert ids(batch) == [["0/0/2", "0/0/3"]]  # one environment: the first two episodes met the two faults
-    assert batch.metrics["rollout/dropped_groups"] == 0
-
-
-def test_a_group_under_the_least_size_is_dropped(chat, make_collector, tmp_path):
-    make_env = faulty([Fault("error", "step", attempts=2)], tmp_path / "ledger")
-    numbers = {"size": 1, "max_attempts": 1, "min_group_size": 3}
-    with pytest.raises(RolloutError, match="1 too small because 2 of 4 episodes were lost"):
-        make_collector(engine=solver(chat), make_env=make_env, **numbers).collect(TASKS[:1], 0, 0)
-
-
 def test_nothing_left_is_an_error_with_the_last_causes(chat, make_collector):
     make_env = lambda: FaultyDesktop(Faults(plan=[Fault("error", "evaluate")]))  # noqa: E731
     with pytest.raises(RolloutError, match=r"2 too small because 8 of 8 .* planned fault in evaluate"):
@@ -262,15 +247,6 @@ def test_a_success_of_a_group_that_is_too_small_is_carried_in_the_batch(chat, ma
     assert [(group.task, len(group.trajectories)) for group in batch.groups] == [(TASKS[1], 2)]
     (left,) = batch.leftovers  # the first three episodes of each task met the faults: 4 - 3 = 1, below 2
     assert (left.task, [t.id for t in left.trajectories]) == (TASKS[0], ["0/0/3"])
-
-
-def test_a_lag_within_the_limit_is_none(chat, make_collector):
-    collector = make_collector(engine=solver(chat), max_policy_lag=1)
-    collector.submit(0, TASKS[:2])
-    until_all_have_ended(collector)
-    collector.runtime.update_weights([], version=1)
-    batch = collector.take(0, policy_version=1)
-    assert {step.policy_version for group in batch.groups for t in group.trajectories for step in t.steps} == {0}
 
 
 def test_the_time_of_a_rollout_begins_with_its_first_episode(chat, make_collector):
@@ -438,9 +414,9 @@ def test_a_wait_that_was_interrupted_can_be_repeated(chat, make_collector):
 def test_groups_that_came_when_whoever_waited_was_interrupted_are_handed_out_again(chat, make_collector):
     collector = make_collector(engine=solver(chat))
     collector.submit(0, TASKS[:2], iterations=2)
-    collector.runtime.run(collector._running.complete(0))  # and nobody takes them
+    collector.runtime.run(collector.stream.complete(0))  # and nobody takes them
     assert ids(collector.take(0, 0)) == [[f"0/{group}/{member}" for member in range(4)] for group in range(2)]
-    assert collector.runtime.runner.activity.requests == len(collector._running.waiting()) == 0  # none runs ahead
+    assert collector.runtime.runner.activity.requests == len(collector.stream.waiting()) == 0  # none runs ahead
 
 
 def test_a_rollout_that_starts_again_knows_nothing_of_the_loop_and_the_engine_before(chat, make_collector):

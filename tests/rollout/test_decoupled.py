@@ -78,7 +78,7 @@ def test_a_straggler_delays_no_other_group_beyond_the_lag_bound(chat, make_colle
     third = []
     thread = threading.Thread(target=lambda: third.append(learn(collector, 2)))
     thread.start()
-    others = lambda: [group for group in collector._stream.waiting() if group.number != 0]  # noqa: E731
+    others = lambda: [group for group in collector.stream.waiting() if group.number != 0]  # noqa: E731
     until(lambda: len(others()) == 5 and all(group.ended_as is not None for group in others()))
     assert not third  # (2 + 1) iterations of 2 groups are here, and all but one have ended: it waits for that one
     collector.runtime.run(engine.tell())
@@ -197,6 +197,12 @@ def test_a_slow_rollout_is_no_stall(chat, make_collector):
     engine = ScriptedEngine(chat, red_clicker(chat), latency_s=0.2)
     collector = make_collector(engine=engine, stall_s=0.6, size=1, group_size=2)
     assert len(collector.collect(TASKS[:3:2], 0, 0).groups) == 2  # at least four requests of 0.2 s: more than 0.6 s
+
+
+def test_silence_from_before_a_wait_is_no_stall(make_collector):
+    runtime = make_collector(stall_s=1.0).runtime
+    runtime.runner.activity.last -= 100.0
+    assert runtime.run(asyncio.sleep(0.3, 7)) == 7
 
 
 def test_a_sampler_that_fails_ends_the_wait_with_its_error(chat, make_collector):

@@ -80,12 +80,15 @@ def test_whoever_was_cancelled_is_passed_over_and_no_turn_is_lost():
 def test_a_turn_that_comes_with_a_cancellation_goes_on_to_the_next():
     async def play():
         turns = FairQueue(1)
-        await turns._take("train")
-        waiting = asyncio.create_task(turns._take("train"))
-        behind = asyncio.create_task(turns._take("train"))
-        await settle()
-        turns._pass_on()  # it is `waiting`'s now,
-        waiting.cancel()  # which never gets to know
+
+        async def take():
+            async with turns.turn("train"):
+                pass
+
+        async with turns.turn("train"):
+            waiting, behind = (asyncio.create_task(take()) for _ in range(2))
+            await settle()
+        waiting.cancel()  # the turn is its own now, and it never gets to know
         await asyncio.wait_for(behind, timeout=1)
 
     asyncio.run(play())

@@ -76,7 +76,7 @@ class Watcher(ShuffledTasks):
         self.most = 0
 
     def next(self, statistics):
-        self.most = max(self.most, len(self.collector._stream.waiting()) + 1)
+        self.most = max(self.most, len(self.collector.stream.waiting()) + 1)
         return replace(super().next(statistics), group_size=1 + self._taken % 3)
 
 
@@ -160,7 +160,7 @@ class Trial:
 
     def interrupt(self, collector):
         """Give up a wait at some moment, before or after its result has come."""
-        future = collector.runtime.submit(collector._running.complete(self.iteration))
+        future = collector.runtime.submit(collector.stream.complete(self.iteration))
         try:
             future.result(timeout=self.rng.random() * 0.01)
         except TimeoutError:
