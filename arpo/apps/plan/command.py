@@ -28,8 +28,7 @@ from arpo.apps.plan.costs import (
     update_flops,
     update_seconds,
 )
-from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds
-from arpo.apps.plan.layout import Layout, Strategy
+from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds, Layout, Strategy
 from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.model import stand_in
 from arpo.apps.plan.report import Plan

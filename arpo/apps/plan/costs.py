@@ -6,8 +6,7 @@ from math import ceil
 
 from transformers import PreTrainedConfig
 
-from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds
-from arpo.apps.plan.layout import Layout
+from arpo.apps.plan.hardware import GIB, Gpu, HostSpeeds, Layout
 from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.tracker import Category
 from arpo.models.family import family_named

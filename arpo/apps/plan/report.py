@@ -1,12 +1,10 @@
 """A plan: its figures, its verdict, and the table that a person reads."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arpo.apps.plan.costs import Offloaded, Serving, Weights
-from arpo.apps.plan.hardware import GIB, Gpu
-from arpo.apps.plan.layout import Layout
+from arpo.apps.plan.hardware import GIB, Gpu, Layout
 from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.tracker import CATEGORIES, MEANINGS, Category
 
@@ -102,101 +100,65 @@ class Plan:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the table: what, how much, and why."""
+        rows = [*self._layout_rows(), *self._memory_rows(), *self._serving_rows(), *self._time_rows()]
+        rows += [(f"host memory: {name}", f"{gib:.1f} GiB", "") for name, gib in self.host.items() if gib >= 0.05]
+        rows.append(("host memory, first node", f"{sum(self.host.values()):.0f} GiB", "desktops on it come on top"))
+        rows += [(f"disk: {name}", f"{gib:.0f} GiB", "") for name, gib in self.disk.items()]
+        rows.append(("desktops", self.desktops, "requires.budget"))
+        return [("what", "figure", "from"), *(row for row in rows if row[1])]
+
+    def _layout_rows(self) -> list[tuple[str, str, str]]:
+        longest, layout, weights = self.longest, self.layout, self.weights
+        gpus = f"{layout.gpus} x {self.gpu.name}, {layout.name}, {layout.strategy}"
+        screens = f"{longest.shown} screenshots of {longest.screen[0]} x {longest.screen[1]}"
+        tokens = f"{longest.image_tokens} tokens each; {longest.sampled_tokens} sampled"
+        sequences = "" if longest.image_window is None else f"{len(longest.lengths)}"
+        lengths = f"one a step, of {longest.lengths[0]} to {longest.lengths[-1]} tokens"
         return [
-            ("what", "figure", "from"),
-            *self._layout_rows(),
-            *self._memory_rows(),
-            *self._serving_rows(),
-            *self._time_rows(),
-            *(("host memory: " + name, f"{gib:.1f} GiB", "") for name, gib in self.host.items() if gib >= 0.05),
-            ("host memory, first node", f"{sum(self.host.values()):.0f} GiB", "desktops on it come on top"),
-            *(("disk: " + name, f"{gib:.0f} GiB", "") for name, gib in self.disk.items()),
-            *([("desktops", self.desktops, "requires.budget")] if self.desktops else []),
+            ("layout", f"{layout.trainers} train, {layout.engines} serve", gpus),
+            ("longest trajectory", f"{longest.max_context} tokens", f"{screens}, {tokens}"),
+            ("its training sequences", sequences, lengths),
+            ("parameters", f"{weights.total / 1e9:.2f} billion", f"{weights.trained / 1e9:.3f} billion are trained"),
         ]
 
-    def _layout_rows(self) -> Sequence[tuple[str, str, str]]:
-        longest, layout = self.longest, self.layout
+    def _memory_rows(self) -> list[tuple[str, str, str]]:
+        offloaded = self.offloaded
         return [
-            (
-                "layout",
-                f"{layout.trainers} train, {layout.engines} serve",
-                f"{layout.gpus} x {self.gpu.name}, {layout.name}, {layout.strategy}",
-            ),
-            (
-                "longest trajectory",
-                f"{longest.max_context} tokens",
-                f"{longest.shown} screenshots of {longest.screen[0]} x {longest.screen[1]}, {longest.image_tokens} "
-                f"tokens each; {longest.sampled_tokens} sampled",
-            ),
-            *(
-                [
-                    (
-                        "its training sequences",
-                        f"{len(longest.lengths)}",
-                        f"one a step, of {longest.lengths[0]} to {longest.lengths[-1]} tokens",
-                    )
-                ]
-                if longest.image_window is not None
-                else []
-            ),
-            (
-                "parameters",
-                f"{self.weights.total / 1e9:.2f} billion",
-                f"{self.weights.trained / 1e9:.3f} billion are trained",
-            ),
-        ]
-
-    def _memory_rows(self) -> Sequence[tuple[str, str, str]]:
-        return [
-            *(
-                ("training GPU: " + MEANINGS[category], f"{self.peak[category] / GIB:.1f} GiB", "")
-                for category in CATEGORIES
-            ),
+            *((f"training GPU: {MEANINGS[each]}", f"{self.peak[each] / GIB:.1f} GiB", "") for each in CATEGORIES),
             ("training GPU: allocator's cache", f"{self.cache_gib:.1f} GiB", "pieces of tensors that are gone"),
             ("training GPU: reserve", f"{self.reserve_gib:.1f} GiB", "context, NCCL, kernels' workspaces"),
-            *([("training GPU: engine", f"{self.engine_gib:.1f} GiB", "during an update")] if self.engine_gib else []),
+            ("training GPU: engine", _if_any(self.engine_gib, "GiB"), "during an update"),
             ("training GPU", f"{self.training_gib:.1f} GiB", f"of {self.gpu.memory_gib:.1f}"),
-            *(
-                (f"offloaded to the host: {what}", f"{size / GIB:.1f} GiB", "a training GPU")
-                for what, size in (("moments", self.offloaded.optimizer), ("activations", self.offloaded.activations))
-                if size
-            ),
+            ("offloaded to the host: moments", _if_any(offloaded.optimizer / GIB, "GiB"), "a training GPU"),
+            ("offloaded to the host: activations", _if_any(offloaded.activations / GIB, "GiB"), "a training GPU"),
         ]
 
-    def _serving_rows(self) -> Sequence[tuple[str, str, str]]:
+    def _serving_rows(self) -> list[tuple[str, str, str]]:
         serving = self.serving
+        parts = f"{serving.weights_gib:.1f} of weights and {serving.workspace_gib:.1f} of workspace"
+        share = f"with {parts} the engine's share: {serving.share_gib:.1f}"
+        environments = f"whole contexts; there are {self.environments} environments"
         return [
-            (
-                "serving GPU: KV cache",
-                f"{serving.kv_gib:.1f} GiB",
-                f"with {serving.weights_gib:.1f} of weights and {serving.workspace_gib:.1f} of workspace the engine's "
-                f"share: {serving.share_gib:.1f}",
-            ),
-            *(
-                [("serving GPU: trainer at rest", f"{serving.beside_gib:.1f} GiB", "parameters and moments")]
-                if serving.beside_gib
-                else []
-            ),
-            (
-                "episodes at once",
-                f"{self.episodes_at_once}",
-                f"whole contexts; there are {self.environments} environments",
-            ),
+            ("serving GPU: KV cache", f"{serving.kv_gib:.1f} GiB", share),
+            ("serving GPU: trainer at rest", _if_any(serving.beside_gib, "GiB"), "parameters and moments"),
+            ("episodes at once", f"{self.episodes_at_once}", environments),
         ]
 
-    def _time_rows(self) -> Sequence[tuple[str, str, str]]:
+    def _time_rows(self) -> list[tuple[str, str, str]]:
         sync_s = sum(self.sync_s.values())
         hours = self.iterations * (self.update_s + self.offload_s + sync_s + self.sleep_s) / 3600
         legs = ", ".join(f"{leg} {seconds:.1f}" for leg, seconds in self.sync_s.items())
+        rollouts = f"{self.iterations} iterations; rollouts take what the desktops take"
         return [
             ("weight sync", f"{sync_s:.1f} s", f"{self.sync_bytes / 1e9:.2f} GB: {legs}"),
-            *([("engines asleep and awake", f"{self.sleep_s:.1f} s", "an iteration")] if self.sleep_s else []),
+            ("engines asleep and awake", _if_any(self.sleep_s, "s"), "an iteration"),
             ("update of a trajectory", f"{self.update_flops / 1e15:.1f} PFLOP", "without what checkpointing repeats"),
             ("updates of an iteration", f"{self.update_s:.0f} s", f"at an MFU of {100 * self.mfu:.0f} %"),
-            *([("price of offloading", f"{self.offload_s:.1f} s", "an iteration, on top")] if self.offload_s else []),
-            (
-                "updates and syncs of the run",
-                f"{hours:.1f} h",
-                f"{self.iterations} iterations; rollouts take what the desktops take",
-            ),
+            ("price of offloading", _if_any(self.offload_s, "s"), "an iteration, on top"),
+            ("updates and syncs of the run", f"{hours:.1f} h", rollouts),
         ]
+
+
+def _if_any(amount: float, unit: str) -> str:
+    """Return an amount with its unit, and nothing of nothing, which is no row of the table."""
+    return f"{amount:.1f} {unit}" if amount else ""

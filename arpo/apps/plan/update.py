@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 
 from arpo.apps.plan.costs import Offloaded, Weights
 from arpo.apps.plan.fake import fake_floats, fake_ranks
-from arpo.apps.plan.layout import Strategy
+from arpo.apps.plan.hardware import Strategy
 from arpo.apps.plan.longest import BlankScreens, Longest
 from arpo.apps.plan.tracker import Category, MemoryTracker
 from arpo.models.policy import Policy

@@ -20,8 +20,7 @@ from arpo.apps.plan.command import (
 )
 from arpo.apps.plan.costs import Offloaded, Serving, Weights
 from arpo.apps.plan.fit import check_memory
-from arpo.apps.plan.hardware import GIB, Gpu
-from arpo.apps.plan.layout import Layout
+from arpo.apps.plan.hardware import GIB, Gpu, Layout
 from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.report import Plan
 from arpo.errors import ConfigError
