@@ -28,7 +28,7 @@ APPS = {
 HEAVY = {
     "ray": {
         "arpo/host/ray.py",
-        "arpo/apps/rehearsal/cluster.py",
+        "arpo/apps/rehearsal/harness.py",
         "arpo/envs/pool/ray.py",
         "arpo/inference/remote.py",
         "arpo/inference/fleet.py",
