@@ -34,12 +34,8 @@ def test_an_image_window_that_is_never_full_shows_what_fits():
     assert longest(max_context=100, max_steps=80, image_window=2).steps == 59
 
 
-def test_a_short_context_has_room_for_fewer_screenshots():
-    # a screenshot and one token of a response each: 99 // 21
-    assert longest(max_context=100).steps == 4
-
-
-def test_a_context_without_room_for_one_screenshot_is_refused():
+def test_a_short_context_has_room_for_fewer_screenshots_and_one_without_room_for_any_is_refused():
+    assert longest(max_context=100).steps == 4  # a screenshot and one token of a response each: 99 // 21
     with pytest.raises(ConfigError, match="max_context=21 has no room for a screenshot of 112 x 140 pixels"):
         longest(max_context=21)
 
