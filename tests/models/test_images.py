@@ -25,7 +25,7 @@ def test_patches_equal_the_checkpoints_own_processor_bit_for_bit(
 
 
 def test_a_full_hd_screen_has_the_patches_of_the_paper(tmp_path: Path) -> None:
-    directory = make_tiny(tmp_path, corpus=TINY_CORPUS * 4, words=600, max_pixels=2_116_800)
+    directory = make_tiny(tmp_path, corpus=TINY_CORPUS * 4, words=2300, max_pixels=2_116_800)
     patches = ImageProcessor(directory)(*screenshot(0, 1920, 1080))
     # 1092 x 1932 pixels: 78 x 138 patches of 14, 10,764 in all
     assert patches.grid == (1, 78, 138)

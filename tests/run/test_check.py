@@ -63,6 +63,11 @@ def test_an_update_that_can_learn_is_not_refused(words: list[str]) -> None:
     check_update(compose("train", [f"experiment={words[0]}", *words[1:]]))
 
 
+def test_a_group_of_one_is_refused_where_episodes_are_compared() -> None:
+    with pytest.raises(ConfigError, match="group_size=1 leaves nothing to compare an episode with"):
+        check_update(compose("train", ["experiment=smoke", "rollout.settings.group_size=1"]))
+
+
 def test_a_critic_that_would_be_cut_into_shards_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"ppo\.PPO needs a critic, which trainer=fsdp does not cut into shards"):
         check_update(compose("train", ["experiment=smoke", "method=ppo", "trainer=fsdp"]))

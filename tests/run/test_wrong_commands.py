@@ -93,10 +93,6 @@ EARLY = [
         "module.temperature=0.5 must be rollout.settings.temperature=1.0",
     ),
     (
-        "train.py experiment=smoke rollout.settings.group_size=1 rollout.settings.min_group_size=1",
-        "group_size=1 leaves nothing to compare an episode with",
-    ),
-    (
         "train.py experiment=warmstart_miniwob trainer=fsdp engine=hf",
         "MuonWithAdamW needs whole matrices, and trainer=fsdp has a part of each on a rank: take",
     ),

@@ -28,7 +28,9 @@ PARAMETERS_7B = 8_292_166_656
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny(tmp_path_factory.mktemp("tiny"), corpus=(), hidden=64)
+    path = make_tiny(tmp_path_factory.mktemp("tiny"), corpus=(), hidden=64)
+    update.__wrapped__(path)  # a process keeps the places of patches that it has once computed
+    return path
 
 
 def module(
