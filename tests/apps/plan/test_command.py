@@ -54,12 +54,13 @@ PLAN = Plan(
 )
 
 
+FILES = ("experiment=", "layout=", "engine=", "method=", "model=", "trainer=")
 composed = cache(lambda *words: command.compose(words))
 
 
 def compose(*words: str) -> DictConfig:
     """A configuration: words that choose files are composed once, and numbers are put in behind them."""
-    files = [word for word in words if word.startswith(("experiment=", "layout=", "engine=", "model=", "trainer="))]
+    files = [word for word in words if word.startswith(FILES)]
     cfg = composed(*files).copy()
     for key, _, value in (word.removeprefix("+").partition("=") for word in words if word not in files):
         OmegaConf.update(cfg, key, int(value) if value.isdecimal() else value, force_add=True)
