@@ -120,11 +120,11 @@ def update_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest, wo
     What checkpointing computes again is not counted, as usual for an MFU.
     """
     flops = forward_flops(shape, weights, longest)
-    steps = work.minibatches * work.epochs
-    # Old log-probabilities, of which the first step needs none itself.
-    before = 1.0 if work.critic or work.kept_steps is not None else (steps - 1) / steps
+    # Old log-probabilities: once a trajectory, and of a single epoch the first minibatch needs none.
+    all_before = work.critic or work.kept_steps is not None or work.epochs > 1
+    before = 1.0 if all_before else (work.minibatches - 1) / work.minibatches
     step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, weights)
-    return work.epochs * (before * flops.forward + _trained_share(longest, work) * step)
+    return before * flops.forward + work.epochs * _trained_share(longest, work) * step
 
 
 def selective_mfu(mfu: float, shape: PreTrainedConfig, weights: Weights, longest: Longest, work: Work) -> float:

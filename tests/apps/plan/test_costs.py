@@ -81,6 +81,8 @@ def test_an_update_is_a_forward_half_of_another_one_and_a_backward():
     flops = forward_flops(SHAPE, ALL, LONGEST)
     # old log-probabilities of the second of two minibatches
     assert update_flops(SHAPE, ALL, LONGEST, WORK) == pytest.approx((1.5 + 2) * flops.forward)
+    # A second epoch has other minibatches, and needs those of the first minibatch too, but no others anew.
+    assert update_flops(SHAPE, ALL, LONGEST, replace(WORK, epochs=2)) == pytest.approx((1 + 2 * 3) * flops.forward)
     # A frozen weight gets no gradient, but attention has no weights: its two inputs always get theirs.
     adapters = 1.5 * flops.forward + flops.language + 2 * flops.attention
     assert update_flops(SHAPE, ADAPTERS, LONGEST, WORK) == pytest.approx(adapters)
