@@ -163,19 +163,20 @@ class RolloutRuntime:
             RolloutError: If the loop has ended, or nothing happened for `stall_s`; it says who waits for whom.
             ArpoError: If the runtime was not started.
         """
+        # Held here: another thread may close the runtime meanwhile.
         runner, stall_s, began = self.runner, self.settings.stall_s, time.monotonic()
         look_s = min(stall_s / LOOKS_A_STALL, LONGEST_LOOK_S)
         while not concurrent.futures.wait([future], timeout=look_s).done:
             if not self._loop.running:
-                raise RolloutError(self._said(who(), "the event loop of the rollouts has ended"))
+                raise RolloutError(self._said(runner, who(), "the event loop of the rollouts has ended"))
             if time.monotonic() - max(began, runner.activity.last) > stall_s:
-                raise RolloutError(self._said(who(), self._culprit()))
+                raise RolloutError(self._said(runner, who(), self._culprit(runner)))
         if future.cancelled():  # the end of a loop cancels what runs on it
-            raise RolloutError(self._said(who(), "the event loop of the rollouts has ended"))
+            raise RolloutError(self._said(runner, who(), "the event loop of the rollouts has ended"))
         return future.result()
 
-    def _culprit(self) -> str:
-        activity, queued = self.runner.activity, sum(self.runner.turns.queued().values())
+    def _culprit(self, runner: EpisodeRunner) -> str:
+        activity, queued = runner.activity, sum(runner.turns.queued().values())
         if not self._loop.answers():
             return "the event loop of the rollouts does not answer, because something blocks its thread"
         causes = {
@@ -188,13 +189,13 @@ class RolloutRuntime:
         found = (cause for cause, is_there in causes.items() if is_there)
         return next(found, "no episode runs, and the collector begins none")
 
-    def _said(self, who: str, culprit: str) -> str:
+    def _said(self, runner: EpisodeRunner, who: str, culprit: str) -> str:
         states = {state: count for state, count in self.pool.states().items() if count}
-        activity = self.runner.activity
+        activity = runner.activity
         return (
             f"{who}, and nothing has happened for {time.monotonic() - activity.last:.0f} s "
             f"(stall_s={self.settings.stall_s:g}): {culprit}. Environments: {states}, {activity.env_calls} calls in "
-            f"flight; engine: {activity.requests} requests in flight; episodes queued: {self.runner.turns.queued()}; "
+            f"flight; engine: {activity.requests} requests in flight; episodes queued: {runner.turns.queued()}; "
             f"held for the next policy version: {activity.held}. See in the log what failed last; resume=auto goes on "
             "from the last checkpoint, and a larger stall_s waits longer"
         )

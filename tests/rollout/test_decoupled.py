@@ -6,6 +6,7 @@ survive a resume (SkyRL) stands with the data module, whose checkpoint it is.
 """
 
 import asyncio
+import concurrent.futures
 import threading
 import time
 from dataclasses import replace
@@ -126,6 +127,20 @@ def test_a_dead_loop_is_an_error_at_once_and_leaves_nothing_running(chat, make_c
 class SilentEngine(ScriptedEngine):
     async def generate(self, request):
         await asyncio.Event().wait()
+
+
+def test_who_waits_hears_that_the_runtime_was_closed_meanwhile(make_collector, monkeypatch):
+    runtime, wait = make_collector().runtime, concurrent.futures.wait
+    future = runtime.submit(asyncio.Event().wait())
+
+    def close_and_wait(*arguments, **options):
+        monkeypatch.undo()
+        runtime.close()  # as another thread may
+        return wait(*arguments, **options)
+
+    monkeypatch.setattr(concurrent.futures, "wait", close_and_wait)
+    with pytest.raises(RolloutError, match=r"a test waits, .* the event loop of the rollouts has ended"):
+        runtime.watch(future, lambda: "a test waits")
 
 
 class BlockingEngine(ScriptedEngine):
