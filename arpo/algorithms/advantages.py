@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from arpo.algorithms.returns import EPSILON, relative
+from arpo.algorithms.returns import relative
 from arpo.errors import check_one_of
 
 Estimator = Literal["grpo", "step_grpo", "dr_grpo", "rloo", "pass_at_k"]
@@ -48,20 +48,18 @@ def group_advantages(
     _validate(rewards, estimator, std)
     if bool((rewards == rewards[0]).all()):
         return torch.zeros_like(rewards)
-    centred = relative(rewards, std="none")
     match estimator:
         case "grpo":
             return relative(rewards, std=std)
         case "step_grpo":
             if steps is None:
                 raise ValueError("step_grpo weighs a trajectory by its steps: give steps")
-            each = rewards.repeat_interleave(steps)
-            return (rewards - each.mean()) / (each.std(correction=1 if std == "sample" else 0) + EPSILON)
+            return relative(rewards, std=std, among=rewards.repeat_interleave(steps))
         case "dr_grpo":
-            return centred
+            return relative(rewards, std="none")
         case "rloo":
             # r_i - (G μ - r_i) / (G - 1) = (r_i - μ) G / (G - 1)
-            return centred * (len(rewards) / (len(rewards) - 1))
+            return relative(rewards, std="none") * (len(rewards) / (len(rewards) - 1))
         case "pass_at_k":
             best = torch.topk(rewards, k=2)
             advantages = torch.zeros_like(rewards)

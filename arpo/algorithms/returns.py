@@ -8,7 +8,7 @@ from torch import Tensor
 
 Spread = Literal["none", "sample", "population"]
 EPSILON = 1e-6
-"""Keeps what is divided by a standard deviation finite where the numbers hardly differ."""
+"""Keeps `relative` finite where the numbers hardly differ."""
 
 
 def discounted_returns(rewards: Float[Tensor, " n"], *, discount: float) -> Float[Tensor, " n"]:
@@ -38,12 +38,20 @@ def generalized_advantages(
     return discounted_returns(rewards + discount * following - values, discount=discount * decay)
 
 
-def relative(numbers: Float[Tensor, " n"], *, std: Spread) -> Float[Tensor, " n"]:
-    """Return numbers less their mean, divided by their standard deviation where `std` wants one.
+def relative(
+    numbers: Float[Tensor, " n"], *, std: Spread, among: Float[Tensor, " m"] | None = None
+) -> Float[Tensor, " n"]:
+    """Return numbers less a mean, divided by a standard deviation where `std` wants one.
 
     Numbers that are all equal say nothing about each other: they are exactly 0, and so is a number alone.
+
+    Args:
+        numbers: One each.
+        std: Whether to divide, and by which deviation.
+        among: What mean and deviation are of: the numbers, each as often as it counts; by default once.
     """
     if bool((numbers == numbers[0]).all()):
         return torch.zeros_like(numbers)
-    centred = numbers - numbers.mean()
-    return centred if std == "none" else centred / (numbers.std(correction=1 if std == "sample" else 0) + EPSILON)
+    whole = numbers if among is None else among
+    centred = numbers - whole.mean()
+    return centred if std == "none" else centred / (whole.std(correction=1 if std == "sample" else 0) + EPSILON)
