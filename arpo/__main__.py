@@ -40,7 +40,7 @@ COMMANDS = {
         "python -m arpo compare 'outputs/arpo_miniwob/*'",
         "Compare finished runs over seeds: intervals, curves, and what differs between them.",
     ),
-    "plot": ("tensorboard --logdir outputs", "Look at the curves of all runs."),
+    "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
     "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
     "look": ("python -m arpo doctor --look", "Start one desktop and write a picture of it."),
     "watch": ("python -m arpo watch", "Watch the desktops that run on this machine, live, in a browser."),

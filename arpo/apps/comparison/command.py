@@ -58,8 +58,9 @@ def show(comparison: Comparison) -> None:
         cells = [spread_words(measure, comparison.spread(arm, measure.key)) for measure in measures]
         lines.append([arm.name, ", ".join(map(str, arm.runs)), *cells])
     print_table(lines, title="", caption="mean ± deviation over seeds [95 % interval]")
+    console = Console()
     for line in differences(comparison):
-        Console().print(Text(quoted(line.replace("*", ""))))
+        console.print(Text(quoted(line.replace("*", ""))))
 
 
 def compared(folders: Sequence[Path], metrics: Sequence[str], against: str | None) -> Comparison:
