@@ -41,6 +41,17 @@ for name in dockerd.pid run/containerd/containerd.pid run/containerd/containerd.
     forget_if_dead "$directory/$name"
 done
 
+# Containers that were killed together with their engine keep their addresses on its bridge, and the next engine gives
+# the same ones to others, which nobody can reach then. Where an engine or a container lives, the bridge is left alone.
+forget_dead_cables() {
+    local cable living='(^|/)(dockerd|containerd-shim[^/]*)$'
+    if grep --quiet --null-data --extended-regexp "$living" /proc/[0-9]*/cmdline 2>/dev/null; then return; fi
+    ip -oneline link show master docker0 2>/dev/null | sed 's/^[0-9]*: \([^@:]*\).*/\1/' | while read -r cable; do
+        ip link delete "$cable"
+    done
+}
+forget_dead_cables
+
 start() { # options of the daemon
     setsid dockerd --data-root "$directory/data" --exec-root "$directory/run" --pidfile "$directory/dockerd.pid" \
         --host "$DOCKER_HOST" --live-restore --log-level warn "$@" >>"$directory/dockerd.log" 2>&1 </dev/null &

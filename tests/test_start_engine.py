@@ -61,6 +61,46 @@ def test_an_engine_that_came_with_the_package_is_used(machine, tmp_path):
     assert not os.path.exists(tmp_path / "engine")
 
 
+BRIDGE = """
+set -eu
+ip link add docker0 type bridge
+ip link add left type veth peer name theirs
+ip link set left master docker0
+ip link add other type veth peer name elsewhere
+[ "$3" = nobody ] || { exec -a "$3" sleep 60 & until grep -q "$3" /proc/$!/cmdline; do :; done; }
+bash "$2" "$1" >&2
+ip -oneline link show type veth | sed 's/^[0-9]*: //; s/[@:].*//' | sort
+"""
+"""In namespaces of its own: a bridge with the cable of a container that has died, and a cable that is not at it."""
+
+
+@pytest.mark.parametrize(
+    ("lives", "cables"),
+    [("nobody", ["elsewhere", "other"]), ("containerd-shim-runc-v2", ["elsewhere", "left", "other", "theirs"])],
+)
+def test_a_dead_container_keeps_no_address_that_the_engine_gives_to_another(machine, tmp_path, lives, cables):
+    alone = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if not shutil.which("ip") or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may make network namespaces, and `ip` shows them")
+    environment, mark = machine
+    for name, text in (
+        ("docker", '#!/bin/sh\n[ "$DOCKER_HOST" ] && [ -e "$MARK" ]\n'),
+        ("dockerd", '#!/bin/sh\n: > "$MARK"\nexec sleep 60\n'),
+        ("iptables", "#!/bin/sh\n"),
+        ("mmdebstrap", "#!/bin/sh\n"),
+    ):
+        (Path(environment["PATH"]) / name).write_text(text)
+        (Path(environment["PATH"]) / name).chmod(0o755)
+    command = [*alone, "bash", "-c", BRIDGE, "bash", str(tmp_path / "engine"), str(SCRIPTS / "start_engine.sh"), lives]
+    path = f"{environment['PATH']}:{os.environ['PATH']}"
+    done = subprocess.run(
+        command, env={**environment, "PATH": path}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert mark.exists()
+    assert done.stdout.split() == cables
+
+
 STOPPED_DOCKER = """#!/bin/sh
 echo "$*" >> "$CALLS"
 case "$*" in *ps*) echo first; echo second ;; esac

@@ -95,12 +95,17 @@ class Container:
         return str(self._handle.status) in ("created", "running", "restarting", "paused")
 
     def last_words(self) -> str:
-        """Return how it ended and what it wrote last, for an error message."""
+        """Return how it ended, or which programs are running in it, and what it wrote last, for an error message."""
         self._look()
         state = self._handle.attrs["State"]
         with env_boundary("guest", f"reading the log of container {self.id[:12]}"):
             written = self._handle.logs(tail=5).decode(errors="replace").strip()
-        return f"container {self.id[:12]} is {state['Status']}, exit status {state['ExitCode']}: {written or 'silent'}"
+            how = f"runs {self._programs()}" if state["Running"] else f"ended with exit status {state['ExitCode']}"
+        return f"container {self.id[:12]} {how}: {written or 'silent'}"
+
+    def _programs(self) -> str:
+        found = self._handle.top(ps_args="-eo pid,comm")
+        return ", ".join(name for _, name in found["Processes"])
 
     def _look(self) -> None:
         """Ask the engine what has become of it."""

@@ -16,7 +16,7 @@ from PIL import Image
 
 from arpo.__main__ import main
 from arpo.apps.watch import WatchServer
-from tests.envs.desktops import IMAGE, docker, needs_desktop
+from tests.envs.desktops import IMAGE, START_LIMIT_S, docker, needs_desktop
 
 
 @contextmanager
@@ -87,7 +87,7 @@ class TestWithDesktops:
             listed = {desktop["id"]: desktop["image"] for desktop in page.get("/desktops").json()}
             assert {listed[name] for name in names} == {IMAGE}
             for name in names:
-                deadline = time.monotonic() + 60
+                deadline = time.monotonic() + START_LIMIT_S
                 while (answer := page.get(f"/{name}.png")).status_code == 502:  # it boots
                     assert time.monotonic() < deadline
                 assert answer.headers["content-type"] == "image/png"

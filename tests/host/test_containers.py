@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,11 @@ def desktop():
 @pytest.fixture(scope="module")
 def facts(desktop):
     return json.loads(docker("inspect", desktop.machine.container.id))[0]
+
+
+def test_the_last_words_of_a_desktop_that_runs_have_its_programs(desktop):
+    words = desktop.machine.container.last_words()
+    assert re.fullmatch(r"container [0-9a-f]{12} runs .*python3, Xvfb, openbox.*: silent", words)
 
 
 def in_guest(desktop, command):

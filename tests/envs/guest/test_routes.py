@@ -9,7 +9,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from tests.envs.desktops import IMAGE, docker, needs_desktop
+from tests.envs.desktops import IMAGE, START_LIMIT_S, docker, needs_desktop
 
 pytestmark = needs_desktop
 
@@ -21,7 +21,7 @@ def booted():
     try:
         port = docker("port", container, "5000/tcp").split(":")[1].split()[0]
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
-            wait_for(lambda: is_healthy(client), 60)
+            wait_for(lambda: is_healthy(client), START_LIMIT_S)
             yield client
     finally:
         docker("rm", "--force", container)
@@ -67,7 +67,7 @@ def windows(guest):
     return [window["title"] for window in guest.get("/windows").json()]
 
 
-def wait_for(condition, limit_s=30):
+def wait_for(condition, limit_s=120):
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline

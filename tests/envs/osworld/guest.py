@@ -177,7 +177,7 @@ class FakeContainer:
         return self.running
 
     def last_words(self):
-        return "container is exited, exit status 1: qemu: no memory"
+        return "container ended with exit status 1: qemu: no memory"
 
     def restart(self):
         self.remove()
