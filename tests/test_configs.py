@@ -235,7 +235,7 @@ def test_the_offline_runs_are_built_from_their_files(experiment, module, tiny_mo
     assert datamodule.steps == built.steps
     assert datamodule.steps % trainer.max_epochs == 0
     built.configure_model()
-    assert len(built._reference) == (0 if module is SFTModule else 1)
+    assert len(built.references) == (0 if module is SFTModule else 1)
 
 
 @pytest.mark.parametrize("experiment", ["offline_rs", "offline_dpo", "offline_kto"])

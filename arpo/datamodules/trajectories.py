@@ -92,7 +92,7 @@ class TrajectoryDataModule(L.LightningDataModule):
         """
         self._steps_per_iteration()
         assert self.trainer is not None
-        self._examples = self._read(PolicyModule.of(self.trainer.lightning_module).least_examples)
+        self._examples = self.read(PolicyModule.of(self.trainer.lightning_module).least_examples)
         self._digest = hashlib.sha256(repr(self._examples).encode()).hexdigest()
         start_on_rank_zero(self.trainer, self.runtime)
 
@@ -136,7 +136,7 @@ class TrajectoryDataModule(L.LightningDataModule):
         number = len(self._examples)
         return passes(number, min(self.batch_size, number), self.seed)
 
-    def _read(self, least: int = 1) -> list[Example]:
+    def read(self, least: int = 1) -> list[Example]:
         """Return the examples that the episodes make, of which so many must differ."""
         return read_examples(
             self.store,

@@ -27,17 +27,21 @@ class Router:
     Args:
         replicas: How many there are; they are numbered from 0.
 
+    Attributes:
+        in_flight: The requests of each replica that are under way.
+        homes: The replica of each conversation, of which the first was silent the longest.
+
     Raises:
         ConfigError: If there is none.
     """
 
     def __init__(self, replicas: int) -> None:
         check_at_least(1, replicas=replicas)
-        self._in_flight = dict.fromkeys(range(replicas), 0)
-        self._open = set(self._in_flight)
-        self._versions = dict.fromkeys(self._in_flight, 0)
+        self.in_flight = dict.fromkeys(range(replicas), 0)
+        self._open = set(self.in_flight)
+        self._versions = dict.fromkeys(self.in_flight, 0)
         self._gone: set[int] = set()
-        self._homes: OrderedDict[str, int] = OrderedDict()
+        self.homes: OrderedDict[str, int] = OrderedDict()
         self._guests: Counter[int] = Counter()
 
     @property
@@ -70,19 +74,19 @@ class Router:
         if not serving:
             raise EngineGoneError(f"no replica of the fleet takes requests for version {least_version} or later")
         if conversation:
-            home = self._homes.get(conversation)
+            home = self.homes.get(conversation)
             if home is None or home in self._gone:
                 home = self._new_home(serving)
             chosen = self._choose(home, serving)
             self._settle(conversation, chosen if home in serving else home)
         else:
             chosen = self._least_busy(serving)
-        self._in_flight[chosen] += 1
+        self.in_flight[chosen] += 1
         return chosen
 
     def give_back(self, replica: int) -> None:
         """Count a request as answered, or as called back."""
-        self._in_flight[replica] -= 1
+        self.in_flight[replica] -= 1
 
     def close(self, replica: int) -> None:
         """Send nothing to a replica until `reopen`; its conversations are guests elsewhere, and come back."""
@@ -103,26 +107,26 @@ class Router:
         return {replica for replica in self._open if self._versions[replica] >= least_version}
 
     def _least_busy(self, replicas: set[int]) -> int:
-        return min(replicas, key=lambda replica: (self._in_flight[replica], self._guests[replica], replica))
+        return min(replicas, key=lambda replica: (self.in_flight[replica], self._guests[replica], replica))
 
     def _new_home(self, serving: set[int]) -> int:
-        present = set(self._in_flight) - self._gone
+        present = set(self.in_flight) - self._gone
         if present == serving:
             return self._least_busy(serving)
         return min(present, key=lambda replica: (self._guests[replica], replica))
 
     def _choose(self, home: int, serving: set[int]) -> int:
         least = self._least_busy(serving)
-        if home in serving and self._in_flight[home] <= 2 * self._in_flight[least] + SLACK:
+        if home in serving and self.in_flight[home] <= 2 * self.in_flight[least] + SLACK:
             return home
         return least
 
     def _settle(self, conversation: str, home: int) -> None:
-        if conversation in self._homes:
-            self._guests[self._homes[conversation]] -= 1
+        if conversation in self.homes:
+            self._guests[self.homes[conversation]] -= 1
         self._guests[home] += 1
-        self._homes[conversation] = home
-        self._homes.move_to_end(conversation)  # the first one is that which was silent the longest
-        if len(self._homes) > MOST_HOMES:
-            _, forgotten = self._homes.popitem(last=False)
+        self.homes[conversation] = home
+        self.homes.move_to_end(conversation)
+        if len(self.homes) > MOST_HOMES:
+            _, forgotten = self.homes.popitem(last=False)
             self._guests[forgotten] -= 1

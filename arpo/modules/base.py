@@ -61,7 +61,8 @@ class PolicyModule(L.LightningModule):
         self.make_policy = policy
         self.make_optimizer = optimizer
         self.make_reference = reference
-        self._reference: list[Policy] = []  # in a list: its weights belong in no checkpoint and no optimizer
+        self.references: list[Policy] = []
+        """The reference policy, where there is one; in a list, because its weights belong in no checkpoint."""
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm
         self.policy_version = 0
@@ -131,7 +132,7 @@ class PolicyModule(L.LightningModule):
     ) -> ActionLogprobs:
         """Return what `action_logprobs` returns of the reference."""
         with self.policy.without_adapters():
-            return self.action_logprobs(tokenized, screenshots, policy=self._reference[0] if self._reference else None)
+            return self.action_logprobs(tokenized, screenshots, policy=self.references[0] if self.references else None)
 
     def clipped_together(self) -> list[list[torch.nn.Parameter]]:
         """Return what an optimizer step changes, in groups of parameters whose gradients have one norm."""
@@ -175,12 +176,12 @@ class PolicyModule(L.LightningModule):
         if "policy" not in self._modules:
             # Checkpointing of activations works in training mode only.
             self.policy = self.build(self.make_policy).train()
-        if self.make_reference is not None and not self.policy.has_adapters and not self._reference:
-            self._reference = [self.build(self.make_reference).freeze()]
+        if self.make_reference is not None and not self.policy.has_adapters and not self.references:
+            self.references = [self.build(self.make_reference).freeze()]
 
     @override
     def on_fit_start(self) -> None:
-        for reference in self._reference:
+        for reference in self.references:
             reference.to(self.device)
 
     def build(self, make: Callable[..., Policy]) -> Policy:

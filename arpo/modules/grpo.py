@@ -133,7 +133,7 @@ class GRPOModule(PolicyModule):
             groups = samples_of(batch.groups, self.policy.chat)
             if not self.objective.needs_values:
                 groups = self._credited(groups, self.objective.credits(batch.groups), work)
-            plan = self._plan(groups, batch.iteration)
+            plan = self.plan(groups, batch.iteration)
         minibatches = scatter(plan)
         work.minibatches = len(minibatches)
         with self._pictures(minibatches):
@@ -186,7 +186,7 @@ class GRPOModule(PolicyModule):
         pairs = zip(minibatches, samples, strict=True)
         return [replace(minibatch, samples=tuple(credited)) for minibatch, credited in pairs]
 
-    def _plan(self, groups: Sequence[Sequence[Sample]], iteration: int) -> list[Minibatch]:
+    def plan(self, groups: Sequence[Sequence[Sample]], iteration: int) -> list[Minibatch]:
         """Return the minibatches of this iteration in order, without samples that have nothing to teach."""
         planned = [
             minibatch
@@ -346,13 +346,13 @@ class GRPOModule(PolicyModule):
         images, screenshots = self.policy.images, wanted_screenshots(minibatches)
         images.prepare(screenshots, decoding_processes(self.trainer.num_devices))
         try:
-            for policies in by_tower([self.policy, *self._reference]):
+            for policies in by_tower([self.policy, *self.references]):
                 features = self._seen(policies[0], screenshots)
                 for policy in policies:
                     policy.features = features
             yield
         finally:
-            for policy in (self.policy, *self._reference):
+            for policy in (self.policy, *self.references):
                 policy.features = None
             images.forget()
 

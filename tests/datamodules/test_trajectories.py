@@ -72,7 +72,7 @@ def episode(number, reward=1.0, **facts):
 
 
 def read(data):
-    return [trajectory.id for example in data._read() for trajectory in example]
+    return [trajectory.id for example in data.read() for trajectory in example]
 
 
 def fit(data, iterations, checkpoint=None, extra=()):
@@ -141,7 +141,7 @@ def test_an_episode_longer_than_the_context_is_left_out(make_collector, source, 
 
 
 def test_episodes_of_another_tokenizer_are_told_anew(make_data, source, runtime):
-    (example,) = make_data(source(scripted("0/0/0")))._read()
+    (example,) = make_data(source(scripted("0/0/0"))).read()
     (told,) = example
     assert told == retokenize(scripted("0/0/0"), runtime.chat, runtime.prompt, None)
     assert told.steps[0].response_ids == runtime.chat.encode_response("Action: wait()\n")
@@ -155,19 +155,19 @@ def test_a_folder_without_episodes_is_refused(make_data, source, tmp_path):
         with pytest.raises(
             ConfigError, match=r"holds 0 episodes of a training .* \(evaluations are left out\): name an"
         ):
-            make_data(folder)._read()
+            make_data(folder).read()
 
 
 def test_a_source_of_which_everything_is_left_out_is_refused(make_data, source):
     with pytest.raises(ConfigError, match=r"of 1 episodes of .* none is left: widen datamodule\.outcomes"):
-        make_data(source(episode(0)), outcomes=["gave_up"])._read()
+        make_data(source(episode(0)), outcomes=["gave_up"]).read()
 
 
 def test_an_episode_that_spells_a_special_token_is_told_by_its_letters(make_data, source, runtime):
     text = "Action: type(content='<|im_start|>')"
     odd = replace(episode(1), instruction="<|im_end|>")
     odd = replace(odd, steps=(replace(odd.steps[0], response=text), *odd.steps[1:]))
-    ((told,),) = make_data(source(odd))._read()
+    ((told,),) = make_data(source(odd)).read()
     assert runtime.chat.decode(told.steps[0].response_ids) == text
     assert "<|im_end|>" in runtime.chat.decode(told.steps[0].prompt_ids)
 
@@ -181,12 +181,12 @@ def test_an_episode_that_shows_what_is_no_screenshot_is_left_out(make_data, sour
 
 def test_fewer_episodes_than_asked_for_are_refused(make_data, source):
     with pytest.raises(ConfigError, match=r"holds 2 episodes .* and 3 are wanted .* lower datamodule\.first"):
-        make_data(source(episode(0), episode(1)), first=3)._read()
+        make_data(source(episode(0), episode(1)), first=3).read()
 
 
 def test_episodes_of_which_nothing_can_be_learned_are_refused(make_data, source):
     with pytest.raises(ConfigError, match=r"nothing can be learned from 2 episodes of .*, of which 0 succeed"):
-        make_data(source(episode(0, 0.0), episode(1, 0.0)), pairs)._read()
+        make_data(source(episode(0, 0.0), episode(1, 0.0)), pairs).read()
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:40])])
@@ -195,7 +195,7 @@ def test_a_lost_or_cut_screenshot_is_named_before_anything_starts(make_data, sou
     lost = next((folder / "trajectories" / "screens").glob("*/*.png"))
     harm(lost)
     with pytest.raises(ConfigError, match=rf"1 screenshots that episodes of .* show are lost or cut, .*{lost.name}"):
-        make_data(folder)._read()
+        make_data(folder).read()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def in_flight(*numbers):
     assert router.take("home") == 0
     router.give_back(0)
     for replica, number in enumerate(numbers):
-        router._in_flight[replica] = number
+        router.in_flight[replica] = number
     return router
 
 
@@ -40,7 +40,7 @@ def test_a_conversation_moves_when_its_replica_is_clearly_busier_and_not_before(
     assert in_flight(most, least).take("home") == 0
     router = in_flight(most + 1, least)
     assert router.take("home") == 1
-    router._in_flight[0] = 0
+    router.in_flight[0] = 0
     assert router.take("home") == 1  # it has its caches there now
 
 
@@ -131,7 +131,7 @@ def test_without_replicas_there_is_nobody_to_ask():
 def test_requests_without_a_conversation_are_not_remembered():
     router = Router(2)
     assert [router.take() for _ in range(4)] == [0, 1, 0, 1]
-    assert not router._homes
+    assert not router.homes
 
 
 def test_conversations_that_were_silent_for_long_are_forgotten():
@@ -139,6 +139,6 @@ def test_conversations_that_were_silent_for_long_are_forgotten():
     for number in range(MOST_HOMES + 10):
         router.give_back(router.take(str(number)))
         router.give_back(router.take("talker"))
-    assert len(router._homes) == MOST_HOMES == sum(router._guests.values())
-    assert "talker" in router._homes
-    assert "0" not in router._homes
+    assert len(router.homes) == MOST_HOMES == sum(router._guests.values())
+    assert "talker" in router.homes
+    assert "0" not in router.homes

@@ -71,6 +71,6 @@ def test_a_checkpoint_holds_what_is_trained_and_the_rest_comes_from_the_model(ma
 def test_with_adapters_no_reference_is_loaded_because_their_base_is_it(make_module, tiny_model):
     module = make_module(reference=make_module, kl_coefficient=0.1)
     module.policy = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
-    module._reference = []
+    module.references = []
     module.configure_model()
-    assert module._reference == []
+    assert module.references == []

@@ -218,26 +218,26 @@ def test_a_frozen_vision_tower_sees_each_screenshot_once_an_update(
             kl_coefficient=kl_coefficient,
             optimizer=partial(torch.optim.SGD, lr=0.01),
         )
-        for policy in (module.policy, *module._reference):
+        for policy in (module.policy, *module.references):
             policy.vision.requires_grad_(False)
         if not keeps:
             module._seen = lambda policy, screenshots: None
-        counted = [CountedPolicy(policy) for policy in (module.policy, *module._reference)]
+        counted = [CountedPolicy(policy) for policy in (module.policy, *module.references)]
         fit(module, groups)
         # Four trajectories, of one screenshot each, which it shows once or twice.
         assert (sum(each.pictures for each in counted) == 4) == keeps
-        assert all(policy.features is None for policy in (module.policy, *module._reference))
+        assert all(policy.features is None for policy in (module.policy, *module.references))
         weights_after.append(weights(module.policy))
     assert_close(weights_after[0], weights_after[1], rtol=1e-5, atol=1e-6)
 
 
 def test_the_order_of_groups_follows_from_seed_and_iteration(make_module, make_group):
     groups = [[sample] for sample in samples(make_module(), make_group(*[1.0, 0.0] * 4))[0]]
-    plans = [make_module(seed=seed, minibatches=8)._plan(groups, iteration) for seed, iteration in ((0, 0), (0, 1))]
-    again = make_module(seed=0, minibatches=8)._plan(groups, 0)
+    plans = [make_module(seed=seed, minibatches=8).plan(groups, iteration) for seed, iteration in ((0, 0), (0, 1))]
+    again = make_module(seed=0, minibatches=8).plan(groups, 0)
     assert plans[0] == again
     assert plans[0] != plans[1]
-    assert make_module(seed=1, minibatches=8)._plan(groups, 0) != plans[0]
+    assert make_module(seed=1, minibatches=8).plan(groups, 0) != plans[0]
 
 
 def test_micro_batches_change_memory_and_not_the_result(make_module, make_group):
@@ -367,14 +367,14 @@ def test_the_reference_is_no_parameter_of_the_module(make_module, make_policy):
     module = make_module(reference=make_policy, kl_coefficient=0.1)
     assert len(list(module.parameters())) == len(list(module.policy.parameters()))
     assert all(name.startswith("policy.") for name in module.state_dict())
-    assert not any(parameter.requires_grad for parameter in module._reference[0].parameters())
+    assert not any(parameter.requires_grad for parameter in module.references[0].parameters())
 
 
 def test_without_a_coefficient_no_reference_is_loaded(make_module):
     def fail():
         raise AssertionError("the reference was built")
 
-    assert make_module(reference=fail)._reference == []
+    assert make_module(reference=fail).references == []
 
 
 # --- replayed trajectories ------------------------------------------------------------------------------------------

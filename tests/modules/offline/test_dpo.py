@@ -64,7 +64,7 @@ def test_with_adapters_the_base_is_the_reference(make_dpo, judged, tiny_model):
     make = partial(Policy, tiny_model, lora=LoraSettings(rank=4), train_vision=False)
     batch = judged(1.0, 0.0)
     module = make_dpo(start=make, steps=6, optimizer=partial(torch.optim.AdamW, lr=1e-2))
-    assert module._reference == []
+    assert module.references == []
     base = likelihoods(module.policy, batch).detach()
     metrics = logged(fit(module, *[batch] * 6))
     assert metrics["train/loss"] < 0.693
