@@ -7,6 +7,8 @@ ARGS ?=
 
 # One thread for each process: environments, engine and trainer share the cores, and idle threads of OpenMP spin.
 export OMP_NUM_THREADS ?= 1
+# Else each of a hundred processes would compile this package, and pytest all tests, again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup desktop desktop-stop osworld train smoke view test test-all test-fast check format lock clean

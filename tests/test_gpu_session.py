@@ -33,6 +33,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.ray
 @pytest.mark.timeout(1600)
@@ -42,6 +43,7 @@ def test_every_phase_ends_well_with_a_tiny_model(played: list[dict[str, Any]]) -
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.ray
 @pytest.mark.timeout(1600)

@@ -82,18 +82,23 @@ def _is_whole(node: Node) -> bool:
     return parameters is None or _needed(parameters) <= set(node)
 
 
-def _nodes(cfg: DictConfig | ListConfig, place: str = "") -> Iterator[tuple[str, Node]]:
-    """Yield everything that has a target with the key where it is written, outer nodes first."""
+def _nodes(cfg: DictConfig | ListConfig, place: str = "", resolved: Any = None) -> Iterator[tuple[str, Node]]:
+    """Yield everything that has a target with the key where it is written, outer nodes first.
+
+    Interpolations are slow: what stands in a node is resolved together with it, once.
+    """
     if isinstance(cfg, DictConfig) and "_target_" in cfg:
         if cfg["_target_"] is None:
             return
-        yield place, OmegaConf.to_container(cfg, resolve=True)  # type: ignore[misc]  # a mapping gives a mapping
+        resolved = OmegaConf.to_container(cfg, resolve=True) if resolved is None else resolved
+        yield place, resolved
     keys: Iterable[Any] = cfg if isinstance(cfg, DictConfig) else range(len(cfg))
     for key in keys:
         if OmegaConf.is_interpolation(cfg, key) or OmegaConf.is_missing(cfg, key):
             continue  # what an interpolation stands for is written elsewhere
         if OmegaConf.is_config(cfg[key]):
-            yield from _nodes(cfg[key], f"{place}.{key}" if place else str(key))
+            inner = resolved if resolved is None else resolved[key]
+            yield from _nodes(cfg[key], f"{place}.{key}" if place else str(key), inner)
 
 
 def _targets(tree: object) -> Iterator[str]:

@@ -25,7 +25,7 @@ FAKE = ["scripted", pytest.param("scripted fleet", marks=[pytest.mark.ray, pytes
 REAL = [
     "hf",
     pytest.param("vllm", marks=pytest.mark.engine),
-    pytest.param("fleet", marks=pytest.mark.ray),
+    pytest.param("fleet", marks=[pytest.mark.ray, pytest.mark.long]),
 ]
 
 

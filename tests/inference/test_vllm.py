@@ -42,9 +42,8 @@ def test_vllm_is_given_the_size_of_a_screen_where_its_own_largest_picture_holds_
     assert ("width" in str(_picture_limits(4, most_pixels))) == named
 
 
-@pytest.mark.parametrize(
-    "threads", [pytest.param("1", marks=pytest.mark.long), pytest.param("2", marks=pytest.mark.slow)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("threads", ["1", "2"])
 def test_deterministic_means_every_bit(
     start: Callable[..., Any], questions: Questions, monkeypatch: pytest.MonkeyPatch, threads: str
 ) -> None:

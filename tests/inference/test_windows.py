@@ -25,7 +25,7 @@ def make_engine(kind: str, path: Path) -> InferenceEngine:
     return VllmEngine(path, max_model_len=512, max_images=4, kv_cache_gb=0.125)
 
 
-@pytest.mark.parametrize("kind", ["hf", pytest.param("vllm", marks=pytest.mark.engine)])
+@pytest.mark.parametrize("kind", ["hf", pytest.param("vllm", marks=[pytest.mark.engine, pytest.mark.long])])
 def test_engine_and_trainer_agree_on_windows(tmp_path: Path, kind: str, closing: Any) -> None:
     path = make_tiny(tmp_path, corpus=TINY_CORPUS * 4, words=600, full_attention=(1,))
     policy = Policy(path)

@@ -66,6 +66,7 @@ class KilledOnce(Journey):
         return {"killed": lambda: self.die(engine="rollout", version=1), "ended": self.start}
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_in_a_rollout_goes_on_bit_for_bit_and_rolls_nothing_out_again(smoke, ending, tmp_path):
     run = ending(smoke.again(tmp_path / "run", "iterations=3"))
     journey = KilledOnce(run)

@@ -1,7 +1,6 @@
 """Two processes learn offline what one learns: each computes a part of the same batches."""
 
 import pickle
-from functools import cache
 
 import pytest
 import torch
@@ -10,12 +9,8 @@ from torch.testing import assert_close
 from tests.invariant.offline import CASES, WAYS
 from tests.invariant.running import run_module
 
-pytestmark = pytest.mark.slow
-TOGETHER = (("dpo",), tuple(case for case in CASES if case != "dpo"))
-"""What one process trains: DPO in make test, the others in make test-all."""
-in_cases = pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case == "dpo" else pytest.mark.long) for case in CASES]
-)
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+in_cases = pytest.mark.parametrize("case", CASES)
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +22,11 @@ def trained(make_group, tiny_model, tmp_path_factory):
     batches = [pairs[0] + pairs[1], pairs[2], pairs[3] + pairs[4] + pairs[0]]
     (directory / "batches").write_bytes(pickle.dumps(batches))
 
-    @cache
-    def of(*cases):
-        run_module("offline", tiny_model, directory / "batches", directory / "out", *cases)
-        return {
-            (case, way): [torch.load(directory / f"out.{case}.{way}{ranks}.{rank}") for rank in range(ranks)]
-            for case in cases
-            for way, ranks in WAYS
-        }
-
-    return lambda case, way: of(*next(cases for cases in TOGETHER if case in cases))[case, way]
+    run_module("offline", tiny_model, directory / "batches", directory / "out", *CASES)
+    ranks = dict(WAYS)
+    return lambda case, way: [
+        torch.load(directory / f"out.{case}.{way}{ranks[way]}.{rank}") for rank in range(ranks[way])
+    ]
 
 
 @pytest.mark.parametrize(("way", "ranks"), WAYS[1:])

@@ -19,20 +19,12 @@ MODELS = ("tied", "untied")
 CASES = ("arpo", "lora")
 """All weights are trained, or adapters."""
 WAYS = (("one", 1), ("ddp", 2), ("fsdp", 2))
-REPRESENTATIVE = ("untied", "lora", "fsdp")
-"""The pair of make test; `test_resuming.py` has all weights of the other model in shards."""
 in_pairs = pytest.mark.parametrize(
-    ("model", "case", "way", "ranks"),
-    [
-        pytest.param(model, case, way, ranks, marks=[] if (model, case, way) == REPRESENTATIVE else pytest.mark.long)
-        for model in MODELS
-        for case in CASES
-        for way, ranks in WAYS
-    ],
+    ("model", "case", "way", "ranks"), [(model, case, *way) for model in MODELS for case in CASES for way in WAYS]
 )
 HEAD, EMBEDDING = "policy.model.lm_head.weight", "policy.model.model.language_model.embed_tokens.weight"
 ADAPTERS = {"lora": LoraSettings(rank=4, alpha=8.0), "train_vision": False}
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def untie(model: Path, directory: Path) -> None:

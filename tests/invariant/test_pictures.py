@@ -18,6 +18,7 @@ def group(chat, *episodes: tuple[tuple[int, ...], float]) -> Group:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_enter_a_frozen_tower_together_whatever_each_has_to_see(loaded_policy, tiny_model, tmp_path):
     chat = loaded_policy.chat
     batches = [

@@ -128,8 +128,7 @@ def backward_of(batch: TokenBatch, policy: Policy) -> Calls:
     return calls
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4, alpha=8)], ids=["all", "lora"])
+@pytest.mark.parametrize(("lora", "dtype"), [(None, "float32"), (LoraSettings(rank=4, alpha=8), "bfloat16")])
 @pytest.mark.parametrize(
     "options",
     [

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_shards_are_one_policy(tiny_model, tmp_path):
     command = [sys.executable, "-m", "tests.models.sharded", str(tiny_model), str(tmp_path / "policy")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)

@@ -40,6 +40,7 @@ def failures(said: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_jobs_that_are_refused_or_crash_let_the_others_run_and_are_named_at_the_end(tmp_path):
     with start("train.py", *SMALL, "seed=-1,1,2", output=tmp_path) as jobs:

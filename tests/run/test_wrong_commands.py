@@ -233,8 +233,11 @@ def test_a_run_of_other_words_is_not_gone_on_with(tmp_path, light):
     check_refusal(ended, "seed: 0 there, 1 now", tmp_path)
 
 
+MORE = [pytest.param(*row, marks=pytest.mark.long) for row in LATE[3:-2]]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("line", "words"), LATE, ids=[line for line, _ in LATE])
+@pytest.mark.parametrize(("line", "words"), [*LATE[:3], *MORE, *LATE[-2:]], ids=[line for line, _ in LATE])
 def test_what_only_a_constructor_knows_is_said_before_anything_starts(line, words, tmp_path, whole):
     ended = whole.run(words_of(line, tmp_path))
     check_refusal(ended, words, tmp_path, without=STARTS)
