@@ -16,11 +16,11 @@ from arpo.apps.comparison import arms as compared_arms
 from arpo.apps.comparison.command import write_rows
 from arpo.apps.comparison.compare import Column, Comparison, compare, rows
 from arpo.apps.comparison.curves import Panel
-from arpo.apps.comparison.intervals import Interval
 from arpo.apps.comparison.measures import Measure
 from arpo.apps.comparison.runs import Run, read_runs
 from arpo.apps.comparison.words import provenance, report
 from arpo.apps.run_files import read_files
+from arpo.evaluation.intervals import Interval
 from arpo.run.folder import run_name
 from experiments.curves import Bars, save
 

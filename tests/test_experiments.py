@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from arpo.apps.comparison.compare import Comparison
-from arpo.apps.comparison.intervals import Interval
 from arpo.apps.comparison.measures import Measure, evaluated, mean_of, minutes_to
 from arpo.apps.comparison.runs import find_runs, read_run, read_runs
 from arpo.apps.comparison.words import report
+from arpo.evaluation.intervals import Interval
 from arpo.run.build import build
 from experiments import collect as collector
 from experiments import curves, studies, study

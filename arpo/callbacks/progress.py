@@ -124,7 +124,7 @@ class Progress(LineCallback, RolloutCallback):
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         duration = state.durations[-1] + time.monotonic() - state.started
         state.replay_size = metrics.get("replay/size")
-        self._summary.add(state.iteration, metrics)
+        self._summary.add(metrics)
         self._count_evaluations(done=state.iteration)
         state.started = time.monotonic()
         self._live.say(iteration_line(state, duration))

@@ -1,16 +1,22 @@
-"""The card at the end of a run: its results, the share of each part in its time, and the places to look at."""
+"""The card at the end of a run: what changed, what was replayed, where the time went, and the places to look at."""
 
+import json
 import shlex
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from arpo.display.progress_line import clock
+from arpo.evaluation.intervals import t_interval
 
 MEASURED = ("wait", "update", "sync", "env", "generate")
 """Read from the metrics `time/<name>`, which every iteration logs. Rollouts may go on during an update; the trainer's
 wait for them does not."""
+MOST_AVERAGED = 5
+"""Iterations at each end of a run whose success is averaged: one alone is noise."""
 
 
 def places(run: Path, *, begins: bool = False) -> list[tuple[str, str]]:
@@ -29,6 +35,33 @@ def places(run: Path, *, begins: bool = False) -> list[tuple[str, str]]:
     return shown
 
 
+def changes(evaluations: Path) -> Iterator[tuple[str, str]]:
+    """Yield what an evaluation at the start and the last one say: success before and after, for each list of tasks.
+
+    The 95 % interval is Student's over the tasks that both have; it knows nothing of other seeds of the run.
+
+    Args:
+        evaluations: The folder of `iteration_<n>.json`.
+    """
+    found = sorted(evaluations.glob("iteration_*.json"))
+    if not found:
+        return
+    first, last = (json.loads(path.read_text(encoding="utf-8")) for path in (found[0], found[-1]))
+    for name, result in last.items():
+        after = f"{100 * result['overall']['success_rate']:.1f} % of {len(result['tasks'])} tasks"
+        if len(found) == 1 or name not in first:
+            yield name, after
+        else:
+            yield name, f"{100 * first[name]['overall']['success_rate']:.1f} → {after}, {_gain(first[name], result)}"
+
+
+def _gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    rates = [{task["name"]: task["success_rate"] for task in result["tasks"]} for result in (before, after)]
+    gain = t_interval([rates[1][name] - rates[0][name] for name in rates[0].keys() & rates[1].keys()])
+    bounds = "" if gain.low is None or gain.high is None else f" [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+    return f"{100 * gain.mean:+.1f} points{bounds}"
+
+
 class RunSummary:
     """The numbers of the card, collected iteration by iteration."""
 
@@ -42,15 +75,16 @@ class RunSummary:
         self.directory = Path(directory)
         self._started = time.monotonic() if started is None else started
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._curves: dict[str, dict[int, float]] = {}
+        self._success: list[float] = []
+        self._injected: list[float] = []
 
-    def add(self, iteration: int, metrics: Mapping[str, float]) -> None:
+    def add(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics at the end of an iteration."""
         for name in MEASURED:
             self._seconds[name] += metrics.get(f"time/{name}", 0.0)
-        for name, value in metrics.items():
-            if name.endswith("success_rate"):
-                self._curves.setdefault(name, {})[iteration] = value
+        for name, values in (("rollout/success_rate", self._success), ("replay/injected", self._injected)):
+            if name in metrics:
+                values.append(metrics[name])
 
     def started_working(self) -> None:
         """Count the time so far as that of starting engine and environments."""
@@ -63,11 +97,16 @@ class RunSummary:
     def rows(self) -> list[tuple[str, str]]:
         """Return the card as pairs of a name and what there is to say about it."""
         wall = time.monotonic() - self._started
-        rows = []
-        for name, curve in sorted(self._curves.items()):
-            best = max(curve, key=lambda iteration: curve[iteration])
-            last = curve[max(curve)]
-            rows.append((name, f"{100 * last:.1f} % at the end, best {100 * curve[best]:.1f} % (iteration {best})"))
+        rows = [(f"success, {name}", change) for name, change in changes(self.directory / "eval")]
+        if self._success:
+            share = max(1, min(MOST_AVERAGED, len(self._success) // 2))
+            begin, end = (100 * fmean(part) for part in (self._success[:share], self._success[-share:]))
+            of = f", means of {share} iterations each" if share > 1 else ""
+            rows.append(("success, rollouts", f"{begin:.1f} → {end:.1f} %{of}"))
+        if self._injected:
+            number, iterations = sum(count > 0 for count in self._injected), len(self._injected)
+            said = f"{sum(self._injected):.0f} past successes injected, in {number} of {iterations} iterations"
+            rows.append(("replay", said))
         rows.append(("wall time", f"{clock(wall)}, of which {self._split(wall)}"))
         return [*rows, *places(self.directory)]
 

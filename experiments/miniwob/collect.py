@@ -11,9 +11,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
 from arpo.apps.comparison.curves import Panel, draw  # noqa: E402
-from arpo.apps.comparison.intervals import Interval, t_interval  # noqa: E402
 from arpo.apps.comparison.runs import Run, find_runs, read_run, read_runs  # noqa: E402
 from arpo.apps.comparison.words import origin, percent, points, provenance, table  # noqa: E402
+from arpo.evaluation.intervals import Interval, t_interval  # noqa: E402
 from experiments.curves import Bars  # noqa: E402
 from experiments.study import ROOT, collect_options, scores, write_block, write_study  # noqa: E402
 

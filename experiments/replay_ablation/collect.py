@@ -12,10 +12,10 @@ sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside
 from arpo.apps.comparison import measures as of  # noqa: E402
 from arpo.apps.comparison.compare import Comparison, rows  # noqa: E402
 from arpo.apps.comparison.curves import Panel  # noqa: E402
-from arpo.apps.comparison.intervals import Interval  # noqa: E402
 from arpo.apps.comparison.measures import FINAL, Measure  # noqa: E402
 from arpo.apps.comparison.runs import SUCCESS  # noqa: E402
 from arpo.apps.comparison.words import origin, percent, points, runs, table, written  # noqa: E402
+from arpo.evaluation.intervals import Interval  # noqa: E402
 from experiments.curves import save  # noqa: E402
 from experiments.study import (  # noqa: E402
     ROOT,

@@ -1,29 +1,62 @@
 """The card at the end of a run."""
 
+import json
 import time
 from pathlib import Path
 
 from arpo.display.summary import RunSummary, places
 
 
-def test_the_card_tells_last_and_best_success_and_divides_the_rollout(tmp_path: Path) -> None:
+def test_the_card_tells_first_and_last_success_and_divides_the_rollout(tmp_path: Path) -> None:
     summary = RunSummary(tmp_path)
-    for iteration, success in enumerate((0.2, 0.9, 0.6), start=1):
-        summary.add(
-            iteration, {"rollout/success_rate": success, "time/wait": 4.0, "time/env": 30, "time/generate": 10}
-        )
+    for success in (0.2, 0.9, 0.6):
+        summary.add({"rollout/success_rate": success, "time/wait": 4.0, "time/env": 30, "time/generate": 10})
     summary._started = time.monotonic() - 20  # the run took 20 s
     rows = dict(summary.rows())
-    assert rows["rollout/success_rate"] == "60.0 % at the end, best 90.0 % (iteration 2)"
+    assert rows["success, rollouts"] == "20.0 → 60.0 %"
     # 12 of 20 s in waits for rollouts: 3/4 of them waiting for the environment, 1/4 for the engine
     assert "environment 45 %, generation 15 %, update 0 %" in rows["wall time"]
     assert rows["results"] == str(tmp_path)
+    assert "replay" not in rows
+
+
+def evaluation(**lists: list[float]) -> str:
+    """The file of an evaluation in which tasks 0, 1, … succeeded as often as this."""
+    return json.dumps(
+        {
+            name: {
+                "overall": {"success_rate": sum(rates) / len(rates)},
+                "tasks": [{"name": str(number), "success_rate": rate} for number, rate in enumerate(rates)],
+            }
+            for name, rates in lists.items()
+        }
+    )
+
+
+def test_the_card_tells_what_changed_from_the_first_evaluation_to_the_last_with_an_interval(tmp_path: Path) -> None:
+    (tmp_path / "eval").mkdir()
+    for number, lists in (
+        (0, {"in_domain": [0.0, 0.5, 1.0, 0.0]}),
+        (7, {"in_domain": [0.0, 0.0, 0.0, 0.0]}),
+        (10, {"in_domain": [1.0, 0.5, 1.0, 0.0], "pages": [0.25]}),
+    ):
+        (tmp_path / "eval" / f"iteration_{number:06d}.json").write_text(evaluation(**lists), encoding="utf-8")
+    summary = RunSummary(tmp_path)
+    for injected, success in ((3, 0.1), (1, 0.2), (0, 0.5), (0, 0.6)):
+        summary.add({"replay/injected": injected, "rollout/success_rate": success})
+    # gains of 1, 0, 0, 0: mean 1/4, standard error 1/4, and t of 3 degrees of freedom is 3.182
+    assert summary.rows()[:4] == [
+        ("success, in_domain", "37.5 → 62.5 % of 4 tasks, +25.0 points [-54.6, +104.6]"),
+        ("success, pages", "25.0 % of 1 tasks"),
+        ("success, rollouts", "15.0 → 55.0 %, means of 2 iterations each"),
+        ("replay", "4 past successes injected, in 2 of 4 iterations"),
+    ]
 
 
 def test_the_card_counts_the_start_and_the_evaluations(tmp_path: Path) -> None:
     summary = RunSummary(tmp_path, started=time.monotonic() - 30)  # engine and environments took 30 s
     summary.started_working()
-    summary.add(1, {"time/update": 40.0, "time/sync": 10.0})
+    summary.add({"time/update": 40.0, "time/sync": 10.0})
     summary.add_evaluations(15.0)
     summary._started -= 70  # 100 s in all, of which 5 s are in none of these
     assert dict(summary.rows())["wall time"] == (

@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import Any
 
 from arpo.apps.comparison.arms import Arm, obstacle
-from arpo.apps.comparison.intervals import Difference, Spread, difference, spread
 from arpo.apps.comparison.measures import Measure
 from arpo.errors import ConfigError
+from arpo.evaluation.intervals import Difference, Spread, difference, spread
 
 Values = Mapping[str, Mapping[int, Mapping[str, float | None]]]
 """What was measured, by arm, seed and measure."""

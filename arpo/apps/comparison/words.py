@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from arpo.apps.comparison.arms import Arm, warnings
 from arpo.apps.comparison.compare import Comparison
 from arpo.apps.comparison.configuration import differing, settings, told_once
-from arpo.apps.comparison.intervals import Difference, Interval, Spread
 from arpo.apps.comparison.measures import Measure
 from arpo.apps.comparison.runs import Run
 from arpo.evaluation.card import table
+from arpo.evaluation.intervals import Difference, Interval, Spread
 
 DASH = "–"
 KEYS = 20

@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from arpo.apps.comparison.intervals import Difference, Interval, Spread, difference, spread, t_interval, welch_interval
+from arpo.evaluation.intervals import Difference, Interval, Spread, difference, spread, t_interval, welch_interval
 
 
 def test_the_t_interval_of_five_values_is_the_one_computed_by_hand():
