@@ -69,7 +69,7 @@ def test_a_group_in_which_all_failed_pulls_at_nothing(make_module, make_group, g
     output = module._forward(members)
     before = output.logprobs.detach()
     advantages = torch.zeros_like(before)
-    (minibatch,) = module._plan([members], 0)
+    (minibatch,) = module.plan([members], 0)
     average = module.objective.average(float(minibatch.sequences), float(minibatch.action_tokens))
     terms = TokenTerms(output.logprobs, before, advantages, output.mask)
     average(module.objective.loss(terms).losses, output.mask).backward()
