@@ -128,9 +128,7 @@ def check_command(words: list[str]) -> None:
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.long) if page.startswith("experiments/") else page for page in ALL]
-)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.long] * ("/" in page)) for page in ALL])
 def test_the_commands_of_a_page_can_be_typed(page):
     wrong = []
     for words in ALL[page]:
