@@ -86,6 +86,17 @@ def test_a_broken_clause_is_named_and_the_environment_is_closed(changes, fault):
     assert env.closed or "close" in changes
 
 
+def close_once(self):
+    if self.closed:
+        raise EnvError("close", "it is closed")
+    Square.close(self)
+
+
+def test_an_environment_that_cannot_be_closed_twice_is_found():
+    with pytest.raises(EnvError, match="it is closed"):
+        check_env(type("Once", (Square,), {"close": close_once})(), TASK)
+
+
 def test_an_environment_that_keeps_the_contract_passes():
     check_env(Square(), TASK)
 
