@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from arpo.callbacks.weight_sync import WeightSync
+from arpo.callbacks.weight_sync import WeightSync, _read_to_the_end
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.envs.fake import fake_tasks
 from arpo.errors import RolloutError, WeightSyncError
@@ -160,6 +160,24 @@ def test_an_engine_that_hangs_in_its_update_is_named(run, chat):
     waits = "the trainer waits until the engine serves policy version 1, .* the engine has not taken the new weights"
     with pytest.raises(RolloutError, match=waits):
         run(engine=Hanging(chat), stall_s=1.0)
+
+
+def breaking(engine_failed):
+    """A gathering that breaks off, and whether the engine has failed before."""
+
+    def gather():
+        yield "weight", torch.zeros(1)
+        raise TimeoutError("a rank is gone")
+
+    _read_to_the_end(gather(), WeightSyncError("the engine refuses") if engine_failed else None)
+
+
+def test_a_gathering_that_breaks_off_is_the_error_unless_the_engine_failed_first():
+    with pytest.raises(TimeoutError, match="a rank is gone"):
+        breaking(engine_failed=False)
+    with pytest.raises(WeightSyncError, match="the engine refuses") as error:
+        breaking(engine_failed=True)
+    assert isinstance(error.value.__cause__, TimeoutError)
 
 
 def test_beside_the_trainer_the_engine_sleeps_from_the_end_of_a_rollout_to_the_next_sync(run):

@@ -97,8 +97,17 @@ def test_an_environment_that_cannot_be_closed_twice_is_found():
         check_env(type("Once", (Square,), {"close": close_once})(), TASK)
 
 
+class Bounded(Square):
+    """Takes no action outside of its screen."""
+
+    def step(self, action: Action) -> StepResult:
+        assert 0 <= getattr(action, "x", 0) < 20
+        assert 0 <= getattr(action, "y", 0) < 10
+        return super().step(action)
+
+
 def test_an_environment_that_keeps_the_contract_passes():
-    check_env(Square(), TASK)
+    check_env(Bounded(), TASK)
 
 
 def test_an_environment_may_have_no_script_for_a_task():

@@ -41,6 +41,14 @@ def test_a_screen_of_another_group_is_another_screen(make_group):
         assert [credit.advantages.tolist() for credit in credits] == [[0.0], [0.0]]
 
 
+def test_without_a_future_a_step_returns_what_it_earned_itself(make_group):
+    group = make_group(trajectory("ab", 1.0), trajectory("ab", 0.0))
+    ((one, other),) = GiGPO(discount=0.0).credits([group])
+    # Episodes: +.5 and -.5. Screen a was seen with returns 0 and 0, screen b with 1 and 0.
+    assert one.advantages.tolist() == [0.5, 1.0]
+    assert other.advantages.tolist() == [-0.5, -1.0]
+
+
 @pytest.mark.parametrize("options", [{"discount": 1.1}, {"step_weight": -1.0}, {"std": "both"}])
 def test_an_impossible_number_is_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
