@@ -57,7 +57,10 @@ def changes(evaluations: Path) -> Iterator[tuple[str, str]]:
 
 def _gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     rates = [{task["name"]: task["success_rate"] for task in result["tasks"]} for result in (before, after)]
-    gain = t_interval([rates[1][name] - rates[0][name] for name in rates[0].keys() & rates[1].keys()])
+    gains = [rates[1][name] - rates[0][name] for name in rates[0].keys() & rates[1].keys()]
+    if not any(gains):
+        return "no task changed"
+    gain = t_interval(gains)
     bounds = "" if gain.low is None or gain.high is None else f" [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
     return f"{100 * gain.mean:+.1f} points{bounds}"
 
