@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +107,13 @@ class Browser:
         self._pending: dict[int, tuple[str, Future[msgspec.Raw]]] = {}
         self._events: dict[tuple[str, str], Future[msgspec.Raw]] = {}
         self._dead = ""
-        self.pid, self._write_fd, self._read_fd = _spawn(executable, self.profile, renderers)
-        threading.Thread(target=self._read, name="arpo-chromium", daemon=True).start()
-        try:
+        with ExitStack() as undo:  # nothing is left of a browser that does not start
+            undo.callback(shutil.rmtree, self.profile, ignore_errors=True)
+            self.pid, self._write_fd, self._read_fd = _spawn(executable, self.profile, renderers)
+            undo.callback(self.kill, "it did not start")
+            threading.Thread(target=self._read, name="arpo-chromium", daemon=True).start()
             version = decoded(self.call("Browser.getVersion", timeout_s=START_TIMEOUT_S), _Version, "its version")
-        except EnvError:
-            self.kill("it did not start")
-            raise
+            undo.pop_all()
         log.info("started %s as process %d", version.product, self.pid)
 
     @property

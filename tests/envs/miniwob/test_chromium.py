@@ -53,3 +53,11 @@ def test_a_page_that_crashes_is_a_fault_of_its_own_session_alone(browser):
             future.result(10.0)
     assert not others.done()
     assert browser.alive
+
+
+@pytest.mark.parametrize(("executable", "error"), [("/bin/false", EnvError), ("/no/browser", FileNotFoundError)])
+def test_nothing_is_left_of_a_browser_that_does_not_start(tmp_path, monkeypatch, executable, error):
+    monkeypatch.setenv("ARPO_SESSION_DIR", str(tmp_path))
+    with pytest.raises(error):
+        Browser(executable)
+    assert list(tmp_path.iterdir()) == []
