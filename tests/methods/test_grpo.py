@@ -98,3 +98,16 @@ def test_every_option_has_its_work_in_the_loss(options, ratios, advantage, losse
 def test_an_impossible_option_is_refused_with_its_name(options, words):
     with pytest.raises(ConfigError, match=words):
         GRPO(**options)
+
+
+def test_a_group_of_one_teaches_by_imitation_alone():
+    assert not GRPO().learns_alone
+    assert GRPO(imitation=0.1).learns_alone
+
+
+def test_tokens_are_weighed_where_a_correction_is_asked_for():
+    old, sampler = torch.zeros(2, 1), torch.full((2, 1), 1.0)
+    mask, replayed = torch.ones(2, 1, dtype=torch.bool), torch.tensor([False, True])
+    assert GRPO(correction="none").weights(old, sampler, mask, replayed) is None
+    found = GRPO(correction="tis_token").weights(old, sampler, mask, replayed)
+    assert found.weights.flatten().tolist() == pytest.approx([math.exp(-1), 1.0])  # a replayed success counts in full
