@@ -98,6 +98,7 @@ def test_every_experiment_can_be_run_and_evaluated_of_things_that_exist_with_arg
     # a key without a value would erase a group
     assert {key for key, value in cfg.items_ex(resolve=False) if value is None} <= {"resume", "warmstart"}
     judging = compose(f"experiment={experiment}", "checkpoint=somewhere", config="evaluate")
+    check_targets(judging)
     check_arguments(judging)
     assert "evaluation" not in cfg.callbacks or cfg.callbacks.evaluation.settings == judging.evaluation
     assert {"train", "in_domain"} & set(judged(judging.tasks))
