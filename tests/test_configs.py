@@ -104,7 +104,14 @@ def test_every_experiment_can_be_run_and_evaluated_of_things_that_exist_with_arg
     assert {"train", "in_domain"} & set(judged(judging.tasks))
 
 
-@pytest.mark.parametrize("experiment", ["arpo_full", "dart_miniwob"])
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        "arpo_full",
+        "dart_miniwob",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("arpo_subset32", "arpo_miniwob", "dart_osworld")),
+    ],
+)
 @pytest.mark.parametrize("variant", ["replay=off", *PRESETS])
 def test_every_preset_goes_with_an_experiment_of_each_kind(experiment, variant):
     cfg = compose(f"experiment={experiment}", variant)

@@ -120,6 +120,15 @@ def test_what_is_recommended_exists():
     assert wrong == []
 
 
+@pytest.mark.long
+def test_what_is_recommended_composes():
+    values = {text: text.partition("=")[2] for text in recommended() if "=" in text}
+    for override in sorted(text for text, value in values.items() if not re.search(r"[A-Z…]{2,}|…", value)):
+        name = override.partition("=")[0]
+        whole = ("plan" if name in {"gpu", "architecture"} else "train", "experiment=arpo_subset32")
+        compose(*(whole if name in GROUPS else bases_with(name)[0]), override)
+
+
 def test_recommendations_are_found_in_messages_and_on_pages():
     found = recommended()
     assert {"resume=auto", "engine=fleet", "rollout.settings.max_context", "replay=off"} <= found

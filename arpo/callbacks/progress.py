@@ -73,8 +73,9 @@ class Progress(LineCallback, RolloutCallback):
         state = self._state = State(iterations=None if endless else trainer.max_epochs)
         if not trainer.is_global_zero or stage != "fit":
             return
-        self._summary = RunSummary(trainer.default_root_dir, started=self._started)
         self._evaluations = [each for each in trainer.callbacks if isinstance(each, Evaluation)]  # type: ignore[attr-defined]
+        evaluated = self._evaluations[0].directory if self._evaluations else None
+        self._summary = RunSummary(trainer.default_root_dir, evaluated, started=self._started)
         runtime = runtime_of(trainer)
         # before weights go to the engine for the first time
         self._show(lambda: training_line(state, runtime.status()))

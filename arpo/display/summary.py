@@ -35,15 +35,15 @@ def places(run: Path, *, begins: bool = False) -> list[tuple[str, str]]:
     return shown
 
 
-def changes(evaluations: Path) -> Iterator[tuple[str, str]]:
+def changes(evaluations: Path | None) -> Iterator[tuple[str, str]]:
     """Yield what an evaluation at the start and the last one say: success before and after, for each list of tasks.
 
     The 95 % interval is Student's over the tasks that both have; it knows nothing of other seeds of the run.
 
     Args:
-        evaluations: The folder of `iteration_<n>.json`.
+        evaluations: The folder of `iteration_<n>.json`; None where nothing is evaluated.
     """
-    found = sorted(evaluations.glob("iteration_*.json"))
+    found = [] if evaluations is None else sorted(evaluations.glob("iteration_*.json"))
     if not found:
         return
     first, last = (json.loads(path.read_text(encoding="utf-8")) for path in (found[0], found[-1]))
@@ -60,22 +60,24 @@ def _gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     gains = [rates[1][name] - rates[0][name] for name in rates[0].keys() & rates[1].keys()]
     if not any(gains):
         return "no task changed"
-    gain = t_interval(gains)
-    bounds = "" if gain.low is None or gain.high is None else f" [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
-    return f"{100 * gain.mean:+.1f} points{bounds}"
+    return t_interval(gains).points()
 
 
 class RunSummary:
     """The numbers of the card, collected iteration by iteration."""
 
-    def __init__(self, directory: str | Path, started: float | None = None) -> None:
+    def __init__(
+        self, directory: str | Path, evaluations: str | Path | None = None, *, started: float | None = None
+    ) -> None:
         """Start the clock.
 
         Args:
             directory: The folder of the run's results.
+            evaluations: That of its evaluations, if it evaluates.
             started: The time on `time.monotonic` at which the run began; now by default.
         """
         self.directory = Path(directory)
+        self.evaluations = None if evaluations is None else Path(evaluations)
         self._started = time.monotonic() if started is None else started
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._success: list[float] = []
@@ -100,7 +102,7 @@ class RunSummary:
     def rows(self) -> list[tuple[str, str]]:
         """Return the card as pairs of a name and what there is to say about it."""
         wall = time.monotonic() - self._started
-        rows = [(f"success, {name}", change) for name, change in changes(self.directory / "eval")]
+        rows = [(f"success, {name}", change) for name, change in changes(self.evaluations)]
         if self._success:
             share = max(1, min(MOST_AVERAGED, len(self._success) // 2))
             begin, end = (100 * fmean(part) for part in (self._success[:share], self._success[-share:]))

@@ -1,7 +1,7 @@
 """Means over seeds, their spread, and 95 % intervals: Student's, paired or Welch's."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -15,6 +15,15 @@ class Interval:
     mean: float
     low: float | None
     high: float | None
+
+    def written(self, write: Callable[[float], str], unit: str = "") -> str:
+        """Return the mean and the bounds, if any, each written by `write`; the unit follows the mean."""
+        mean = write(self.mean) + unit
+        return mean if self.low is None or self.high is None else f"{mean} [{write(self.low)}, {write(self.high)}]"
+
+    def points(self) -> str:
+        """Return a difference of shares in points, with its bounds."""
+        return self.written(lambda share: f"{100 * share:+.1f}", " points")
 
 
 @dataclass(frozen=True, slots=True)

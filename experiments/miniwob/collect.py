@@ -12,7 +12,7 @@ sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside
 
 from arpo.apps.comparison.curves import Panel, draw  # noqa: E402
 from arpo.apps.comparison.runs import Run, find_runs, read_run, read_runs  # noqa: E402
-from arpo.apps.comparison.words import origin, percent, points, provenance, table  # noqa: E402
+from arpo.apps.comparison.words import origin, percent, provenance, table  # noqa: E402
 from arpo.evaluation.intervals import Interval, t_interval  # noqa: E402
 from experiments.curves import Bars  # noqa: E402
 from experiments.study import ROOT, collect_options, scores, write_block, write_study  # noqa: E402
@@ -150,8 +150,8 @@ def success_table(summary: dict[str, Any]) -> str:
             continue
         for row in result["seeds"]:
             gain = Interval(row["final"] - row["base"], None, None)
-            lines.append([words, str(row["seed"]), percent(row["base"]), percent(row["final"]), points(gain)])
-        rise = points(Interval(**result["rise"]))
+            lines.append([words, str(row["seed"]), percent(row["base"]), percent(row["final"]), gain.points()])
+        rise = Interval(**result["rise"]).points()
         lines.append([words, "**mean**", percent(result["base"]), f"**{percent(result['final'])}**", rise])
     header = [
         "success",

@@ -14,7 +14,7 @@ from arpo.apps.comparison.compare import Comparison, rows  # noqa: E402
 from arpo.apps.comparison.curves import Panel  # noqa: E402
 from arpo.apps.comparison.measures import FINAL, Measure  # noqa: E402
 from arpo.apps.comparison.runs import SUCCESS  # noqa: E402
-from arpo.apps.comparison.words import origin, percent, points, runs, table, written  # noqa: E402
+from arpo.apps.comparison.words import origin, percent, runs, table, written  # noqa: E402
 from arpo.evaluation.intervals import Interval  # noqa: E402
 from experiments.curves import save  # noqa: E402
 from experiments.study import (  # noqa: E402
@@ -114,7 +114,7 @@ def verdict(summary: dict[str, Any]) -> str:
         return "No seed has both arms yet, so nothing can be compared."
     student, bootstrap = Interval(**gain["student"]), Interval(**gain["bootstrap"])
     text = (
-        f"After {summary['budget_iterations']} iterations ARPO minus GRPO is **{points(student)}** (mean over "
+        f"After {summary['budget_iterations']} iterations ARPO minus GRPO is **{student.points()}** (mean over "
         f"{len(gain['seeds'])} paired seeds of the success in the last {summary['final_iterations']} iterations, "
         f"95 % t interval)."
     )
@@ -122,7 +122,7 @@ def verdict(summary: dict[str, Any]) -> str:
         text += f" Bootstrap interval: [{100 * bootstrap.low:+.1f}, {100 * bootstrap.high:+.1f}]."
     if summary["evaluated_difference"] is not None:
         evaluated_gain = Interval(**summary["evaluated_difference"]["student"])
-        text += f" In the evaluation after the last update the difference is {points(evaluated_gain)}."
+        text += f" In the evaluation after the last update the difference is {evaluated_gain.points()}."
     if student.low is None or student.low <= 0:
         text += " The t interval does not exclude zero: **this does not show that replay helps here.**"
     elif student.mean < 0.05:
@@ -138,7 +138,7 @@ def headline(summary: dict[str, Any]) -> str:
     grpo, arpo = (summary["arms"][name]["final_success"] for name in ("GRPO", "ARPO"))
     return (
         f"On sparse MiniWoB++ tasks GRPO ends at {percent(grpo)} and ARPO at {percent(arpo)}: "
-        f"{points(Interval(**gain['student']))}, 95 % interval, {len(gain['seeds'])} paired seeds\n"
+        f"{Interval(**gain['student']).points()}, 95 % interval, {len(gain['seeds'])} paired seeds\n"
         "([study](experiments/replay_ablation/README.md))."
     )
 

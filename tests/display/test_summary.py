@@ -34,14 +34,15 @@ def evaluation(**lists: list[float]) -> str:
 
 
 def test_the_card_tells_what_changed_from_the_first_evaluation_to_the_last_with_an_interval(tmp_path: Path) -> None:
-    (tmp_path / "eval").mkdir()
+    evaluations = tmp_path / "judged"
+    evaluations.mkdir()
     for number, lists in (
         (0, {"in_domain": [0.0, 0.5, 1.0, 0.0], "held_out": [0.5, 0.0]}),
         (7, {"in_domain": [0.0, 0.0, 0.0, 0.0]}),
         (10, {"in_domain": [1.0, 0.5, 1.0, 0.0], "held_out": [0.5, 0.0], "pages": [0.25]}),
     ):
-        (tmp_path / "eval" / f"iteration_{number:06d}.json").write_text(evaluation(**lists), encoding="utf-8")
-    summary = RunSummary(tmp_path)
+        (evaluations / f"iteration_{number:06d}.json").write_text(evaluation(**lists), encoding="utf-8")
+    summary = RunSummary(tmp_path, evaluations)
     for injected, success in ((3, 0.1), (1, 0.2), (0, 0.5), (0, 0.6)):
         summary.add({"replay/injected": injected, "rollout/success_rate": success})
     # gains of 1, 0, 0, 0: mean 1/4, standard error 1/4, and t of 3 degrees of freedom is 3.182

@@ -1,6 +1,6 @@
 """The words for a comparison: Markdown tables, intervals, where numbers come from."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from arpo.apps.comparison.arms import Arm, warnings
 from arpo.apps.comparison.compare import Comparison
@@ -20,11 +20,6 @@ def percent(share: float | None) -> str:
     return DASH if share is None else f"{100 * share:.1f} %"
 
 
-def points(interval: Interval) -> str:
-    """Return a difference of shares in points, with its interval."""
-    return _bounded(interval, lambda value: f"{100 * value:+.1f}", " points")
-
-
 def written(measure: Measure, value: float | None) -> str:
     """Return the value of a measure as its kind is written."""
     if measure.digits is None or value is None:
@@ -35,15 +30,8 @@ def written(measure: Measure, value: float | None) -> str:
 def gain(measure: Measure, interval: Interval) -> str:
     """Return a difference in a measure as its kind is written."""
     if measure.digits is None:
-        return points(interval)
-    return _bounded(interval, lambda value: f"{value:+.{measure.digits}f}")
-
-
-def _bounded(interval: Interval, write: Callable[[float], str], unit: str = "") -> str:
-    mean = write(interval.mean) + unit
-    if interval.low is None or interval.high is None:
-        return mean
-    return f"{mean} [{write(interval.low)}, {write(interval.high)}]"
+        return interval.points()
+    return interval.written(lambda value: f"{value:+.{measure.digits}f}")
 
 
 def verdict(found: Difference) -> str:
