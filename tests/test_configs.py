@@ -38,12 +38,12 @@ ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml"))
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
-NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "method", "requires")
+NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "requires")
 """Groups of a plan, and those that come with another choice: what a run requires is chosen with its environment."""
 CHOSEN = {
     f"{group}={name}"
     for path in [CONF / "train.yaml", *CONF.glob("experiment/*.yaml")]
-    for group, name in re.findall(r"^ *- (?:override )?/?(\w+): (\w+)", path.read_text(), re.MULTILINE)
+    for group, name in re.findall(r"^ *- (?:override )?/?(\w+)(?:: |/)(\w+)", path.read_text(), re.MULTILINE)
 }
 CHOICES = sorted({f"{path.parent}={path.stem}" for path in FILES if path.parent.name not in NO_CHOICE} - CHOSEN)
 """Those that no experiment is made of, which is composed anyway."""

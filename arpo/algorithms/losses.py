@@ -145,8 +145,8 @@ class TokenLoss:
 
     losses: Float[Tensor, "batch actions"]
     """Carries the gradient; a `MinibatchAverage` makes one number of them."""
-    metrics: LossMetrics
-    """Detached; adds up over micro-batches."""
+    metrics: LossMetrics | None = None
+    """Of the clipped ratio, detached; adds up over micro-batches. None where a loss has none."""
     measured: Mapping[str, Float[Tensor, "batch actions"]] = field(default_factory=dict)
     """Detached numbers of each token by name, whose means are logged as `train/<name>`."""
 

@@ -22,7 +22,7 @@ def discounted_returns(rewards: Float[Tensor, " n"], *, discount: float) -> Floa
 
 
 def generalized_advantages(
-    rewards: Float[Tensor, " n"], values: Float[Tensor, " n"], *, discount: float, decay: float
+    rewards: Float[Tensor, " n"], values: Float[Tensor, " n"], *, discount: float, gae_lambda: float
 ) -> Float[Tensor, " n"]:
     """Return A_t = δ_t + γ λ A_{t+1} with δ_t = r_t + γ V_{t+1} - V_t (GAE, arXiv 1506.02438, equation 16).
 
@@ -32,10 +32,10 @@ def generalized_advantages(
         rewards: r of each step or token.
         values: V before each of them, from the critic.
         discount: γ.
-        decay: λ. At 1 the advantage is the return less the value, at 0 it looks one step ahead.
+        gae_lambda: λ. At 1 the advantage is the return less the value, at 0 it looks one step ahead.
     """
     following = torch.cat([values[1:], values.new_zeros(1)])
-    return discounted_returns(rewards + discount * following - values, discount=discount * decay)
+    return discounted_returns(rewards + discount * following - values, discount=discount * gae_lambda)
 
 
 def relative(

@@ -44,7 +44,7 @@ def _layer(name: str) -> int:
     return int(found[1]) if found else 0
 
 
-class Received:
+class ChecksummedTensors:
     """The tensors of an update on their way into an engine, and the checksum that it should have afterwards.
 
     Attributes:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from arpo.errors import ArpoError, EngineError, EngineGoneError, WeightSyncError
-from arpo.inference.checksum import Received
+from arpo.inference.checksum import ChecksummedTensors
 from arpo.inference.engine import GenerateRequest, PictureCheck, Response, Shaped
 from arpo.models.names import HEAD, base_name
 
@@ -189,7 +189,7 @@ class ThreadedEngine(ABC):
         try:
             if self._asleep:
                 self._wake_weights()
-            received = Received(checked(tensors, self._shapes), self._dtype)
+            received = ChecksummedTensors(checked(tensors, self._shapes), self._dtype)
             self._load(self._counted(received))
             self._compare(received, version)
             if self._asleep:
@@ -205,7 +205,7 @@ class ThreadedEngine(ABC):
         self._version = version
         future.set_result(None)
 
-    def _compare(self, received: Received, version: int) -> None:
+    def _compare(self, received: ChecksummedTensors, version: int) -> None:
         """Check that the engine holds what it was sent, before it serves it.
 
         Raises:

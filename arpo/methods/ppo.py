@@ -25,7 +25,7 @@ class PPO(Method):
 
     Args:
         discount: γ, from token to token.
-        decay: λ of GAE; 1 asks the critic for nothing but a baseline.
+        gae_lambda: λ of GAE; 1 asks the critic for nothing but a baseline.
 
     Raises:
         ConfigError: When a value is out of its range; see also `Method`.
@@ -34,10 +34,10 @@ class PPO(Method):
     needs_values: ClassVar[bool] = True
 
     discount: float = 1.0
-    decay: float = 0.95
+    gae_lambda: float = 0.95
 
     def __post_init__(self) -> None:
-        for name in ("discount", "decay"):
+        for name in ("discount", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         super().__post_init__()
@@ -60,7 +60,7 @@ class PPO(Method):
         rewards = torch.zeros_like(values)
         ends = torch.tensor([len(step.response_ids) for step in trajectory.steps]).cumsum(0) - 1
         rewards[ends] = self.step_rewards(trajectory)
-        return generalized_advantages(rewards, values, discount=self.discount, decay=self.decay)
+        return generalized_advantages(rewards, values, discount=self.discount, gae_lambda=self.gae_lambda)
 
     @override
     def loss(self, terms: TokenTerms) -> TokenLoss:

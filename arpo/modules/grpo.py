@@ -138,7 +138,7 @@ class GRPOModule(PolicyModule):
         work.minibatches = len(minibatches)
         with self._pictures(minibatches):
             if self.objective.needs_values:
-                minibatches = self._judged(minibatches, batch.groups, work, known)
+                minibatches = self._with_values(minibatches, batch.groups, work, known)
             for place, (minibatch, old) in enumerate(self._before(minibatches, work, known)):
                 self._schedule(place)
                 self.update(minibatch, old, work)
@@ -164,7 +164,7 @@ class GRPOModule(PolicyModule):
             work.note(samples, advantages=[sample.advantages for sample in samples])
         return found
 
-    def _judged(
+    def _with_values(
         self, minibatches: Sequence[Minibatch], groups: Sequence[Group], work: UpdateMeter, known: OldPolicyCache
     ) -> list[Minibatch]:
         """Return the minibatches with the credit that a method makes of what the critic says before each token.
@@ -172,11 +172,11 @@ class GRPOModule(PolicyModule):
         The forward that asks it gives the old log-probabilities too. The groups are those of rank 0; on other ranks
         there are none.
         """
-        said = UpdateMeter()
+        critic = UpdateMeter()
         for minibatch in (*minibatches[1:], *minibatches[:1]):  # as screenshots are decoded
             self.old_logprobs(minibatch, work, known)
-            said.note(minibatch.samples, values=[known.values[sample.key] for sample in minibatch.samples])
-        values = said.over_ranks().by_trajectory("values")
+            critic.note(minibatch.samples, values=[known.values[sample.key] for sample in minibatch.samples])
+        values = critic.over_ranks().by_trajectory("values")
         credits: list[list[Credit]] = []
         if self.global_rank == 0:
             members = [range(len(group.trajectories)) for group in groups]

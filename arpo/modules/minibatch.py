@@ -75,8 +75,17 @@ class Sample:
         return self.group, self.member, self.start
 
     def credited(self, credit: Credit) -> "Sample":
-        """Return the sample with its part of the credit of its trajectory."""
+        """Return the sample with its part of the credit of its trajectory.
+
+        Raises:
+            ValueError: When the credit ends before the sample does.
+        """
         own = slice(self.start, self.start + self.action_tokens)
+        if len(credit.advantages) < own.stop:
+            raise ValueError(
+                f"credits gave {len(credit.advantages)} advantages to a trajectory of at least {own.stop} sampled "
+                "tokens; each needs one, in their order (Credit.of_steps, Credit.of_trajectory)"
+            )
         returns = None if credit.returns is None else credit.returns[own]
         return replace(self, advantages=credit.advantages[own], returns=returns)
 

@@ -149,25 +149,25 @@ class RolloutCollector:
         self._window = Window({}, 0.0)
         self._taken_at: float | None = None
 
-    def begin(self, sampler: TaskSampler, course: ResumeState) -> None:
+    def begin(self, sampler: TaskSampler, resumed: ResumeState) -> None:
         """Let groups be asked for and played from now on, as far ahead of `take` as `max_policy_lag` allows.
 
-        Episodes that the store holds from before a crash are taken from there, where no later policy than the
-        course's had a part in them, and they are fresh enough.
+        Episodes that the store holds from before a crash are taken from there, where no later policy than
+        that of the resumed run had a part in them, and they are fresh enough.
 
         Args:
             sampler: Says what to roll out next; asked on the rollout's event loop.
-            course: Where the run stands. Its `stored` is filled from the store.
+            resumed: Where the run stands. Its `stored` is filled from the store.
         """
         self.end()
-        course = replace(course, stored=self.runtime.store.finished(course.first_iteration))
+        resumed = replace(resumed, stored=self.runtime.store.finished(resumed.first_iteration))
         runtime = self.runtime
         self._sampler = sampler
         self._window, self._taken_at = Window(runtime.counters(), time.monotonic()), None
         self._stream = GroupStream(
             runtime.runner,
             self.settings,
-            course,
+            resumed,
             lambda: sampler.next(self.statistics),
             lambda: runtime.served,
             runtime.changed,

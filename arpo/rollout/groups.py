@@ -145,7 +145,7 @@ class GroupStream:
         self,
         runner: EpisodeRunner,
         settings: RolloutSettings,
-        course: ResumeState,
+        resumed: ResumeState,
         next_request: Callable[[], TaskRequest],
         served: Callable[[], Served],
         changed: Signal,
@@ -155,22 +155,22 @@ class GroupStream:
         Args:
             runner: Plays the groups.
             settings: The bounds, the order and the numbers of an episode.
-            course: Where the run stands.
+            resumed: Where the run stands.
             next_request: Asks the sampler for one group.
             served: Returns the versions of the policy that the engine serves.
             changed: Notified when the engine serves another version; the stream notifies it too.
         """
         self._runner = runner
         self._settings = settings
-        self._course = course
+        self._resumed = resumed
         self._next_request = next_request
         self._served = served
         self._changed = changed
-        self._admitted = course.iteration * course.per_iteration
+        self._admitted = resumed.iteration * resumed.per_iteration
         self._taken = self._admitted
         self._wanted = False
         """Whether the trainer has asked for the next iteration."""
-        self._again = list(course.asked)
+        self._again = list(resumed.asked)
         self._groups: dict[int, AdmittedGroup] = {}
         self._ended = 0
         self._failure: BaseException | None = None
@@ -228,7 +228,7 @@ class GroupStream:
 
     def _choose(self, policy_version: int) -> list[AdmittedGroup]:
         lag, order = self._settings.max_policy_lag, self._settings.order
-        count = self._course.per_iteration
+        count = self._resumed.per_iteration
         return choose(self._groups.values(), count, order, version=policy_version, lag=lag) or []
 
     # --- admission
@@ -246,10 +246,10 @@ class GroupStream:
                     await asyncio.sleep(0)
 
     def _is_last(self) -> bool:
-        return self._course.last is not None and self._admitted >= self._course.last * self._course.per_iteration
+        return self._resumed.last is not None and self._admitted >= self._resumed.last * self._resumed.per_iteration
 
     def _has_room(self) -> bool:
-        count, lag = self._course.per_iteration, self._settings.max_policy_lag
+        count, lag = self._resumed.per_iteration, self._settings.max_policy_lag
         return self._admitted < self._taken + (lag + 1) * count and (self._wanted or lag > 0)
 
     def _admit(self, asked: RequestedGroup) -> None:
@@ -261,7 +261,7 @@ class GroupStream:
 
     def _specs(self, asked: RequestedGroup) -> tuple[EpisodeSpec, ...]:
         """Return the episodes of a group; their seeds depend on run, iteration, task, group and member alone."""
-        iteration, place = divmod(asked.number, self._course.per_iteration)
+        iteration, place = divmod(asked.number, self._resumed.per_iteration)
         request = asked.request
         return tuple(
             EpisodeSpec.of(
@@ -287,9 +287,9 @@ class GroupStream:
 
     def _finished(self, group: AdmittedGroup, specs: Sequence[EpisodeSpec]) -> dict[str, Trajectory]:
         """Return the stored episodes of a group that the update which learns from it may still use."""
-        stored = {spec.id: self._course.stored.pop(spec.id) for spec in specs if spec.id in self._course.stored}
-        learned_at = max(self._course.learned_at(group.number), self._course.policy_version)
-        oldest, newest = learned_at - self._settings.max_policy_lag, self._course.policy_version
+        stored = {spec.id: self._resumed.stored.pop(spec.id) for spec in specs if spec.id in self._resumed.stored}
+        learned_at = max(self._resumed.learned_at(group.number), self._resumed.policy_version)
+        oldest, newest = learned_at - self._settings.max_policy_lag, self._resumed.policy_version
         fresh = {
             id: trajectory
             for id, trajectory in stored.items()
@@ -300,7 +300,7 @@ class GroupStream:
 
     async def _wait_for_version(self, group: AdmittedGroup) -> int:
         """Return the oldest version that may play a group, as soon as the engine serves it."""
-        first = self._course.learned_at(group.number) - self._settings.max_policy_lag
+        first = self._resumed.learned_at(group.number) - self._settings.max_policy_lag
         activity = self._runner.activity
         activity.held += 1
         try:

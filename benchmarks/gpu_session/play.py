@@ -13,6 +13,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,8 @@ LIMITS = {"weights": 150, "engine": 150, "lora": 200, "all": 180, "trace": 100}
 """Seconds of each phase, in their order."""
 LEAST_S = 20
 """No phase begins with less."""
+DYING_S = 20
+"""A killed process gives a GPU's memory back before it is gone, which may take a while."""
 RETRIED = ("engine", "lora")
 OLD_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 WORDS = 300
@@ -124,14 +127,28 @@ def outcome(phase: Phase, results: Path, log: int) -> str | None:
 
 
 def end_session(leader: int) -> None:
-    """Kill all processes of a session; a server of Ray that has left it dies with the process that started it."""
+    """Kill all processes of a session, and wait until they are gone, for the next phase needs what they hold.
+
+    A server of Ray that has left the session dies with the process that started it.
+    """
+    deadline = time.monotonic() + DYING_S
+    while (members := members_of(leader)) and time.monotonic() < deadline:
+        for member in members:
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def members_of(session: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    found = []
     for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (directory / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
-            if int(words[3]) == leader:
-                os.kill(int(directory.name), signal.SIGKILL)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        with suppress(FileNotFoundError, ProcessLookupError):
+            text = (directory / "stat").read_text(encoding="utf-8", errors="replace")
+            state, _, _, of = text.rpartition(") ")[2].split()[:4]
+            if int(of) == session and state not in "ZX":
+                found.append(int(directory.name))
+    return found
 
 
 def note(results: Path, phase: str, **figures: object) -> None:

@@ -14,14 +14,14 @@ def test_golden_advantages_over_a_critic() -> None:
     # γ .9, λ .5: δ = 0 + .9 · .4 - .5 = -.14; 0 + .9 · .8 - .4 = .32; 1 - .8 = .2
     # A = .2; .32 + .45 · .2 = .41; -.14 + .45 · .41 = .0445
     found = generalized_advantages(
-        torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.5, 0.4, 0.8]), discount=0.9, decay=0.5
+        torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.5, 0.4, 0.8]), discount=0.9, gae_lambda=0.5
     )
     assert_golden(found, [0.0445, 0.41, 0.2])
 
 
 def test_without_decay_an_advantage_is_the_return_less_the_value() -> None:
     rewards, values = torch.tensor([0.5, 0.0, 1.0]), torch.tensor([0.3, -0.2, 0.9])
-    found = generalized_advantages(rewards, values, discount=0.9, decay=1.0)
+    found = generalized_advantages(rewards, values, discount=0.9, gae_lambda=1.0)
     torch.testing.assert_close(found, discounted_returns(rewards, discount=0.9) - values)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from arpo.errors import WeightSyncError
-from arpo.inference.checksum import Received, checksum, together
+from arpo.inference.checksum import ChecksummedTensors, checksum, together
 from arpo.inference.hf import HfEngine
 from arpo.models.policy import Policy
 
@@ -50,7 +50,7 @@ def test_two_layers_that_are_exchanged_change_it() -> None:
 
 
 def test_what_is_received_counts_in_the_format_of_the_engine() -> None:
-    received = Received([("a", random(10)), ("b", torch.ones(3))], torch.bfloat16)
+    received = ChecksummedTensors([("a", random(10)), ("b", torch.ones(3))], torch.bfloat16)
     assert [name for name, _ in received] == received.names == ["a", "b"]
     assert received.checksum == together([("a", checksum(random(10).bfloat16())), ("b", checksum(torch.ones(3)))])
 

@@ -17,7 +17,7 @@ def test_golden_credit(make_group):
     # Of the four .15, .5, .2, -.25 the mean is .15 and the deviation sqrt((.35² + .05² + .4²) / 4) = .2669270
     group = make_group(trajectory("ab", 1.0, lengths=(1, 2)), trajectory("a", 0.0))
     values = [[torch.tensor([0.5, 0.4, 0.8]), torch.tensor([0.25])]]
-    ((good, bad),) = PPO(decay=0.5).credits([group], values)
+    ((good, bad),) = PPO(gae_lambda=0.5).credits([group], values)
     assert good.returns.tolist() == pytest.approx([0.65, 0.9, 1.0])
     assert bad.returns.tolist() == pytest.approx([0.0])
     assert good.advantages.tolist() == pytest.approx([0.0, 1.311219, 0.187317], abs=1e-5)
@@ -27,7 +27,7 @@ def test_golden_credit(make_group):
 def test_every_trajectory_of_every_group_has_its_own_credit(make_group):
     groups = [make_group(trajectory("a", 1.0)), make_group(trajectory("a", 0.0), trajectory("ab", 0.5))]
     values = [[torch.zeros(len(each.steps)) for each in group.trajectories] for group in groups]
-    credits = PPO(decay=1.0).credits(groups, values)
+    credits = PPO(gae_lambda=1.0).credits(groups, values)
     assert [[each.returns.tolist() for each in row] for row in credits] == [[[1.0]], [[0.0], [0.5, 0.5]]]
 
 
@@ -47,7 +47,7 @@ def test_the_loss_is_that_of_the_policy_and_half_the_squared_error_of_the_critic
     assert values.grad.tolist() == [[-0.25, -1.0]]
 
 
-@pytest.mark.parametrize("name", ["discount", "decay"])
+@pytest.mark.parametrize("name", ["discount", "gae_lambda"])
 def test_an_impossible_number_is_refused(name):
     with pytest.raises(ConfigError, match=name):
         PPO(**{name: 1.5})

@@ -77,7 +77,7 @@ def gae(rewards, values, discount, decay):
 def test_an_update_of_ppo_is_the_slope_of_its_formula_for_policy_and_critic(make_module, make_policy, make_group):
     """The mean over all tokens of the surrogate and of (V - A - V_old)² / 2; states have no slope of the latter."""
     group, policy = make_group(1.0, 0.0), make_policy()
-    module = make_module(method=PPO(discount=0.9, decay=0.8, aggregation="token"), critic_rate=1.0)
+    module = make_module(method=PPO(discount=0.9, gae_lambda=0.8, aggregation="token"), critic_rate=1.0)
     torch.manual_seed(0)
     torch.nn.init.normal_(module.critic.weight, std=0.05)
     critic = torch.nn.Linear(module.critic.in_features, 1)
