@@ -7,7 +7,7 @@ import pytest
 
 from arpo.apps.comparison.compare import Comparison
 from arpo.apps.comparison.measures import Measure, evaluated, mean_of, minutes_to
-from arpo.apps.comparison.runs import find_runs, read_run, read_runs
+from arpo.apps.comparison.runs import read_run
 from arpo.apps.comparison.words import report
 from arpo.evaluation.intervals import Interval
 from arpo.run.build import build
@@ -29,10 +29,6 @@ def write_pair(outputs: Path, seed: int, grpo: list[float], arpo: list[float]) -
 
 def summary_of(outputs: Path) -> dict:
     return ablation.summarize(ablation.measured(outputs))
-
-
-def chosen(root: Path) -> tuple[list, list[str]]:
-    return miniwob.choose(*read_runs(find_runs([str(root)])))
 
 
 # --- intervals ------------------------------------------------------------------------------------------------------
@@ -291,44 +287,65 @@ def test_of_lines_about_one_setting_of_the_scheduling_benchmark_the_last_counts(
 # --- the main job ---------------------------------------------------------------------------------------------------
 
 
-def main_run(root: Path, name: str, *, seed: int, base: float, final: float, **options) -> Path:
+def main_run(root: Path, arm: str, *, seed: int, base: float, final: float) -> Path:
+    """A run of `replay=on` or `replay=off`."""
     times = {"time/rollout": 12.0, "time/update": 3.0, "time/sync": 1.0, "time/env": 90.0, "time/generate": 30.0}
-    evaluations = {0: {"in_domain": base, "held_out": 0.1}, 4: {"in_domain": final, "held_out": 0.2}}
-    return write_run(root, name, [0.5] * 4, seed=seed, metrics=times, evaluations=evaluations, **options)
+    kept = {"held_out": 0.1, "held_out_pages": 0.05}
+    evaluations = {0: {"in_domain": base, **kept}, 4: {"in_domain": final, **kept, "held_out": 0.2}}
+    folder = write_run(
+        root / "arpo_miniwob",
+        f"replay={arm},seed={seed}",
+        [0.5] * 4,
+        seed=seed,
+        metrics=times,
+        evaluations=evaluations,
+    )
+    for iteration, pages in ((0, {"click-tab": 0.2, "enter-text": 0.4}), (4, {"click-tab": final, "enter-text": 0.5})):
+        path = folder / "eval" / f"iteration_{iteration:06d}.json"
+        results = json.loads(path.read_text())
+        domains = [{"name": page, "success_rate": rate, "episodes": 25} for page, rate in pages.items()]
+        path.write_text(json.dumps(results | {"held_out": results["held_out"] | {"domains": domains}}))
+    return folder
 
 
-def test_the_main_job_is_summed_up_over_seeds(tmp_path):
-    main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
-    main_run(tmp_path, "seed=1", seed=1, base=0.25, final=0.85)
-    summary = miniwob.summarize(*chosen(tmp_path), warmstart_s=None)
-    trained = summary["success"]["in_domain"]
-    assert (trained["base"], trained["final"]) == (pytest.approx(0.25), pytest.approx(0.8))
+def main_facts(outputs: Path) -> dict:
+    return miniwob.facts(miniwob.measured(outputs))
+
+
+def test_the_main_job_is_summed_up_over_seeds_beside_grpo(tmp_path):
+    for seed, (grpo, arpo) in enumerate(((0.65, 0.75), (0.65, 0.85))):
+        main_run(tmp_path, "on", seed=seed, base=0.25, final=arpo)
+        main_run(tmp_path, "off", seed=seed, base=0.25, final=grpo)
+    found = main_facts(tmp_path)
     # rises 0.5 and 0.6: s = 0.0707107, s / sqrt(2) = 0.05, t(0.975, 1) = 12.7062: half = 0.6353102
-    assert trained["rise"]["mean"] == pytest.approx(0.55)
-    assert trained["rise"]["low"] == pytest.approx(0.55 - 0.6353102, abs=1e-6)
-    assert summary["success"]["held_out"]["final"] == pytest.approx(0.2)
+    assert found["intervals"]["ARPO"]["in_domain_rise"].low == pytest.approx(0.55 - 0.6353102, abs=1e-6)
+    rows = miniwob.success_table(found).splitlines()[2:]
+    # differences 0.1 and 0.2: the same deviation about 0.15
+    assert rows[0].startswith("| training tasks | 25.0 % | 65.0 % | 80.0 % | +55.0 points [-8.5, +118.5] |")
+    assert rows[0].endswith("| +15.0 points [-48.5, +78.5], 2 seeds |")
+    assert rows[1].startswith("| held-out seeds | 10.0 % | 20.0 % | 20.0 % | +10.0 points")
+    words = miniwob.headline(found)
+    assert "from 25.0 % to 80.0 % on training tasks, +55.0 points [-8.5, +118.5]" in words
+    assert "ARPO − GRPO is +15.0 points [-48.5, +78.5], 2 seeds" in words
+    assert set(miniwob.bars(found).values) == {"warm start", "after GRPO", "after ARPO"}
 
 
 def test_success_on_held_out_seeds_is_told_page_by_page_the_best_first(tmp_path):
     for seed, after in enumerate((0.5, 0.7)):
-        folder = main_run(tmp_path, f"seed={seed}", seed=seed, base=0.25, final=0.75)
-        for iteration, (tab, color) in {0: (0.2, 0.4), 4: (after, 0.5)}.items():
-            path = folder / "eval" / f"iteration_{iteration:06d}.json"
-            results = json.loads(path.read_text())
-            pages = {"click-tab": tab, "click-color": color}
-            domains = [{"name": page, "success_rate": rate, "episodes": 25} for page, rate in pages.items()]
-            path.write_text(json.dumps(results | {"held_out": results["held_out"] | {"domains": domains}}))
-    summary = miniwob.summarize(*chosen(tmp_path), warmstart_s=None)
-    assert summary["pages"] == [
-        {"page": "click-tab", "episodes": 25, "base": pytest.approx(0.2), "final": pytest.approx(0.6)},
-        {"page": "click-color", "episodes": 25, "base": pytest.approx(0.4), "final": pytest.approx(0.5)},
+        main_run(tmp_path, "on", seed=seed, base=0.25, final=after)
+    found = main_facts(tmp_path)
+    assert found["pages"] == [
+        {"page": "click-tab", "episodes": 25, "before": pytest.approx(0.2), "after": pytest.approx(0.6)},
+        {"page": "enter-text", "episodes": 25, "before": pytest.approx(0.4), "after": pytest.approx(0.5)},
     ]
-    assert "| click-tab | 25 | 20.0 % | 60.0 % |" in miniwob.page_table(summary)
+    report = miniwob.report(found)
+    assert "| click-tab | 25 | 20.0 % | 60.0 % |" in report
+    assert "| training tasks | 25.0 % | – | 60.0 % |" in report  # no run without replay yet
 
 
 def test_the_time_of_a_run_is_split_into_what_it_was_spent_on(tmp_path):
-    main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
-    split = miniwob.summarize(*chosen(tmp_path), warmstart_s=None)["time"]
+    main_run(tmp_path, "on", seed=0, base=0.25, final=0.75)
+    split = main_facts(tmp_path)["time"]
     assert (split["rollout"], split["update"], split["sync"], split["evaluation"]) == (48.0, 12.0, 4.0, 4.0)
     assert split["wall"] == 100.0
     assert split["rest"] == 32.0  # 100 - 48 - 12 - 4 - 4
@@ -336,13 +353,12 @@ def test_the_time_of_a_run_is_split_into_what_it_was_spent_on(tmp_path):
     assert split["generation"] == pytest.approx(12.0)
 
 
-def test_a_run_of_the_main_job_with_other_overrides_is_left_out(tmp_path):
-    main_run(tmp_path, "default", seed=0, base=0.25, final=0.75)
-    main_run(tmp_path, "seed=0", seed=0, base=0.3, final=0.7)
-    main_run(tmp_path, "replay=off,seed=1", seed=1, base=0.25, final=0.4)
-    kept, left_out = chosen(tmp_path)
-    assert [run.directory.name for run in kept] == ["seed=0"]
-    assert len(left_out) == 2
+def test_iterations_with_an_injection_are_counted_at_the_beginning_of_a_run(tmp_path):
+    folder = main_run(tmp_path, "on", seed=0, base=0.25, final=0.75)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines[1] = json.dumps(json.loads(lines[1]) | {"replay/injected": 3})
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert miniwob.injections(main_facts(tmp_path)).startswith("A past success was injected in 25.0 %")  # 1 of 4
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from arpo.errors import ConfigError
 from arpo.run.before.words import override
 from arpo.run.folder import run_name
+from arpo.run.shipped import unpack
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def check_warmstart(model_path: str, warmstart: str | None, output: str, image_w
 def ensure_model(
     path: Path, warmstart: str, output: str, image_window: int | None = None, desktops: int | None = None
 ) -> None:
-    """Run the warm start that writes the policy to `path`, where it has not run yet.
+    """Write the policy of a warm start to `path`, if none is there: the one that comes with the code, or a new one.
 
     It runs in a process of its own, as a person would run it, so that nothing of it stays in memory.
 
@@ -90,7 +91,7 @@ def ensure_model(
     Raises:
         ConfigError: When the warm start fails, or writes to another place.
     """
-    if (path / "config.json").exists():
+    if (path / "config.json").exists() or (image_window is None and unpack(warmstart, path)):
         return
     what = [f"experiment={warmstart}", override("paths.output", output), *_overrides(image_window)]
     if desktops is not None:

@@ -1,8 +1,7 @@
-"""The main job in numbers: `python experiments/miniwob/collect.py [outputs/arpo_miniwob] --write`."""
+"""The main job in numbers, with replay and without: `python experiments/miniwob/collect.py [outputs] --write`."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,106 +9,113 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
+from arpo.apps.comparison.compare import Comparison, rows  # noqa: E402
 from arpo.apps.comparison.curves import Panel, draw  # noqa: E402
-from arpo.apps.comparison.runs import Run, find_runs, read_run, read_runs  # noqa: E402
-from arpo.apps.comparison.words import origin, percent, provenance, table  # noqa: E402
-from arpo.evaluation.intervals import Interval, t_interval  # noqa: E402
+from arpo.apps.comparison.measures import FINAL, Measure, evaluated, final, minutes  # noqa: E402
+from arpo.apps.comparison.runs import SUCCESS, Run  # noqa: E402
+from arpo.apps.comparison.words import DASH, origin, percent, table  # noqa: E402
+from arpo.evaluation.intervals import Interval  # noqa: E402
 from experiments.curves import Bars  # noqa: E402
-from experiments.study import ROOT, collect_options, scores, write_block, write_study  # noqa: E402
+from experiments.study import (  # noqa: E402
+    ROOT,
+    Arm,
+    collect_options,
+    compare_arms,
+    scores,
+    summarize,
+    write_block,
+    write_study,
+)
 
-LISTS = {"held_out": "held-out seeds", "in_domain": "training tasks", "held_out_pages": "held-out pages"}
+ARMS = (Arm("GRPO", "arpo_miniwob", ("replay=off",)), Arm("ARPO", "arpo_miniwob", ("replay=on",)))
+LISTS = {"in_domain": "training tasks", "held_out": "held-out seeds", "held_out_pages": "held-out pages"}
 PHASES = ("rollout", "update", "sync")
+EARLY = 20
+"""The iterations in which replay has the most to do."""
+
+
+def before(run: Run, name: str) -> float | None:
+    """Success on a task list before the first update."""
+    return run.evaluations.get(0, {}).get(name)
+
+
+def rise(run: Run, name: str) -> float | None:
+    """Success on a task list after the last update less that before the first."""
+    first, last = before(run, name), evaluated(name)(run)
+    return None if first is None or last is None else last - first
+
+
+def early_injections(run: Run) -> float:
+    """Share of the first iterations in which a past success was injected."""
+    return fmean(bool(line.get("replay/injected")) for line in run.iterations[:EARLY])
+
+
+MEASURES = (
+    *(
+        Measure(f"{name}_before", f"{words}, before", lambda run, name=name: before(run, name))
+        for name, words in LISTS.items()
+    ),
+    *(Measure(f"{name}_after", f"{words}, after", evaluated(name), is_compared=True) for name, words in LISTS.items()),
+    *(
+        Measure(f"{name}_rise", f"{words}, rise", lambda run, name=name: rise(run, name))
+        for name, words in LISTS.items()
+    ),
+    Measure("final_success", f"success of the last {FINAL} iterations", final(SUCCESS), is_compared=True),
+    Measure("early_injections", f"share of the first {EARLY} iterations with an injection", early_injections),
+    Measure("minutes", "minutes of a run", minutes, digits=1),
+)
+COLUMNS = {
+    "success": SUCCESS,
+    "all_failed": "group/all_failed",
+    "injected": lambda line: line.get("replay/injected") or 0.0,
+}
 PANELS = (Panel("success", "success of the sampled episodes (%)", 100),)
 
 
-def choose(runs: Sequence[Run], unfinished: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Return one run a seed, without any other override, and what was left out, with the reason.
-
-    `make train` is seed 0 in the folder `default`; where a multirun has made `seed=0` too, that one counts.
-
-    Raises:
-        ValueError: If none is left, or they have different budgets.
-    """
-    chosen: dict[int, Run] = {}
-    left_out = [*unfinished]
-    for run in sorted(runs, key=lambda run: run.directory.name != "default"):
-        name = run.directory.name
-        if run.overrides or not name.startswith(("default", "seed=")):
-            left_out.append(f"{name}: another experiment than arpo_miniwob itself")
-        elif len(run.evaluations) < 2:
-            left_out.append(f"{name}: it was not evaluated before and after")
-        else:
-            if run.seed in chosen:
-                left_out.append(f"{chosen[run.seed].directory.name}: seed {run.seed} stands twice")
-            chosen[run.seed] = run
-    if not chosen:
-        raise ValueError("no complete run: " + "; ".join(left_out))
-    budgets = {run.directory.name: run.budget for run in chosen.values()}
-    if len(set(budgets.values())) > 1:
-        raise ValueError(f"the runs have different numbers of iterations: {budgets}; make them again")
-    return [chosen[seed] for seed in sorted(chosen)], left_out
+def measured(outputs: Path) -> Comparison:
+    """The runs of both arms that came to their end."""
+    return compare_arms(outputs, ARMS, MEASURES, against="GRPO")
 
 
-def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """One row a run and iteration."""
-    return [
-        {
-            "seed": run.seed,
-            "iteration": line["step"],
-            "success": line["rollout/success_rate"],
-            "all_failed": line["group/all_failed"],
-            "injected": line.get("replay/injected") or 0.0,
-        }
-        | {f"{phase}_s": line.get(f"time/{phase}") or 0.0 for phase in PHASES}
-        for run in runs
-        for line in run.iterations
-    ]
+def arpo_runs(comparison: Comparison) -> list[Run]:
+    """The runs of `make train`, seed by seed."""
+    (arm,) = (arm for arm in comparison.arms if arm.name == "ARPO")
+    return [arm.runs[seed] for seed in sorted(arm.runs)]
 
 
-def summarize(runs: Sequence[Run], left_out: Sequence[str], warmstart_s: float | None) -> dict[str, Any]:
-    """Everything that the README says."""
-    return {
-        "budget_iterations": runs[0].budget,
-        "warmstart_s": warmstart_s,
-        "success": {name: success(runs, name) for name in LISTS},
-        "pages": by_page(runs, "held_out"),
-        "time": mean_time(runs),
-        "left_out": list(left_out),
-        "provenance": provenance(runs),
+def facts(comparison: Comparison) -> dict[str, Any]:
+    """Everything that is said of the runs."""
+    spreads = {
+        arm.name: {measure.key: comparison.spread(arm, measure.key) for measure in MEASURES} for arm in comparison.arms
     }
-
-
-def success(runs: Sequence[Run], name: str) -> dict[str, Any] | None:
-    """Success on one task list before and after training, by seed; None where it was not evaluated."""
-    pairs = {run.seed: (run.evaluations[0], run.evaluations[max(run.evaluations)]) for run in runs}
-    values = {seed: (first[name], last[name]) for seed, (first, last) in pairs.items() if name in first}
-    if not values:
-        return None
     return {
-        "seeds": [{"seed": seed, "base": first, "final": last} for seed, (first, last) in values.items()],
-        "base": fmean(first for first, _ in values.values()),
-        "final": fmean(last for _, last in values.values()),
-        "rise": asdict(t_interval([last - first for first, last in values.values()])),
+        "budget": max(run.budget for arm in comparison.arms for run in arm.runs.values()),
+        "seeds": {arm.name: len(arm.runs) for arm in comparison.arms},
+        "intervals": {
+            name: {key: spread.interval for key, spread in of.items() if spread is not None}
+            for name, of in spreads.items()
+        },
+        "pages": by_page(arpo_runs(comparison), "held_out"),
+        "time": mean_time(arpo_runs(comparison)),
+        **summarize(comparison),
     }
 
 
 def by_page(runs: Sequence[Run], name: str) -> list[dict[str, Any]]:
     """Success on each page of a task list before and after training, mean over runs; the best page comes first."""
-    phases = [[page_results(run, iteration, name) for run in runs] for iteration in (0, runs[0].budget)]
+    phases = [
+        [{page["name"]: page for page in scores(run, at, name, "domains")} for run in runs]
+        for at in (0, runs[0].budget)
+    ]
     pages = [
         {"page": page, "episodes": phases[0][0][page]["episodes"]}
         | {
             when: fmean(results[page]["success_rate"] for results in phase)
-            for when, phase in zip(("base", "final"), phases, strict=True)
+            for when, phase in zip(("before", "after"), phases, strict=True)
         }
         for page in phases[0][0]
     ]
-    return sorted(pages, key=lambda row: -row["final"])
-
-
-def page_results(run: Run, iteration: int, name: str) -> dict[str, Any]:
-    """What an evaluation says of each page of a task list."""
-    return {page["name"]: page for page in scores(run, iteration, name, "domains")}
+    return sorted(pages, key=lambda row: -row["after"])
 
 
 def mean_time(runs: Sequence[Run]) -> dict[str, float]:
@@ -133,111 +139,114 @@ def mean_time(runs: Sequence[Run]) -> dict[str, float]:
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def report(summary: dict[str, Any]) -> str:
+def report(found: dict[str, Any]) -> str:
     """The measured block of this folder's README."""
-    parts = [success_table(summary), page_table(summary), time_table(summary), origin(summary["provenance"])]
-    if summary["left_out"]:
-        parts.append("Left out: " + "; ".join(summary["left_out"]) + ".")
+    parts = [
+        success_table(found),
+        injections(found),
+        page_table(found),
+        time_table(found),
+        origin(found["provenance"]),
+    ]
+    if found["left_out"]:
+        parts.append("Left out: " + "; ".join(found["left_out"]) + ".")
     return "\n\n".join(parts)
 
 
-def success_table(summary: dict[str, Any]) -> str:
-    """Success before and after, a row a seed and task list."""
+def success_table(found: dict[str, Any]) -> str:
+    """Success before and after, a row a task list."""
+    arms = found["intervals"]
     lines = []
     for name, words in LISTS.items():
-        result = summary["success"][name]
-        if result is None:
-            continue
-        for row in result["seeds"]:
-            gain = Interval(row["final"] - row["base"], None, None)
-            lines.append([words, str(row["seed"]), percent(row["base"]), percent(row["final"]), gain.points()])
-        rise = Interval(**result["rise"]).points()
-        lines.append([words, "**mean**", percent(result["base"]), f"**{percent(result['final'])}**", rise])
-    header = [
-        "success",
-        "seed",
-        "warm start",
-        f"after {summary['budget_iterations']} iterations",
-        "rise [95 % t interval]",
-    ]
+        means = [percent(arms["ARPO"][f"{name}_before"].mean)]
+        means += [percent(arms[arm][f"{name}_after"].mean) if arms[arm] else DASH for arm in ("GRPO", "ARPO")]
+        lines.append([words, *means, arms["ARPO"][f"{name}_rise"].points(), difference(found, f"{name}_after")])
+    finals = [percent(arms[arm]["final_success"].mean) if arms[arm] else DASH for arm in ("GRPO", "ARPO")]
+    lines.append([f"episodes of the last {FINAL} iterations", "", *finals, "", difference(found, "final_success")])
+    header = ["success", "warm start", "GRPO", "ARPO", "rise of ARPO [95 %]", "ARPO − GRPO, paired by seed [95 %]"]
     return table(header, lines)
 
 
-def page_table(summary: dict[str, Any]) -> str:
+def difference(found: dict[str, Any], key: str) -> str:
+    """ARPO minus GRPO in a measure, with its interval; a dash where no seed has both."""
+    pair = found["difference"]["ARPO"][key]
+    return DASH if pair is None else f"{Interval(**pair['student']).points()}, {len(pair['seeds'])} seeds"
+
+
+def injections(found: dict[str, Any]) -> str:
+    """How often replay had something to do."""
+    share = found["intervals"]["ARPO"]["early_injections"].mean
+    return f"A past success was injected in {percent(share)} of the first {EARLY} iterations."
+
+
+def page_table(found: dict[str, Any]) -> str:
     """Success on held-out seeds, a row a page."""
     lines = [
-        [row["page"], str(row["episodes"]), percent(row["base"]), percent(row["final"])] for row in summary["pages"]
+        [row["page"], str(row["episodes"]), percent(row["before"]), percent(row["after"])] for row in found["pages"]
     ]
-    return table(["held-out seeds by page, mean over seeds", "episodes", "warm start", "at the end"], lines)
+    return table(["held-out seeds by page, ARPO, mean over seeds", "episodes", "warm start", "at the end"], lines)
 
 
-def time_table(summary: dict[str, Any]) -> str:
+def time_table(found: dict[str, Any]) -> str:
     """Where the time of a run went."""
-    time = summary["time"]
+    time = found["time"]
     wall = max(time["wall"], 1e-9)
     words = {
         "rollout": "rollout",
         "environment": "… of it waiting for environments",
         "generation": "… of it waiting for the engine",
         "update": "update",
-        "sync": "weight sync with its probe",
+        "sync": "weight sync and its check",
         "evaluation": "evaluation",
         "rest": "start and the rest",
     }
     lines = [[text, f"{time[phase]:.0f} s", f"{100 * time[phase] / wall:.0f} %"] for phase, text in words.items()]
     lines.append(["**training, wall time**", f"**{time['wall']:.0f} s**", "100 %"])
-    if summary["warmstart_s"] is not None:
-        lines.append(["warm start before it", f"{summary['warmstart_s']:.0f} s", ""])
-    return table(["time of a run, mean over seeds", "seconds", "share"], lines)
+    return table(["time of an ARPO run, mean over seeds", "seconds", "share"], lines)
 
 
-def headline(summary: dict[str, Any]) -> str:
+def headline(found: dict[str, Any]) -> str:
     """The measured block of the project's README."""
-    found = [(words, summary["success"][name]) for name, words in LISTS.items() if summary["success"][name]]
-    changes = [f"from {percent(result['base'])} to {percent(result['final'])} on {words}" for words, result in found]
-    seeds = len(summary["success"]["in_domain"]["seeds"])
-    minutes = summary["time"]["wall"] / 60
+    of = found["intervals"]["ARPO"]
+    changes = [
+        f"from {percent(of[f'{name}_before'].mean)} to {percent(of[f'{name}_after'].mean)} on {words}, "
+        f"{of[f'{name}_rise'].points()}"
+        for name, words in LISTS.items()
+    ]
+    changed = ";\n".join(changes)
     return (
-        f"In {summary['budget_iterations']} iterations and {minutes:.0f} minutes "
-        f"({', '.join(summary['provenance']['machines'])}) success goes {', '.join(changes)};\n"
-        f"mean of {seeds} seed{'s' * (seeds != 1)} ([study](experiments/miniwob/README.md))."
+        f"In {found['budget']} iterations and {found['time']['wall'] / 60:.0f} minutes "
+        f"({', '.join(found['provenance']['machines'])}) success goes\n{changed}: "
+        f"{found['seeds']['ARPO']} seeds, 95 % intervals.\nOn training tasks ARPO − GRPO is "
+        f"{difference(found, 'in_domain_after')} ([study](experiments/miniwob/README.md))."
     )
-
-
-# --- picture --------------------------------------------------------------------------------------------------------
-
-
-def bars(found: Mapping[str, Any]) -> Bars:
-    """Success on every task list before and after training, a dot a seed."""
-    words = {"base": "warm start", "final": "after training"}
-    values = {
-        words[phase]: {LISTS[name]: [row[phase] for row in found[name]["seeds"]] for name in LISTS if found[name]}
-        for phase in words
-    }
-    return Bars("success in an evaluation (%)", values)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def warmstart_seconds(runs: Path) -> float | None:
-    """Seconds of the warm start whose folder lies beside the runs, None where there is none."""
-    folder = runs.resolve().parent / "warmstart_miniwob" / "default"
-    return read_run(folder).wall_s if (folder / "run.json").exists() else None
+def bars(found: dict[str, Any]) -> Bars:
+    """Success on every task list before and after training, a dot a seed."""
+    columns = {"warm start": ("ARPO", "before"), "after GRPO": ("GRPO", "after"), "after ARPO": ("ARPO", "after")}
+    values = {
+        words: {LISTS[name]: [run[f"{name}_{when}"] for run in found["runs"] if run["arm"] == arm] for name in LISTS}
+        for words, (arm, when) in columns.items()
+        if found["seeds"][arm]
+    }
+    return Bars("success in an evaluation (%)", values)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = collect_options(__doc__, "arpo_miniwob", arguments)
-    runs, left_out = choose(*read_runs(find_runs([str(options.runs)])))
-    summary = summarize(runs, left_out, warmstart_seconds(options.runs))
-    write_study(HERE, rows(runs), summary)
-    lines = [row | {"arm": "ARPO, mean of the seeds"} for row in rows(runs)]
-    title = "A tiny agent on sixteen MiniWoB++ pages, from screenshots"
-    draw(lines, PANELS, title, HERE / "plot.png", [bars(summary["success"])])
-    print(report(summary))
+    options = collect_options(__doc__, "", arguments)
+    comparison = measured(options.runs)
+    found = facts(comparison)
+    lines = rows(comparison.arms, COLUMNS)
+    write_study(HERE, lines, {name: value for name, value in found.items() if name != "intervals"})
+    draw(lines, PANELS, "A tiny agent on eight MiniWoB++ pages, from screenshots", HERE / "plot.png", [bars(found)])
+    print(report(found))
     if options.write:
-        write_block(HERE / "README.md", report(summary))
-        write_block(ROOT / "README.md", headline(summary), name="measured miniwob")
+        write_block(HERE / "README.md", report(found))
+        write_block(ROOT / "README.md", headline(found), name="measured miniwob")
 
 
 if __name__ == "__main__":
