@@ -43,5 +43,5 @@ def unpack(warmstart: str, directory: Path) -> bool:
         save_file(
             {name: tensor.float() for name, tensor in load(weights).items()}, partial / WEIGHTS, {"format": "pt"}
         )
-    log.info("starting from the policy in %s; python train.py experiment=%s makes it again", shipped, warmstart)
+    log.info("starting from the policy in %s; %s makes it again", shipped, f"python train.py experiment={warmstart}")
     return True
