@@ -214,12 +214,14 @@ def headline(found: dict[str, Any]) -> str:
         for name, words in LISTS.items()
     ]
     changed = ";\n".join(changes)
-    return (
+    seeds = found["seeds"]["ARPO"]
+    said = (
         f"In {found['budget']} iterations and {found['time']['wall'] / 60:.0f} minutes "
-        f"({', '.join(found['provenance']['machines'])}) success goes\n{changed}: "
-        f"{found['seeds']['ARPO']} seeds, 95 % intervals.\nOn training tasks ARPO − GRPO is "
-        f"{difference(found, 'in_domain_after')} ([study](experiments/miniwob/README.md))."
+        f"({', '.join(found['provenance']['machines'])}) success goes\n{changed}; {seeds} seed{'s' * (seeds != 1)}"
     )
+    if found["difference"]["ARPO"]["in_domain_after"] is not None:
+        said += f".\nOn training tasks ARPO − GRPO is {difference(found, 'in_domain_after')}, 95 % intervals"
+    return f"{said} ([study](experiments/miniwob/README.md))."
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
