@@ -213,15 +213,14 @@ def headline(found: dict[str, Any]) -> str:
         f"{of[f'{name}_rise'].points()}"
         for name, words in LISTS.items()
     ]
-    changed = ";\n".join(changes)
     seeds = found["seeds"]["ARPO"]
     said = (
         f"In {found['budget']} iterations and {found['time']['wall'] / 60:.0f} minutes "
-        f"({', '.join(found['provenance']['machines'])}) success goes\n{changed}; {seeds} seed{'s' * (seeds != 1)}"
+        f"({', '.join(found['provenance']['machines'])}) success goes {'; '.join(changes)}"
     )
     if found["difference"]["ARPO"]["in_domain_after"] is not None:
-        said += f".\nOn training tasks ARPO − GRPO is {difference(found, 'in_domain_after')}, 95 % intervals"
-    return f"{said} ([study](experiments/miniwob/README.md))."
+        said += f". On training tasks ARPO − GRPO is {difference(found, 'in_domain_after')}, 95 % intervals"
+    return f"{said}\n({seeds} seed{'s' * (seeds != 1)}; [study](experiments/miniwob/README.md))."
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
