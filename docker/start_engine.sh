@@ -45,6 +45,7 @@ done
 # the same ones to others, which nobody can reach then. Where an engine or a container lives, the bridge is left alone.
 forget_dead_cables() {
     local cable living='(^|/)(dockerd|containerd-shim[^/]*)$'
+    ip link show docker0 >/dev/null 2>&1 || return 0 # no engine has been here
     if grep --quiet --null-data --extended-regexp "$living" /proc/[0-9]*/cmdline 2>/dev/null; then return; fi
     ip -oneline link show master docker0 2>/dev/null | sed 's/^[0-9]*: \([^@:]*\).*/\1/' | while read -r cable; do
         ip link delete "$cable"

@@ -63,9 +63,9 @@ def test_an_engine_that_came_with_the_package_is_used(machine, tmp_path):
 
 BRIDGE = """
 set -eu
-ip link add docker0 type bridge
+ip link add "$4" type bridge
 ip link add left type veth peer name theirs
-ip link set left master docker0
+ip link set left master "$4"
 ip link add other type veth peer name elsewhere
 [ "$3" = nobody ] || { exec -a "$3" sleep 60 & until grep -q "$3" /proc/$!/cmdline; do :; done; }
 bash "$2" "$1" >&2
@@ -75,10 +75,14 @@ ip -oneline link show type veth | sed 's/^[0-9]*: //; s/[@:].*//' | sort
 
 
 @pytest.mark.parametrize(
-    ("lives", "cables"),
-    [("nobody", ["elsewhere", "other"]), ("containerd-shim-runc-v2", ["elsewhere", "left", "other", "theirs"])],
+    ("lives", "bridge", "cables"),
+    [
+        ("nobody", "docker0", ["elsewhere", "other"]),
+        ("containerd-shim-runc-v2", "docker0", ["elsewhere", "left", "other", "theirs"]),
+        ("nobody", "another", ["elsewhere", "left", "other", "theirs"]),  # no engine has been on this machine
+    ],
 )
-def test_a_dead_container_keeps_no_address_that_the_engine_gives_to_another(machine, tmp_path, lives, cables):
+def test_a_dead_container_keeps_no_address_that_the_engine_gives_to_another(machine, tmp_path, lives, bridge, cables):
     alone = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if not shutil.which("ip") or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("only root may make network namespaces, and `ip` shows them")
@@ -91,7 +95,8 @@ def test_a_dead_container_keeps_no_address_that_the_engine_gives_to_another(mach
     ):
         (Path(environment["PATH"]) / name).write_text(text)
         (Path(environment["PATH"]) / name).chmod(0o755)
-    command = [*alone, "bash", "-c", BRIDGE, "bash", str(tmp_path / "engine"), str(SCRIPTS / "start_engine.sh"), lives]
+    script = str(SCRIPTS / "start_engine.sh")
+    command = [*alone, "bash", "-c", BRIDGE, "bash", str(tmp_path / "engine"), script, lives, bridge]
     path = f"{environment['PATH']}:{os.environ['PATH']}"
     done = subprocess.run(
         command, env={**environment, "PATH": path}, capture_output=True, text=True, timeout=60, check=False
