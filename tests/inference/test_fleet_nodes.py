@@ -45,7 +45,7 @@ def test_a_node_that_dies_costs_nothing_but_time_and_one_that_joins_is_used(
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 1})
     node = cluster.add_node(num_cpus=0, num_gpus=1)
 
-    async def scene(fleet: FleetEngine) -> None:
+    async def dies(fleet: FleetEngine) -> set[int]:
         await fleet.update_weights(weights(1.0), 1)
         await fleet.settle()
         slow = [asyncio.create_task(fleet.generate(named(n, 1, 7, conversation=str(n)))) for n in range(2)]
@@ -59,7 +59,9 @@ def test_a_node_that_dies_costs_nothing_but_time_and_one_that_joins_is_used(
         async with asyncio.timeout(60):  # there is no place to start another one, and nobody waits for it
             await fleet.update_weights(weights(2.0), 2)
         assert (await fleet.generate(named(2))).policy_version == 2
-        cluster.add_node(num_cpus=0, num_gpus=1)
+        return first
+
+    async def joins(fleet: FleetEngine, first: set[int]) -> None:
         await whole(fleet)
         new = events(tmp_path, "starts")[-1][1]
         assert new not in first
@@ -73,7 +75,9 @@ def test_a_node_that_dies_costs_nothing_but_time_and_one_that_joins_is_used(
     try:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         fleet = FleetEngine(partial(Gated, tmp_path), nodes=2, num_gpus=1, sync="rolling", stall_s=20)
-        run(scene(fleet))
+        first = run(dies(fleet))
+        cluster.add_node(num_cpus=0, num_gpus=1)  # here, because it sets a handler of signals
+        run(joins(fleet, first))
         run(fleet.close())
     finally:
         ray.shutdown()

@@ -13,9 +13,9 @@ def output(tmp_path_factory):
     return tmp_path_factory.mktemp("outputs")
 
 
-@pytest.mark.parametrize("experiment", ["arpo_miniwob", "arpo_desktop32", "replay_ablation"])
-def test_the_run_is_played_killed_and_played_to_its_end(experiment, output):
-    check_played(experiment, output, episodes=48)  # 2 groups of 8 in each of 3 iterations
+@pytest.mark.parametrize(("experiment", "size"), [("arpo_miniwob", 4), ("arpo_desktop32", 8), ("replay_ablation", 8)])
+def test_the_run_is_played_killed_and_played_to_its_end(experiment, size, output):
+    check_played(experiment, output, episodes=3 * 2 * size)  # 3 iterations of 2 groups
 
 
 @pytest.mark.parametrize("experiment", ["dart_miniwob", "dart_desktop32"])  # one engine, and a fleet of two
