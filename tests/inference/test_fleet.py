@@ -223,6 +223,13 @@ def test_the_bytes_of_an_update_are_free_before_those_of_the_next_are_written(tw
     assert 41 not in held
 
 
+async def an_answer_of(version: int, answered: list[tuple[GenerateRequest, Response]]) -> None:
+    """Wait until some request was answered by this version."""
+    async with asyncio.timeout(120):
+        while all(response.policy_version != version for _, response in answered):
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.engine
@@ -246,22 +253,17 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
             answered.append((request, await fleet.generate(replace(request, conversation=name))))
             number += 1
 
-    async def an_answer_of(version: int) -> None:
-        async with asyncio.timeout(120):
-            while all(response.policy_version != version for _, response in answered):
-                await asyncio.sleep(0.02)
-
     async def scene() -> list[list[float]]:
         until, gaps = asyncio.Event(), []
         talks = [asyncio.create_task(talk(name, until)) for name in "abc"]
         for version in (1, 2):
-            await an_answer_of(version - 1)
+            await an_answer_of(version - 1, answered)
             trainer.load(weights[version])
             await fleet.update_weights(weights[version].items(), version)
             await fleet.settle()
             for request in probes:
                 gaps.append([trainer.gap(request, response) for response in await ask_each(fleet, request)])
-        await an_answer_of(2)
+        await an_answer_of(2, answered)
         until.set()
         await asyncio.gather(*talks)
         return gaps
