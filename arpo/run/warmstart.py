@@ -79,7 +79,7 @@ def ensure_model(
 ) -> None:
     """Write the policy of a warm start to `path`, if none is there: the one that comes with the code, or a new one.
 
-    It runs in a process of its own, as a person would run it, so that nothing of it stays in memory.
+    A new one is made in a process of its own, as a person would run it, so that nothing of it stays in memory.
 
     Args:
         path: The directory of the policy.

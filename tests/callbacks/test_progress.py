@@ -87,7 +87,10 @@ def test_the_time_to_go_and_the_card_count_evaluations(tmp_path, make_collector,
     assert [line.split(" · ")[0] for line in lines[:5]] == [f"iteration {number}/5" for number in range(1, 6)]
     assert any(re.search(r"evaluation [1-9]\d* %", line) for line in lines)
     assert any(line.startswith("success, rollouts: ") for line in lines)
-    assert any(re.match(r"success, held_out: .+ → .+ % of 1 tasks, .*(changed|points)", line) for line in lines)
+    assert any(
+        re.match(r"success, held_out: [\d.]+ → [\d.]+ % of 1 tasks, (no task changed|[+-][\d.]+ points)", line)
+        for line in lines
+    )
     assert any(str(tmp_path) in line for line in lines)
     assert progress._state.evaluations_left == 0
 
