@@ -95,7 +95,7 @@ def forward_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest) -
     """Return the floating-point operations of one forward of the longest trajectory."""
     text, vision = shape.text_config, shape.vision_config
     language = 2.0 * weights.language * sum(longest.lengths) + 2.0 * weights.head * longest.sampled_tokens
-    width = text.num_attention_heads * (text.hidden_size // text.num_attention_heads)
+    width = text.num_attention_heads * head_size(text)
     attention = 2.0 * sum(length**2 for length in longest.lengths) * width * text.num_hidden_layers
     patches = longest.image_tokens * vision.spatial_merge_size**2
     whole = family_named(shape.model_type).picture_layers(shape)
@@ -204,8 +204,12 @@ def cache_bytes(peak: Mapping[Category, float], share: float) -> float:
 def kv_bytes(shape: PreTrainedConfig) -> int:
     """Return the bytes of keys and values of one token in bfloat16."""
     text = shape.text_config
-    head = text.hidden_size // text.num_attention_heads
-    return int(2 * text.num_hidden_layers * text.num_key_value_heads * head * BFLOAT16)
+    return int(2 * text.num_hidden_layers * text.num_key_value_heads * head_size(text) * BFLOAT16)
+
+
+def head_size(text: PreTrainedConfig) -> int:
+    """Return the numbers of one attention head: families give it, or divide the hidden size among the heads."""
+    return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from transformers import Qwen2_5_VLConfig
+from transformers import Qwen2_5_VLConfig, Qwen3VLConfig
 
 from arpo.apps.plan.costs import (
     Offloaded,
@@ -160,6 +160,12 @@ def test_an_engine_has_the_rest_of_its_share_for_keys_and_values():
     assert alone.kv_gib == pytest.approx(54.89, abs=0.01)
     assert alone.contexts == 15
     assert serving(SHAPE, ALL, LONGEST, GPU, share=0.25).contexts == 0
+
+
+def test_heads_may_be_wider_than_their_share_of_the_hidden_size():
+    # Qwen3-VL-4B: 36 layers, 8 key-value heads of 128, where 2,560 / 32 would be 80
+    text = {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
+    assert kv_bytes(Qwen3VLConfig(text_config=text | {"head_dim": 128})) == 2 * 36 * 8 * 128 * 2 == 147_456
 
 
 def test_an_engine_on_several_gpus_divides_its_weights_keys_and_values():
