@@ -247,7 +247,7 @@ def test_offline_runs_start_from_the_policy_of_the_main_job_and_are_judged_as_it
         assert offline[shared] == online[shared]
     assert offline.rollout.settings.max_steps == online.rollout.settings.max_steps
     assert offline.callbacks.evaluation == online.callbacks.evaluation
-    assert offline.datamodule.steps == online.iterations * online.module.minibatches
+    assert offline.datamodule.steps == online.iterations * online.module.minibatches * online.module.epochs
     assert offline.source == "outputs/arpo_miniwob/default"
 
 
@@ -256,7 +256,7 @@ def test_offline_runs_start_from_the_policy_of_the_main_job_and_are_judged_as_it
     [
         ("source=nowhere", r"source=nowhere holds no episodes to learn from: name the folder of a run"),
         ("source=''", r"source= holds no episodes"),
-        ("datamodule.steps=101", r"datamodule\.steps=101 must be a multiple of iterations=10"),
+        ("datamodule.steps=101", r"datamodule\.steps=101 must be a multiple of iterations=12"),
     ],
 )
 def test_offline_data_that_is_not_there_is_refused_before_a_warm_start(override, words, tmp_path):

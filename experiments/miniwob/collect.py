@@ -30,8 +30,6 @@ from experiments.study import (  # noqa: E402
 ARMS = (Arm("GRPO", "arpo_miniwob", ("replay=off",)), Arm("ARPO", "arpo_miniwob", ("replay=on",)))
 LISTS = {"in_domain": "training tasks", "held_out": "held-out seeds", "held_out_pages": "held-out pages"}
 PHASES = ("rollout", "update", "sync")
-EARLY = 20
-"""The iterations in which replay has the most to do."""
 
 
 def before(run: Run, name: str) -> float | None:
@@ -45,9 +43,9 @@ def rise(run: Run, name: str) -> float | None:
     return None if first is None or last is None else last - first
 
 
-def early_injections(run: Run) -> float:
-    """Share of the first iterations in which a past success was injected."""
-    return fmean(bool(line.get("replay/injected")) for line in run.iterations[:EARLY])
+def injected(run: Run) -> float:
+    """Share of the iterations in which a past success was injected."""
+    return fmean(bool(line.get("replay/injected")) for line in run.iterations)
 
 
 MEASURES = (
@@ -61,7 +59,7 @@ MEASURES = (
         for name, words in LISTS.items()
     ),
     Measure("final_success", f"success of the last {FINAL} iterations", final(SUCCESS), is_compared=True),
-    Measure("early_injections", f"share of the first {EARLY} iterations with an injection", early_injections),
+    Measure("injected", "share of the iterations with an injection", injected),
     Measure("minutes", "minutes of a run", minutes, digits=1),
 )
 COLUMNS = {
@@ -175,8 +173,8 @@ def difference(found: dict[str, Any], key: str) -> str:
 
 def injections(found: dict[str, Any]) -> str:
     """How often replay had something to do."""
-    share = found["intervals"]["ARPO"]["early_injections"].mean
-    return f"A past success was injected in {percent(share)} of the first {EARLY} iterations."
+    share = found["intervals"]["ARPO"]["injected"].mean
+    return f"A past success was injected in {percent(share)} of the iterations."
 
 
 def page_table(found: dict[str, Any]) -> str:
