@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -195,12 +196,18 @@ def _own_ray() -> dict[str, Any]:
 
 def settle_environment() -> None:
     """Set, unless they are set, the variables that a Ray reads which this process starts."""
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one into the home directory
+    os.environ.setdefault("RAY_AUTH_TOKEN", _token())  # or Ray writes one into the home directory
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray's workers are as nice as can be by default: on a busy machine a browser would starve.
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(START_PATIENCE_S))
     os.environ.setdefault("RAY_agent_register_timeout_ms", str(1000 * START_PATIENCE_S))
+
+
+@cache
+def _token() -> str:
+    """Return the token of this process: Ray keeps its first one, and a job of a multirun forgets its variables."""
+    return secrets.token_hex(32)
 
 
 def worker_environment() -> dict[str, str]:

@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -169,6 +170,33 @@ def test_ray_ends_with_its_last_user_and_starts_again_for_the_next(ray):
         assert (ray.runs, ray.stops) == (True, stops)
         runtime.release().result()
         assert (ray.runs, ray.stops) == (False, stops + 1)
+
+
+JOBS = """
+import os
+from arpo.host.ray import RAY
+from arpo.host.session import Session
+
+for _ in range(2):
+    before = dict(os.environ)
+    session = Session.start()
+    RAY.acquire().result()
+    RAY.release().result()
+    session.close()
+    os.environ.clear()
+    os.environ.update(before)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_ray_starts_again_for_the_next_job_of_a_multirun_which_has_none_of_the_variables_of_the_last():
+    patience = {"RAY_gcs_server_port_wait_time_s": "10"}  # the test alone: seconds until it is red
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ARPO_", "RAY_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", JOBS], env=environment | patience, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_ray_of_a_cluster_lives_on(ray):
