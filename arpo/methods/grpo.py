@@ -57,7 +57,11 @@ class GRPO(Method):
 
     def advantages(self, group: Group) -> Float[Tensor, " group"]:
         """Return one advantage a trajectory of the group."""
-        rewards = group_rewards(group, format_weight=self.format_weight)
+        rewards = self.rewards(group)
         steps = torch.tensor([len(trajectory.steps) for trajectory in group.trajectories])
         relative = group_advantages(rewards, estimator=self.estimator, std=self.std, steps=steps)
         return relative + self.imitation * torch.tensor([each.task_reward for each in group.trajectories])
+
+    def rewards(self, group: Group) -> Float[Tensor, " group"]:
+        """Return what each trajectory of the group has earned."""
+        return group_rewards(group, format_weight=self.format_weight)

@@ -49,18 +49,23 @@ class PPO(Method):
         assert values is not None, "needs_values"
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         said = [row for rows in values for row in rows]
-        raw = [self._advantages(*pair) for pair in zip(trajectories, said, strict=True)]
-        lengths = [len(row) for row in raw]
-        rows = torch.split(relative(torch.cat(raw), std="population"), lengths)
-        credits = iter([Credit(row, a + v) for row, a, v in zip(rows, raw, said, strict=True)])
+        pairs = list(zip(trajectories, said, strict=True))
+        raw = torch.cat([self._advantages(*pair, self.policy_lambda(pair[0])) for pair in pairs])
+        rows = torch.split(relative(raw, std="population"), [len(row) for row in said])
+        targets = [self._advantages(*pair, self.gae_lambda) + pair[1] for pair in pairs]
+        credits = iter([Credit(*pair) for pair in zip(rows, targets, strict=True)])
         return [[next(credits) for _ in group.trajectories] for group in groups]
 
-    def _advantages(self, trajectory: Trajectory, values: Tensor) -> Tensor:
+    def policy_lambda(self, trajectory: Trajectory) -> float:
+        """Return λ of the policy's advantages, where it is not that of the critic's targets."""
+        return self.gae_lambda
+
+    def _advantages(self, trajectory: Trajectory, values: Tensor, gae_lambda: float) -> Tensor:
         """Return the advantage of each token of a trajectory, [tokens]."""
         rewards = torch.zeros_like(values)
         ends = torch.tensor([len(step.response_ids) for step in trajectory.steps]).cumsum(0) - 1
         rewards[ends] = self.step_rewards(trajectory)
-        return generalized_advantages(rewards, values, discount=self.discount, gae_lambda=self.gae_lambda)
+        return generalized_advantages(rewards, values, discount=self.discount, gae_lambda=gae_lambda)
 
     @override
     def loss(self, terms: TokenTerms) -> TokenLoss:
