@@ -1,0 +1,88 @@
+"""What holds for every method that learns from rollouts, whatever its groups look like: `conf/method/`."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import get_class
+from omegaconf import OmegaConf
+
+from arpo.methods.grpo import GRPO
+from arpo.methods.method import Method
+from arpo.types import Group, Task, Trajectory
+from tests.methods.conftest import trajectory
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+def methods() -> dict[str, Method]:
+    """Each method that a word of `method=` chooses, as that word makes it; and GRPO, which no word needs."""
+    found: dict[str, Method] = {"grpo": GRPO()}
+    for path in sorted((CONF / "method").glob("*.yaml")):
+        options = OmegaConf.to_container(OmegaConf.load(path)).get("module", {}).get("objective")
+        if options is not None:
+            found[path.stem] = get_class(options.pop("_target_"))(**options)
+    return found
+
+
+METHODS = methods()
+
+
+def random_group(rng: random.Random, number: int) -> Group:
+    """A group of one to six episodes: ragged, tied, failed as a whole, with steps that did not parse, replayed."""
+    verdict = rng.choice([lambda: 0.0, lambda: 1.0, lambda: float(rng.random() < 0.5), rng.random])
+    members = [episode(rng, verdict()) for _ in range(rng.randint(1, 6))]
+    injected = (rng.randrange(len(members)),) if rng.random() < 0.3 else ()
+    return Group(Task(f"task {number}", ""), tuple(members), injected)
+
+
+def episode(rng: random.Random, task_reward: float) -> Trajectory:
+    count = rng.randint(1, 6)
+    made = trajectory(rng.choices("abc", k=count), task_reward, lengths=rng.choices(range(1, 8), k=count))
+    if rng.random() < 0.3:
+        steps = (*made.steps[:-1], replace(made.steps[-1], parse_error="bad_box"))
+        made = replace(made, steps=steps, format_reward=-1.0)
+    return made
+
+
+def values_of(groups: list[Group]) -> list[list[torch.Tensor]]:
+    """What some critic said: a function of the token's place alone, so that it moves along with its trajectory."""
+    return [[torch.arange(each.action_tokens) / 7 % 1 for each in group.trajectories] for group in groups]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_token_of_any_group_gets_a_finite_lesson_that_no_order_changes(name):
+    method, rng = METHODS[name], random.Random(0)
+    groups = [random_group(rng, number) for number in range(200)]
+    values = values_of(groups) if method.needs_values else None
+    credits = method.credits(groups, values)
+    for group, row in zip(groups, credits, strict=True):
+        for member, credit in zip(group.trajectories, row, strict=True):
+            taught = [credit.advantages] if credit.returns is None else [credit.advantages, credit.returns]
+            for numbers in taught:
+                assert numbers.shape == (member.action_tokens,)
+                assert numbers.dtype == torch.float32
+                assert torch.isfinite(numbers).all()
+            assert (credit.returns is not None) == method.needs_values
+    turned = [
+        replace(
+            each,
+            trajectories=each.trajectories[::-1],
+            injected=tuple(len(each.trajectories) - 1 - i for i in each.injected),
+        )
+        for each in reversed(groups)
+    ]
+    again = method.credits(turned, values_of(turned) if method.needs_values else None)
+    for row, other in zip(credits, reversed(again), strict=True):
+        for credit, same in zip(row, reversed(other), strict=True):
+            torch.testing.assert_close(same.advantages, credit.advantages)
+            if credit.returns is not None:
+                torch.testing.assert_close(same.returns, credit.returns)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.needs_values])
+def test_a_group_that_failed_as_a_whole_teaches_nothing(name):
+    group = Group(Task("task", ""), tuple(trajectory("ab" * count, 0.0) for count in (1, 2, 3)))
+    assert not any(credit.advantages.any() for credit in METHODS[name].credits([group])[0])
