@@ -4,7 +4,7 @@ import json
 import shlex
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,7 +36,7 @@ def places(run: Path, *, begins: bool = False) -> list[tuple[str, str]]:
 
 
 def changes(evaluations: Path | None) -> Iterator[tuple[str, str]]:
-    """Yield what an evaluation at the start and the last one say: success before and after, for each list of tasks.
+    """Yield what the first evaluation and the last one say: success before and after, for each list of tasks.
 
     The 95 % interval is Student's over the tasks that both have; it knows nothing of other seeds of the run.
 
@@ -47,20 +47,32 @@ def changes(evaluations: Path | None) -> Iterator[tuple[str, str]]:
     if not found:
         return
     first, last = (json.loads(path.read_text(encoding="utf-8")) for path in (found[0], found[-1]))
+    began, ended = (int(path.stem.removeprefix("iteration_")) for path in (found[0], found[-1]))
     for name, result in last.items():
-        after = f"{100 * result['overall']['success_rate']:.1f} % of {len(result['tasks'])} tasks"
-        if len(found) == 1 or name not in first:
-            yield name, after
+        if began == ended or name not in first:
+            rate, when = result["overall"]["success_rate"], f"after iteration {ended}" if ended else "before training"
+            yield name, f"{100 * rate:.1f} % of {len(result['tasks'])} tasks {when}"
         else:
-            yield name, f"{100 * first[name]['overall']['success_rate']:.1f} → {after}, {_gain(first[name], result)}"
+            yield name, _change(first[name], result) + f", from iteration {began} to {ended}" * (began > 0)
 
 
-def _gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return success before and after on the tasks that both have, and the difference."""
     rates = [{task["name"]: task["success_rate"] for task in result["tasks"]} for result in (before, after)]
-    gains = [rates[1][name] - rates[0][name] for name in rates[0].keys() & rates[1].keys()]
+    both = [name for name in rates[1] if name in rates[0]]
+    if not both:
+        return "no task was judged both at first and at last"
+    first, last = (100 * fmean(each[name] for name in both) for each in rates)
+    of = f"{len(both)} tasks" if len(both) == len(rates[0]) == len(rates[1]) else f"the {len(both)} tasks of both"
+    return f"{first:.1f} → {last:.1f} % of {of}, {_gain([rates[1][name] - rates[0][name] for name in both])}"
+
+
+def _gain(gains: Sequence[float]) -> str:
     if not any(gains):
         return "no task changed"
-    return t_interval(gains).points()
+    if len(set(gains)) == 1:  # which has no interval
+        return t_interval(gains[:1]).points()
+    return f"{t_interval(gains).points()}, 95 % over its tasks"
 
 
 class RunSummary:
@@ -82,11 +94,19 @@ class RunSummary:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._success: list[float] = []
         self._injected: list[float] = []
+        self._earlier = 0
+        if (self.directory / "metrics.jsonl").exists():  # the run goes on
+            for line in (self.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+                self._add_success(json.loads(line))
+            self._earlier = len(self._success)
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics at the end of an iteration."""
         for name in MEASURED:
             self._seconds[name] += metrics.get(f"time/{name}", 0.0)
+        self._add_success(metrics)
+
+    def _add_success(self, metrics: Mapping[str, float]) -> None:
         for name, values in (("rollout/success_rate", self._success), ("replay/injected", self._injected)):
             if name in metrics:
                 values.append(metrics[name])
@@ -103,8 +123,8 @@ class RunSummary:
         """Return the card as pairs of a name and what there is to say about it."""
         wall = time.monotonic() - self._started
         rows = [(f"success, {name}", change) for name, change in changes(self.evaluations)]
-        if self._success:
-            share = max(1, min(MOST_AVERAGED, len(self._success) // 2))
+        if len(self._success) > 1:
+            share = min(MOST_AVERAGED, len(self._success) // 2)
             begin, end = (100 * fmean(part) for part in (self._success[:share], self._success[-share:]))
             of = f", means of {share} iterations each" if share > 1 else ""
             rows.append(("success, rollouts", f"{begin:.1f} → {end:.1f} %{of}"))
@@ -112,7 +132,8 @@ class RunSummary:
             number, iterations = sum(count > 0 for count in self._injected), len(self._injected)
             said = f"{sum(self._injected):.0f} past successes injected, in {number} of {iterations} iterations"
             rows.append(("replay", said))
-        rows.append(("wall time", f"{clock(wall)}, of which {self._split(wall)}"))
+        whole = f"wall time since iteration {self._earlier}" if self._earlier else "wall time"
+        rows.append((whole, f"{clock(wall)}, of which {self._split(wall)}"))
         return [*rows, *places(self.directory)]
 
     def _split(self, wall: float) -> str:

@@ -26,7 +26,7 @@ from arpo.callbacks.checkpoint import (
 )
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.datamodules.rollouts import RolloutDataModule
-from arpo.display.summary import places
+from arpo.display.summary import changes, places
 from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
 from arpo.host.session import Session
@@ -59,10 +59,19 @@ def train(cfg: DictConfig) -> int:
         return _train(cfg, run_dir)
 
 
+def _show_again(run_dir: Path, reason: str) -> None:
+    """Say of a run with nothing left to do what came of it, and where to look."""
+    if rank() == 0:
+        log.info("%s", reason)
+        found = [(f"success, {name}", change) for name, change in changes(run_dir / "eval")]
+        for name, said in [*found, *places(run_dir)]:
+            log.info("%s: %s", name, said)
+
+
 def _train(cfg: DictConfig, run_dir: Path) -> int:
     checkpoint = agreed_checkpoint(cfg.resume, cfg.paths.checkpoints)
     if checkpoint is not None and iteration_of(checkpoint) >= cfg.iterations:
-        log.info("the run is finished: %s is of its last iteration, %d", checkpoint, cfg.iterations)
+        _show_again(run_dir, f"the run is finished: iterations={cfg.iterations}, and there is {checkpoint}")
         return 0
     if checkpoint is not None and rank() == 0:
         forget_later(run_dir, checkpoint)

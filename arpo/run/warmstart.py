@@ -9,7 +9,7 @@ from pathlib import Path
 from arpo.errors import ConfigError
 from arpo.run.before.words import override
 from arpo.run.folder import run_name
-from arpo.run.shipped import unpack
+from arpo.run.shipped import note_another, unpack
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,10 @@ def ensure_model(
     Raises:
         ConfigError: When the warm start fails, or writes to another place.
     """
-    if (path / "config.json").exists() or (image_window is None and unpack(warmstart, path)):
+    if (path / "config.json").exists():
+        note_another(warmstart, path)
+        return
+    if image_window is None and unpack(warmstart, path):
         return
     what = [f"experiment={warmstart}", override("paths.output", output), *_overrides(image_window)]
     if desktops is not None:

@@ -1,7 +1,6 @@
 """Put the policy of a warm start into the code: `python experiments/warmstarts/pack.py outputs/NAME/default`."""
 
 import argparse
-import hashlib
 import json
 import shutil
 import sys
@@ -13,15 +12,17 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # a script finds only what lies beside it
 
 from arpo.host.files import atomically  # noqa: E402
-from arpo.run.shipped import MADE, WEIGHTS  # noqa: E402
+from arpo.run.shipped import MADE, WEIGHTS, hashes  # noqa: E402
 
 
 def pack(run: Path, directory: Path) -> None:
     """Round the policy of a finished warm start to float16, and write beside it how it was made.
 
     Raises:
-        ValueError: If it has not ended, or was made by code that no commit has.
+        ValueError: If it has not ended, was made by code that no commit has, or by other words than its experiment.
     """
+    if run.resolve().name != "default":
+        raise ValueError(f"{run} has overrides: what comes with the code is made by the experiment as it stands")
     start = json.loads((run / "run.json").read_text(encoding="utf-8"))["starts"][-1]
     if start["status"] != "finished" or start["git"]["dirty"]:
         raise ValueError(
@@ -32,7 +33,7 @@ def pack(run: Path, directory: Path) -> None:
         half = {name: tensor.half() for name, tensor in load_file(partial / WEIGHTS).items()}
         save_file(half, partial / WEIGHTS, {"format": "pt"})
         made = {"command": " ".join(start["command"]), "commit": start["git"]["commit"], "machine": start["machine"]}
-        made["sha256"] = hashlib.sha256((partial / WEIGHTS).read_bytes()).hexdigest()
+        made["sha256"] = hashes(partial)
         (partial / MADE).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
@@ -40,4 +41,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of its results")
     run = parser.parse_args().run
-    pack(run, HERE / run.resolve().parent.name)
+    to = HERE / run.resolve().parent.name
+    try:
+        pack(run, to)
+    except (OSError, ValueError, LookupError) as error:
+        parser.error(f"nothing was packed: {error}")
+    print(f"{to} has the policy of {run}")

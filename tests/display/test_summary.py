@@ -4,7 +4,9 @@ import json
 import time
 from pathlib import Path
 
-from arpo.display.summary import RunSummary, places
+import pytest
+
+from arpo.display.summary import RunSummary, changes, places
 
 
 def test_the_card_tells_first_and_last_success_and_divides_the_rollout(tmp_path: Path) -> None:
@@ -47,12 +49,54 @@ def test_the_card_tells_what_changed_from_the_first_evaluation_to_the_last_with_
         summary.add({"replay/injected": injected, "rollout/success_rate": success})
     # gains of 1, 0, 0, 0: mean 1/4, standard error 1/4, and t of 3 degrees of freedom is 3.182
     assert summary.rows()[:5] == [
-        ("success, in_domain", "37.5 → 62.5 % of 4 tasks, +25.0 points [-54.6, +104.6]"),
+        ("success, in_domain", "37.5 → 62.5 % of 4 tasks, +25.0 points [-54.6, +104.6], 95 % over its tasks"),
         ("success, held_out", "25.0 → 25.0 % of 2 tasks, no task changed"),
-        ("success, pages", "25.0 % of 1 tasks"),
+        ("success, pages", "25.0 % of 1 tasks after iteration 10"),
         ("success, rollouts", "15.0 → 55.0 %, means of 2 iterations each"),
         ("replay", "4 past successes injected, in 2 of 4 iterations"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("judged", "said"),
+    [
+        ({0: [1.0, 0.5]}, "75.0 % of 2 tasks before training"),
+        (
+            {4: [0.0, 0.5], 9: [1.0, 1.0, 1.0]},
+            "25.0 → 100.0 % of the 2 tasks of both, +75.0 points [-242.7, +392.7], 95 %",
+        ),
+        ({4: [0.0, 0.5], 9: [1.0, 1.5]}, "25.0 → 125.0 % of 2 tasks, +100.0 points, from iteration 4 to 9"),
+    ],
+)
+def test_the_card_says_what_of_which_tasks_and_which_iterations_it_compares(tmp_path: Path, judged, said) -> None:
+    for number, rates in judged.items():
+        (tmp_path / f"iteration_{number:06d}.json").write_text(evaluation(tasks=rates), encoding="utf-8")
+    ((_, change),) = changes(tmp_path)
+    assert change.startswith(said)
+
+
+def test_tasks_that_no_evaluation_shares_are_not_compared(tmp_path: Path) -> None:
+    for number, name in ((0, "lost at last"), (9, "lost at first")):
+        judged = {"overall": {"success_rate": 1.0}, "tasks": [{"name": name, "success_rate": 1.0}]}
+        (tmp_path / f"iteration_{number:06d}.json").write_text(json.dumps({"tasks": judged}), encoding="utf-8")
+    assert list(changes(tmp_path)) == [("tasks", "no task was judged both at first and at last")]
+
+
+def test_a_run_that_goes_on_counts_what_came_before_and_says_since_when_its_time_is(tmp_path: Path) -> None:
+    earlier = [{"val/success_rate": 0.5}, *({"rollout/success_rate": 0.1, "replay/injected": 2.0} for _ in range(4))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in earlier), encoding="utf-8")
+    summary = RunSummary(tmp_path)
+    summary.add({"rollout/success_rate": 0.5, "replay/injected": 0.0})
+    rows = dict(summary.rows())
+    assert rows["success, rollouts"] == "10.0 → 30.0 %, means of 2 iterations each"
+    assert rows["replay"] == "8 past successes injected, in 4 of 5 iterations"
+    assert "wall time since iteration 4" in rows
+
+
+def test_one_iteration_has_no_rise(tmp_path: Path) -> None:
+    summary = RunSummary(tmp_path)
+    summary.add({"rollout/success_rate": 0.5})
+    assert "success, rollouts" not in dict(summary.rows())
 
 
 def test_the_card_counts_the_start_and_the_evaluations(tmp_path: Path) -> None:
