@@ -107,7 +107,7 @@ def env_boundary(kind: str, what: str) -> Iterator[None]:
         yield
     except ArpoError:
         raise
-    except Exception as error:  # the one broad except: whatever a desktop raises is an environment failure
+    except Exception as error:  # a broad one: whatever a desktop raises is an environment failure
         raise EnvError(kind, f"{what}: {type(error).__name__}: {error}") from error
 
 

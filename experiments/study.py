@@ -15,6 +15,7 @@ from scipy import stats
 from arpo.apps.comparison import arms as compared_arms
 from arpo.apps.comparison.command import write_rows
 from arpo.apps.comparison.compare import Column, Comparison, compare, rows
+from arpo.apps.comparison.configuration import differing, settings
 from arpo.apps.comparison.curves import Panel
 from arpo.apps.comparison.measures import Measure
 from arpo.apps.comparison.runs import Run, read_runs
@@ -53,11 +54,19 @@ class Arm:
 
 
 def read_arms(outputs: Path, arms: Sequence[Arm]) -> tuple[list[compared_arms.Arm], list[str]]:
-    """Return the runs of some arms that came to their end, and what was left out, each with the reason."""
+    """Return the runs of some arms that came to their end, and what was left out, each with the reason.
+
+    Raises:
+        ValueError: If the runs of an arm differ in more than their seed, as where a file of conf/ was changed since.
+    """
     found, left_out = [], []
     for arm in arms:
         folders = (arm.folder(outputs, seed) for seed in range(MOST_SEEDS))
         runs, unfinished = read_runs([folder for folder in folders if folder.is_dir()])
+        if keys := ", ".join(differing(settings(runs))):
+            raise ValueError(
+                f"the runs of {arm.name} are of different configurations: {keys}; remove those of another"
+            )
         found.append(compared_arms.Arm(arm.name, {run.seed: run for run in runs}))
         left_out += [f"{arm.experiment}/{reason}" for reason in unfinished]
     return found, left_out

@@ -39,7 +39,7 @@ class WeightSync(L.Callback):
 
     Args:
         tolerance: Largest mean gap of log-probabilities that is accepted, in nats; None is five times the first one,
-            and 1e-4 in float32 or 0.05 in bfloat16 at most.
+            which counts as `LEAST_GAPS` at least, and `LARGEST_GAPS` at most.
         colocated: Whether engine and trainer share their GPUs; rollouts cannot go on during an update then
             (`max_policy_lag` must be 0).
         probe_tokens: Ignored, like `probe_every`: every sync is checked without a question to the engine.

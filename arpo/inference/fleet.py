@@ -53,7 +53,7 @@ class FleetEngine:
     A conversation stays with its replica (`arpo.inference.router`). New weights are written once into Ray's object
     store, where every replica of a node reads them and the trainer's next step does not touch them. Then each replica
     stops taking requests, answers those it has (past `drain_s` they are asked again elsewhere, with the same seed),
-    loads in place, forgets its caches, compares checksums, and takes requests again. With `sync="global"` all replicas
+    loads in place, compares checksums, forgets its caches, and takes requests again. With `sync="global"` all replicas
     do so at once, while requests and the trainer wait; with `rolling` at most `max_unavailable` at a time, and the
     trainer goes on as soon as one serves the new weights: the others follow from the snapshot. If one of them holds
     other weights, every later call raises its error, so that the run stops at its next request.

@@ -1,4 +1,4 @@
-"""The policy and its group-relative update (GRPO, arXiv 2402.03300; ARPO, arXiv 2505.16282, section 3)."""
+"""The update of every method that learns from rollouts (`arpo.methods`): GRPO by default (ARPO, arXiv 2505.16282)."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -23,6 +23,7 @@ from arpo.run.build import build, check_numbers, check_update, imitates, require
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, rank, refuse_to_overwrite
 from arpo.run.preflight import missing_login, preflight
+from arpo.run.shipped import comes_with_the_code
 from arpo.run.warmstart import check_warmstart, demonstrations_of
 
 EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
@@ -240,13 +241,16 @@ def check_pool(cfg: DictConfig) -> None:
     if cfg.resume is not None and any(Path(cfg.paths.checkpoints).glob("iteration_*")):
         return
     own = demonstrations_of(cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
-    to_come = [] if (Path(str(cfg.model.path)) / "config.json").exists() else own
+    made = (Path(str(cfg.model.path)) / "config.json").exists() or comes_with_the_code(cfg.warmstart)
+    to_come = [] if made else own
     for directory in cfg.experience if pool else ():
         if directory in to_come or TrajectoryStore(str(directory)).iterations():
             continue
         raise ConfigError(
             f"experience: {directory} holds no trajectories; name the trajectories/ of a run or of an "
             "evaluation, or the demonstrations/ of a warm start, or choose replay=on"
+            + f"; python train.py experiment={cfg.warmstart} makes them"
+            * (directory in own)
         )
 
 

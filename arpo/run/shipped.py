@@ -33,9 +33,9 @@ def unpack(warmstart: str, directory: Path) -> bool:
     Raises:
         ConfigError: When it is not as it was made, or cannot be written.
     """
-    shipped = SHIPPED / warmstart
-    if not shipped.is_dir():
+    if not comes_with_the_code(warmstart):
         return False
+    shipped = SHIPPED / warmstart
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with _locked(directory.with_name(f"{directory.name}.lock")):
@@ -46,6 +46,11 @@ def unpack(warmstart: str, directory: Path) -> bool:
     except OSError as error:
         raise ConfigError(f"the policy of {shipped} cannot be written to {directory}: {error}") from error
     return True
+
+
+def comes_with_the_code(warmstart: str | None) -> bool:
+    """Return whether the code has the policy of a warm start, though not its demonstrations."""
+    return warmstart is not None and (SHIPPED / warmstart).is_dir()
 
 
 def note_another(warmstart: str, directory: Path) -> None:

@@ -78,6 +78,8 @@ def measured(outputs: Path) -> Comparison:
 def arpo_runs(comparison: Comparison) -> list[Run]:
     """The runs of `make train`, seed by seed."""
     (arm,) = (arm for arm in comparison.arms if arm.name == "ARPO")
+    if not arm.runs:
+        raise SystemExit(f"no run of ARPO has come to its end: {ARMS[1].command([0, 1, 2, 3, 4])}")
     return [arm.runs[seed] for seed in sorted(arm.runs)]
 
 
@@ -101,19 +103,14 @@ def facts(comparison: Comparison) -> dict[str, Any]:
 
 def by_page(runs: Sequence[Run], name: str) -> list[dict[str, Any]]:
     """Success on each page of a task list before and after training, mean over runs; the best page comes first."""
-    phases = [
-        [{page["name"]: page for page in scores(run, at, name, "domains")} for run in runs]
-        for at in (0, runs[0].budget)
-    ]
-    pages = [
-        {"page": page, "episodes": phases[0][0][page]["episodes"]}
-        | {
-            when: fmean(results[page]["success_rate"] for results in phase)
-            for when, phase in zip(("before", "after"), phases, strict=True)
-        }
-        for page in phases[0][0]
-    ]
-    return sorted(pages, key=lambda row: -row["after"])
+    pages: dict[str, dict[str, Any]] = {}
+    for when, at in (("before", 0), ("after", runs[0].budget)):
+        judged = [page for run in runs for page in scores(run, at, name, "domains")]
+        for page in dict.fromkeys(each["name"] for each in judged):
+            own = [each for each in judged if each["name"] == page]  # a run may have lost the page's episodes
+            row = pages.setdefault(page, {"page": page, "episodes": own[0]["episodes"], "before": 0.0, "after": 0.0})
+            row[when] = fmean(each["success_rate"] for each in own)
+    return sorted(pages.values(), key=lambda row: -row["after"])
 
 
 def time_of(run: Run) -> dict[str, float]:
@@ -209,12 +206,13 @@ def headline(found: dict[str, Any]) -> str:
     ]
     seeds = found["seeds"]["ARPO"]
     said = (
-        f"In {found['budget']} iterations and {found['time']['wall'] / 60:.0f} minutes "
-        f"({', '.join(found['provenance']['machines'])}) success goes {'; '.join(changes)}"
+        f"In {found['budget']} iterations and {found['time']['wall'] / 60:.0f} minutes (the fastest run; "
+        f"{', '.join(found['provenance']['machines'])}) success goes {'; '.join(changes)}"
     )
     if found["difference"]["ARPO"]["in_domain_after"] is not None:
-        said += f". On training tasks ARPO − GRPO is {difference(found, 'in_domain_after')}, 95 % intervals"
-    return f"{said}\n({seeds} seed{'s' * (seeds != 1)}; [study](experiments/miniwob/README.md))."
+        said += f". On training tasks ARPO − GRPO is {difference(found, 'in_domain_after')}"
+    of = f"means and 95 % intervals of {seeds} seed{'s' * (seeds != 1)}"
+    return f"{said}\n({of}; [study](experiments/miniwob/README.md))."
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -209,7 +209,7 @@ def kv_bytes(shape: PreTrainedConfig) -> int:
 
 def head_size(text: PreTrainedConfig) -> int:
     """Return the numbers of one attention head: families give it, or divide the hidden size among the heads."""
-    return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+    return int(text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads)
 
 
 @dataclass(frozen=True, slots=True)
