@@ -478,6 +478,12 @@ def test_a_curation_is_one_line_and_changes_nothing_else():
         assert curated["datamodule"]["sampler"].pop(key)["_target_"].startswith("arpo.rollout.curation.")
         curated["datamodule"]["sampler"][key] = None
         assert curated == plain_run
+    curated = plain(compose("experiment=smoke", "curriculum=failures"))
+    sampler = curated["datamodule"]["sampler"]
+    assert sampler.pop("_target_") == "arpo.rollout.curation.failures.FailureCurriculum"
+    assert (sampler.pop("patience"), sampler.pop("cooldown")) == (2, 3)  # of the paper
+    sampler["_target_"] = plain_run["datamodule"]["sampler"]["_target_"]
+    assert curated == plain_run
 
 
 # --- which GPUs train and which serve --------------------------------------------------------------------------------

@@ -99,13 +99,16 @@ class ShuffledTasks:
         self._taken = 0
 
     def next(self, statistics: "TaskStatistics") -> TaskRequest:
-        """Return the next task of the epoch, with the numbers that its own record gives."""
+        """Return the next task of the epoch."""
         epoch, place = divmod(self._taken, len(self.tasks))
         self._taken += 1
         # The order of an epoch is a function of the seed and the epoch, so the state is one number.
         order = random.Random(derive_seed(self._seed, "epoch", epoch)).sample(list(self.tasks), len(self.tasks))
-        task = self.tasks[order[place]]
-        record = statistics[task.id]
+        return self.request(order[place], statistics)
+
+    def request(self, task_id: str, statistics: "TaskStatistics") -> TaskRequest:
+        """Return what to ask for of a task: the numbers that its own record gives."""
+        task, record = self.tasks[task_id], statistics[task_id]
         return TaskRequest(
             task,
             group_size=self._group_size(task, record) if self._group_size is not None else None,
