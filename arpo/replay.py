@@ -95,15 +95,22 @@ class ReplayBuffer:
         The replayed trajectory is one of those worth replaying (a buffer of an older run, or of another format
         weight, may hold others) and stays in the buffer. It comes without screenshots.
         """
-        stored = self.entries(self._key(group.task))
-        worthy = [trajectory for trajectory in stored if self.is_worth_replaying(trajectory)]
+        worthy = [trajectory for trajectory in self.candidates(group.task) if self.is_worth_replaying(trajectory)]
         if not worthy or not self._needs_success(group):
             return group
-        success = worthy[-1] if self.choice == "newest" else self._random.choice(worthy)
+        success = self.choose(worthy, group.task)
         position = self._place(group.trajectories)
         trajectories = list(group.trajectories)
         trajectories[position : position + 1] = [success]
         return replace(group, trajectories=tuple(trajectories), injected=(*group.injected, position))
+
+    def candidates(self, task: Task) -> tuple[Trajectory, ...]:
+        """Return the stored trajectories that may join a group of a task, oldest first."""
+        return self.entries(self._key(task))
+
+    def choose(self, worthy: Sequence[Trajectory], task: Task) -> Trajectory:
+        """Return that of some candidates which joins a group of a task."""
+        return worthy[-1] if self.choice == "newest" else self._random.choice(worthy)
 
     def admit(self, group: Group) -> int:
         """Store every success of a group that is worth replaying, in order, and return their number.
