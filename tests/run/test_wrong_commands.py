@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from arpo.run.build import compose
 from tests.run.forks import HEAVY, ROOT, Ended, Forks
 
-HANGS_S = 120.0
+HANGS_S = 600.0
 STARTS = {"ray", "vllm"}
 """What is imported once something starts."""
 
