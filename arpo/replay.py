@@ -98,7 +98,7 @@ class ReplayBuffer:
         worthy = [trajectory for trajectory in self.candidates(group.task) if self.is_worth_replaying(trajectory)]
         if not worthy or not self._needs_success(group):
             return group
-        success = self.choose(worthy, group.task)
+        success = self.choose(worthy, group)
         position = self._place(group.trajectories)
         trajectories = list(group.trajectories)
         trajectories[position : position + 1] = [success]
@@ -108,8 +108,8 @@ class ReplayBuffer:
         """Return the stored trajectories that may join a group of a task, oldest first."""
         return self.entries(self._key(task))
 
-    def choose(self, worthy: Sequence[Trajectory], task: Task) -> Trajectory:
-        """Return that of some candidates which joins a group of a task."""
+    def choose(self, worthy: Sequence[Trajectory], group: Group) -> Trajectory:
+        """Return that of some candidates which joins a group."""
         return worthy[-1] if self.choice == "newest" else self._random.choice(worthy)
 
     def admit(self, group: Group) -> int:

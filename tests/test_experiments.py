@@ -1,6 +1,7 @@
 """The studies: what they say is computed from runs, by formulas that were computed by hand here."""
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -351,6 +352,34 @@ def test_the_time_of_a_run_is_split_into_what_it_was_spent_on(tmp_path):
     assert split["rest"] == 32.0  # 100 - 48 - 12 - 4 - 4
     assert split["environment"] == pytest.approx(36.0)  # 48 * 90 / (90 + 30)
     assert split["generation"] == pytest.approx(12.0)
+
+
+def test_the_fastest_run_is_timed(tmp_path):
+    for seed, seconds in ((0, 90), (1, 50), (2, 70)):
+        folder = main_run(tmp_path, "on", seed=seed, base=0.25, final=0.75)
+        record = json.loads((folder / "run.json").read_text())
+        (start,) = record["starts"]
+        start["updated"] = (datetime.fromisoformat(start["started"]) + timedelta(seconds=seconds)).isoformat()
+        (folder / "run.json").write_text(json.dumps(record))
+    assert main_facts(tmp_path)["time"]["wall"] == 50
+
+
+def test_runs_of_one_arm_with_different_configurations_are_refused_by_their_keys(tmp_path):
+    for seed in range(3):
+        folder = main_run(tmp_path, "on", seed=seed, base=0.25, final=0.75)
+    path = folder / "config.yaml"
+    path.write_text(path.read_text() + "warmstart: another\n")
+    with pytest.raises(ValueError, match="the runs of ARPO are of different configurations: warmstart"):
+        miniwob.measured(tmp_path)
+
+
+def test_a_page_that_no_run_was_judged_on_before_has_a_dash(tmp_path):
+    folder = main_run(tmp_path, "on", seed=0, base=0.25, final=0.75)
+    path = folder / "eval" / "iteration_000000.json"
+    judged = json.loads(path.read_text())
+    judged["held_out"]["domains"] = judged["held_out"]["domains"][:1]
+    path.write_text(json.dumps(judged))
+    assert "| enter-text | 25 | – | 50.0 % |" in miniwob.page_table(main_facts(tmp_path))
 
 
 def test_iterations_with_an_injection_are_counted_at_the_beginning_of_a_run(tmp_path):

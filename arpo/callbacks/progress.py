@@ -86,6 +86,7 @@ class Progress(LineCallback, RolloutCallback):
         self._count_evaluations(done=trainer.current_epoch)
         if self._summary is not None:
             self._summary.started_working()
+            self._summary.goes_on(trainer.current_epoch)
 
     @override
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -95,10 +95,14 @@ class RunSummary:
         self._success: list[float] = []
         self._injected: list[float] = []
         self._earlier = 0
-        if (self.directory / "metrics.jsonl").exists():  # the run goes on
-            for line in (self.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-                self._add_success(json.loads(line))
-            self._earlier = len(self._success)
+
+    def goes_on(self, iterations: int) -> None:
+        """Count the iterations of earlier starts, as many as the checkpoint has that the run goes on from."""
+        self._earlier, path = iterations, self.directory / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if iterations and path.exists() else []
+        for metrics in (json.loads(line) for line in lines if line.endswith("\n")):  # the last one may be torn
+            if metrics["step"] <= iterations:
+                self._add_success(metrics)
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics at the end of an iteration."""

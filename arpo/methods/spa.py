@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from arpo.errors import ConfigError
+from arpo.algorithms.rewards import is_success
+from arpo.errors import ConfigError, check_threshold
 from arpo.methods.grpo import GRPO
 from arpo.types import Group
 
@@ -16,27 +17,33 @@ from arpo.types import Group
 class ShortestPath(GRPO):
     """GRPO in which a success of T steps earns 1 - α (T - T_min) / T of its task reward.
 
-    T_min is the length of the shortest of the group's best trajectories, by the task reward. All others, and what the
-    parser says, count as in GRPO. A group that succeeds as a whole teaches to succeed in fewer steps.
+    T_min is the length of the shortest success of the group. Failures, and what the parser says, count as in GRPO. A
+    group that succeeds as a whole teaches to succeed in fewer steps.
 
     Args:
         shortening: α: 0 is GRPO, and at 1 a success of twice the steps earns half. The paper does not say its value.
+        success_threshold: A trajectory is a success when its task reward lies above it.
 
     Raises:
         ConfigError: When a value is out of its range; see also `GRPO`.
     """
 
     shortening: float = 0.5
+    success_threshold: float = 0.5
 
     def __post_init__(self) -> None:
+        check_threshold(success_threshold=self.success_threshold)
         if not 0 <= self.shortening <= 1:
             raise ConfigError(f"shortening must lie in [0, 1], got {self.shortening}")
         super().__post_init__()
 
     @override
     def rewards(self, group: Group) -> Float[Tensor, " group"]:
+        plain = super().rewards(group)
+        succeeded = torch.tensor([is_success(t, threshold=self.success_threshold) for t in group.trajectories])
+        if not bool(succeeded.any()):
+            return plain
         tasks = torch.tensor([each.task_reward for each in group.trajectories])
         steps = torch.tensor([float(len(each.steps)) for each in group.trajectories])
-        best = tasks == tasks.max()
-        lost = self.shortening * (steps - steps[best].min()) / steps
-        return super().rewards(group) - torch.where(best, lost * tasks, 0.0)
+        lost = self.shortening * (steps - steps[succeeded].min()) / steps
+        return plain - torch.where(succeeded, lost * tasks, 0.0)

@@ -144,6 +144,8 @@ class TaskRecord:
     """Steps of the last episodes, oldest first."""
     visits: int = 0
     """Finished episodes, ever."""
+    solved: int = 0
+    """Successes, ever."""
     failures: int = 0
     """Episodes lost to the infrastructure, ever."""
     longest_success: int | None = None
@@ -183,6 +185,7 @@ class TaskStatistics:
             if succeeded:
                 record.longest_success = max(length, record.longest_success or 0)
             record.visits += 1
+            record.solved += succeeded
         self._slide(record)
 
     def state_dict(self) -> dict[str, Any]:

@@ -241,7 +241,8 @@ def check_pool(cfg: DictConfig) -> None:
     if cfg.resume is not None and any(Path(cfg.paths.checkpoints).glob("iteration_*")):
         return
     own = demonstrations_of(cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
-    made = (Path(str(cfg.model.path)) / "config.json").exists() or comes_with_the_code(cfg.warmstart)
+    unpacked = cfg.rollout.settings.image_window is None and comes_with_the_code(cfg.warmstart)
+    made = unpacked or (Path(str(cfg.model.path)) / "config.json").exists()
     to_come = [] if made else own
     for directory in cfg.experience if pool else ():
         if directory in to_come or TrajectoryStore(str(directory)).iterations():

@@ -29,6 +29,7 @@ from experiments.study import (  # noqa: E402
 
 ARMS = (Arm("GRPO", "arpo_miniwob", ("replay=off",)), Arm("ARPO", "arpo_miniwob", ("replay=on",)))
 LISTS = {"in_domain": "training tasks", "held_out": "held-out seeds", "held_out_pages": "held-out pages"}
+WHEN = ("before", "after")
 PHASES = ("rollout", "update", "sync")
 
 
@@ -104,13 +105,13 @@ def facts(comparison: Comparison) -> dict[str, Any]:
 def by_page(runs: Sequence[Run], name: str) -> list[dict[str, Any]]:
     """Success on each page of a task list before and after training, mean over runs; the best page comes first."""
     pages: dict[str, dict[str, Any]] = {}
-    for when, at in (("before", 0), ("after", runs[0].budget)):
+    for when, at in zip(WHEN, (0, runs[0].budget), strict=True):
         judged = [page for run in runs for page in scores(run, at, name, "domains")]
         for page in dict.fromkeys(each["name"] for each in judged):
             own = [each for each in judged if each["name"] == page]  # a run may have lost the page's episodes
-            row = pages.setdefault(page, {"page": page, "episodes": own[0]["episodes"], "before": 0.0, "after": 0.0})
+            row = pages.setdefault(page, {"page": page, "episodes": own[0]["episodes"], "before": None, "after": None})
             row[when] = fmean(each["success_rate"] for each in own)
-    return sorted(pages.values(), key=lambda row: -row["after"])
+    return sorted(pages.values(), key=lambda row: -(row["after"] or 0.0))
 
 
 def time_of(run: Run) -> dict[str, float]:
@@ -173,7 +174,8 @@ def injections(found: dict[str, Any]) -> str:
 def page_table(found: dict[str, Any]) -> str:
     """Success on held-out seeds, a row a page."""
     lines = [
-        [row["page"], str(row["episodes"]), percent(row["before"]), percent(row["after"])] for row in found["pages"]
+        [row["page"], str(row["episodes"]), *(percent(row[when]) if row[when] is not None else DASH for when in WHEN)]
+        for row in found["pages"]
     ]
     return table(["held-out seeds by page, ARPO, mean over seeds", "episodes", "warm start", "at the end"], lines)
 

@@ -82,15 +82,26 @@ def test_tasks_that_no_evaluation_shares_are_not_compared(tmp_path: Path) -> Non
     assert list(changes(tmp_path)) == [("tasks", "no task was judged both at first and at last")]
 
 
-def test_a_run_that_goes_on_counts_what_came_before_and_says_since_when_its_time_is(tmp_path: Path) -> None:
-    earlier = [{"val/success_rate": 0.5}, *({"rollout/success_rate": 0.1, "replay/injected": 2.0} for _ in range(4))]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in earlier), encoding="utf-8")
+def test_a_run_that_goes_on_counts_what_its_checkpoint_has_and_says_since_when_its_time_is(tmp_path: Path) -> None:
+    earlier = [{"step": 0, "val/success_rate": 0.5}]
+    earlier += [{"step": n, "rollout/success_rate": 0.1, "replay/injected": 2.0} for n in (1, 2, 3, 4)]
+    beyond = {"step": 5, "rollout/success_rate": 0.9, "replay/injected": 9.0}  # the checkpoint is of iteration 4
+    lines = [json.dumps(line) + "\n" for line in (*earlier, beyond)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines) + lines[-1][:20], encoding="utf-8")  # torn by a kill
     summary = RunSummary(tmp_path)
+    summary.goes_on(4)
     summary.add({"rollout/success_rate": 0.5, "replay/injected": 0.0})
     rows = dict(summary.rows())
     assert rows["success, rollouts"] == "10.0 → 30.0 %, means of 2 iterations each"
     assert rows["replay"] == "8 past successes injected, in 4 of 5 iterations"
     assert "wall time since iteration 4" in rows
+
+
+def test_a_run_that_begins_anew_counts_nothing_of_a_dead_one(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "replay/injected": 9.0}\n', encoding="utf-8")
+    summary = RunSummary(tmp_path)
+    summary.goes_on(0)
+    assert not {"replay", "wall time since iteration 0"} & dict(summary.rows()).keys()
 
 
 def test_one_iteration_has_no_rise(tmp_path: Path) -> None:

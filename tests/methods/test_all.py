@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from arpo.methods.grpo import GRPO
 from arpo.methods.method import Method
+from arpo.run.build import build, compose
 from arpo.types import Group, Task, Trajectory
 from tests.methods.conftest import trajectory
 
@@ -18,12 +17,14 @@ CONF = Path(__file__).parents[2] / "conf"
 
 
 def methods() -> dict[str, Method]:
-    """Each method that a word of `method=` chooses, as that word makes it; and GRPO, which no word needs."""
-    found: dict[str, Method] = {"grpo": GRPO()}
-    for path in sorted((CONF / "method").glob("*.yaml")):
-        options = OmegaConf.to_container(OmegaConf.load(path)).get("module", {}).get("objective")
-        if options is not None:
-            found[path.stem] = get_class(options.pop("_target_"))(**options)
+    """Each method that a word of `method=` chooses, as a run makes it; and GRPO, which no word needs."""
+    found: dict[str, Method] = {}
+    for words in ([], *([f"method={path.stem}"] for path in sorted((CONF / "method").glob("*.yaml")))):
+        cfg = compose("train", ["experiment=smoke", *words])
+        if not words or "objective" in OmegaConf.load(CONF / "method" / f"{words[0].partition('=')[2]}.yaml").get(
+            "module", {}
+        ):
+            found[words[0].partition("=")[2] if words else "grpo"] = build(cfg.module.objective)
     return found
 
 

@@ -23,6 +23,14 @@ def test_a_failure_is_neither_the_shortest_nor_shortened(make_group):
     assert ShortestPath(shortening=1.0).rewards(group).tolist() == [0.0, 1.0, 0.5, 0.5]
 
 
+def test_a_long_success_of_partial_credit_is_shortened_too_and_partial_failures_are_not(make_group):
+    group = make_group(trajectory("aa", 1.0), trajectory("aaaa", 0.75))
+    assert ShortestPath(shortening=1.0).rewards(group).tolist() == [1.0, 0.375]
+    failed = make_group(trajectory("aa", 0.25), trajectory("aaaa", 0.25))
+    assert ShortestPath(shortening=1.0).rewards(failed).tolist() == [0.25, 0.25]
+    assert ShortestPath(shortening=1.0, success_threshold=0.2).rewards(failed).tolist() == [0.25, 0.125]
+
+
 def test_what_the_parser_says_is_added_unshortened(make_group):
     lost = replace(trajectory("aaaa", 1.0), format_reward=-1.0)
     group = make_group(trajectory("aa", 1.0), lost)

@@ -86,7 +86,7 @@ def _groups(groups: Sequence[ShownGroup], digests: Sequence[str], tasks: _Number
         "digest": list(digests),
         "split": [group.first.split for group in groups],
         "iteration": [group.first.iteration for group in groups],
-        "task": [_number(tasks, _task(group.members[0])) for group in groups],
+        "task": [_number(tasks, _task(group.first)) for group in groups],
         "update": [None if group.update is None else group.update.iteration for group in groups],
         "version": [None if group.update is None else group.update.policy_version for group in groups],
     }

@@ -2,15 +2,16 @@
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from typing_extensions import override
 
 from arpo.errors import check_at_least
-from arpo.rollout.sampler import ShuffledTasks, TaskRecord, TaskRequest, TaskStatistics
+from arpo.rollout.sampler import RequestRule, ShuffledTasks, TaskRecord, TaskRequest, TaskStatistics
 from arpo.rollout.seeds import derive_seed
+from arpo.types import Task
 
 
 @dataclass(slots=True)
@@ -23,12 +24,14 @@ class Failing:
     """Epochs since it began to cool down."""
     visits: int = 0
     """Episodes that are counted in these numbers."""
+    solved: int = 0
+    """Successes among them."""
 
     def look(self, record: TaskRecord) -> None:
         """Count what came of the task since the last look."""
-        new, self.visits = record.visits - self.visits, record.visits
-        if new:
-            self.epochs = 0 if any(record.successes[-new:]) else self.epochs + 1
+        if record.visits > self.visits:
+            self.epochs = 0 if record.solved > self.solved else self.epochs + 1
+        self.visits, self.solved = record.visits, record.solved
 
 
 class FailureCurriculum(ShuffledTasks):
@@ -36,55 +39,71 @@ class FailureCurriculum(ShuffledTasks):
 
     A task whose episodes all failed in `patience` epochs in a row cools down: in each of the next `cooldown` epochs it
     is drawn with probability exp(-f), f being the epochs that it has failed in. A success brings it back; else it is
-    drawn no more. Where no task would be left, all are drawn. Evaluations know nothing of this.
+    drawn no more. Where no task is left, all begin anew. An epoch of few tasks may end before an update has learned
+    from any of them: then the next one has the same tasks, and nothing cools. Evaluations know nothing of this.
 
     Args:
+        tasks: See `ShuffledTasks`, as for all that are not below.
         patience: Epochs without a success until a task cools down; 2 in the paper.
         cooldown: Epochs of cooling down; 3 in the paper.
-        options: See `ShuffledTasks`.
 
     Raises:
         ConfigError: When a number is below 1; see also `ShuffledTasks`.
     """
 
-    def __init__(self, *arguments: Any, patience: int = 2, cooldown: int = 3, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        tasks_per_iteration: int,
+        seed: int,
+        *,
+        patience: int = 2,
+        cooldown: int = 3,
+        group_size: RequestRule | None = None,
+        max_steps: RequestRule | None = None,
+    ) -> None:
+        super().__init__(tasks, tasks_per_iteration, seed, group_size=group_size, max_steps=max_steps)
         check_at_least(1, patience=patience, cooldown=cooldown)
         self._patience, self._cooldown = patience, cooldown
         self._failing = {task_id: Failing() for task_id in self.tasks}
         self._epoch = -1
+        self._drawn = list(self.tasks)
         self._left: list[str] = []
 
     @override
     def next(self, statistics: TaskStatistics) -> TaskRequest:
-        while not self._left:
+        if not self._left:
             self._epoch += 1
-            self._left = self._drawn(statistics)
+            chance = random.Random(derive_seed(self._seed, "epoch", self._epoch))
+            if any(statistics[task_id].visits > each.visits for task_id, each in self._failing.items()):
+                self._drawn = self._draw(statistics, chance)
+            self._left = chance.sample(self._drawn, len(self._drawn))
         self._taken += 1
         return self.request(self._left.pop(0), statistics)
 
-    def _drawn(self, statistics: TaskStatistics) -> list[str]:
-        """Return the tasks of an epoch in their order."""
-        chance = random.Random(derive_seed(self._seed, "epoch", self._epoch))
+    def _draw(self, statistics: TaskStatistics, chance: random.Random) -> list[str]:
+        """Return the tasks of an epoch."""
         drawn = []
-        for task_id in chance.sample(list(self.tasks), len(self.tasks)):
-            failing, luck = self._failing[task_id], chance.random()
+        for task_id, failing in self._failing.items():
             failing.look(statistics[task_id])
             cools = failing.epochs >= self._patience
             failing.cooling = failing.cooling + 1 if cools else 0
-            if not cools or (failing.cooling <= self._cooldown and luck < math.exp(-failing.epochs)):
+            luck = chance.random() < math.exp(-failing.epochs)
+            if not cools or (failing.cooling <= self._cooldown and luck):
                 drawn.append(task_id)
-        if all(failing.cooling > self._cooldown for failing in self._failing.values()):
-            return chance.sample(list(self.tasks), len(self.tasks))
-        return drawn
+        if not drawn:
+            for failing in self._failing.values():
+                failing.epochs = failing.cooling = 0
+        return drawn or list(self.tasks)
 
     @override
     def state_dict(self) -> dict[str, Any]:
         failing = {task_id: asdict(each) for task_id, each in self._failing.items()}
-        return super().state_dict() | {"epoch": self._epoch, "left": list(self._left), "failing": failing}
+        own = {"epoch": self._epoch, "drawn": list(self._drawn), "left": list(self._left), "failing": failing}
+        return super().state_dict() | own
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._epoch, self._left = state["epoch"], list(state["left"])
+        self._epoch, self._drawn, self._left = state["epoch"], list(state["drawn"]), list(state["left"])
         self._failing = {task_id: Failing(**each) for task_id, each in state["failing"].items()}

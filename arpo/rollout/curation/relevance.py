@@ -4,13 +4,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from typing_extensions import override
 
 from arpo.errors import check_positive
-from arpo.replay import ReplayBuffer
-from arpo.types import Task, Trajectory
+from arpo.replay import Replaced, ReplayBuffer, Trigger
+from arpo.types import Group, Task, Trajectory
 
 WORD = re.compile(r"\w+")
 
@@ -31,19 +30,36 @@ class RelevanceBuffer(ReplayBuffer):
     """A buffer in which a success of any task may join a group, one of a similar task rather than another.
 
     A success is drawn with probability exp(s / T) / Σ exp(s / T), s being the similarity of its instruction to that of
-    the group's task: the relevance that Vid2Act gives to source tasks (arXiv 2306.03360), with words in the place of a
-    world model. A small T leaves the same instruction, as `key: task` does; a large one draws evenly.
+    the group: the relevance that Vid2Act gives to source tasks (arXiv 2306.03360), with words in the place of a world
+    model. A small T leaves the same instruction, a large one draws evenly.
 
     Args:
         temperature: T.
-        options: See `ReplayBuffer`.
+        capacity_per_task: See `ReplayBuffer`, as for all that follow.
 
     Raises:
         ConfigError: When the temperature is not above 0.
     """
 
-    def __init__(self, *arguments: Any, temperature: float = 0.1, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        capacity_per_task: int = 8,
+        seed: int = 0,
+        *,
+        temperature: float = 0.1,
+        success_threshold: float = 0.5,
+        format_weight: float = 1.0,
+        trigger: Trigger = "all_failed",
+        replaced: Replaced = "random",
+    ) -> None:
+        super().__init__(
+            capacity_per_task,
+            seed,
+            success_threshold=success_threshold,
+            format_weight=format_weight,
+            trigger=trigger,
+            replaced=replaced,
+        )
         check_positive(temperature=temperature)
         self._temperature = temperature
 
@@ -52,7 +68,9 @@ class RelevanceBuffer(ReplayBuffer):
         return tuple(trajectory for entries in self._entries.values() for trajectory in entries)
 
     @override
-    def choose(self, worthy: Sequence[Trajectory], task: Task) -> Trajectory:
-        alike = [similarity(trajectory.instruction, task.instruction) for trajectory in worthy]
-        weights = [math.exp((each - max(alike)) / self._temperature) for each in alike]
+    def choose(self, worthy: Sequence[Trajectory], group: Group) -> Trajectory:
+        asked = group.trajectories[0].instruction  # a task may learn its own from the page
+        alike = {text: similarity(text, asked) for text in {trajectory.instruction for trajectory in worthy}}
+        best = max(alike.values())
+        weights = [math.exp((alike[trajectory.instruction] - best) / self._temperature) for trajectory in worthy]
         return self._random.choices(worthy, weights)[0]

@@ -62,6 +62,16 @@ def test_the_share_of_draws_falls_with_the_epochs_that_a_task_has_failed_in():
     assert second / first == pytest.approx(math.exp(-2), abs=0.08)
 
 
+def test_a_task_is_drawn_by_the_epochs_that_it_has_failed_in_and_not_by_those_that_it_cools():
+    drawn = 0
+    for seed in range(30):
+        sampler, statistics = FailureCurriculum([Task(name, "") for name in NAMES], 8, seed), TaskStatistics()
+        for _ in range(2):
+            epoch_of(sampler, statistics)
+        drawn += len(hard(epoch_of(sampler, statistics)))
+    assert drawn / 600 == pytest.approx(math.exp(-2), abs=0.05)
+
+
 def test_a_success_while_it_cools_down_brings_a_task_back_for_good():
     sampler, statistics = curriculum(), TaskStatistics()
     epoch_of(sampler, statistics)
@@ -72,11 +82,51 @@ def test_a_success_while_it_cools_down_brings_a_task_back_for_good():
         assert back <= hard(epoch_of(sampler, statistics, *back))
 
 
-def test_where_every_task_fails_all_go_on():
+def test_where_every_task_fails_all_begin_anew_also_after_one_success():
     sampler, statistics = FailureCurriculum([Task(name, "") for name in NAMES], 8, 0), TaskStatistics()
+    played: list[str] = []
     for _ in range(600):
+        played.append(sampler.next(statistics).task.id)
+        play(statistics, played[-1], solved=len(played) > 300 and played[-1] == NAMES[0])
+    assert set(played[:280]) == set(played[-280:]) == set(NAMES)
+    assert played.count(NAMES[1]) > 3  # with two epochs in full, and all again once none was left
+
+
+def test_a_second_cool_down_is_as_long_as_the_first():
+    sampler, statistics = curriculum(patience=1, cooldown=1), TaskStatistics()
+    epoch_of(sampler, statistics)
+    back = hard(epoch_of(sampler, statistics, *HARD))
+    assert hard(epoch_of(sampler, statistics)) == back  # a success has ended the first
+    again = hard(epoch_of(sampler, statistics))
+    assert again  # of each with probability exp(-1), and of none if the first one went on
+    assert again < back
+
+
+def test_nothing_cools_before_an_update_has_learned_from_an_epoch():
+    sampler, statistics = FailureCurriculum([Task(name, "") for name in NAMES[:4]], 8, 0, patience=1), TaskStatistics()
+    names = [[sampler.next(statistics).task.id for _ in range(8)] for _ in range(5)]  # nobody has seen what came of it
+    assert all(sorted(epochs) == sorted(2 * NAMES[:4]) for epochs in names)
+    assert names[0][:4] != names[0][4:]  # each epoch in an order of its own
+
+
+def test_a_success_counts_however_many_episodes_came_after_it():
+    sampler, statistics = curriculum(patience=1), TaskStatistics(window=2)
+    first = sampler.next(statistics).task.id
+    for solved in (True, False, False):
+        play(statistics, first, solved)
+    for _ in NAMES[1:]:
         play(statistics, sampler.next(statistics).task.id, solved=False)
-    assert {sampler.next(statistics).task.id for _ in range(2 * len(NAMES))} == set(NAMES)
+    assert first in [sampler.next(statistics).task.id for _ in range(20)]
+    assert sampler.state_dict()["failing"][first]["epochs"] == 0
+
+
+def test_old_successes_do_not_excuse_an_epoch_without_one():
+    sampler, statistics = curriculum(patience=1), TaskStatistics()
+    epoch_of(sampler, statistics, *HARD)
+    epoch_of(sampler, statistics)
+    sampler.next(statistics)
+    failing = sampler.state_dict()["failing"]
+    assert {name for name, each in failing.items() if each["epochs"] == 1} == HARD
 
 
 def test_it_goes_on_from_its_state_as_without_an_interruption():

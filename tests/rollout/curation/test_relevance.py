@@ -12,7 +12,7 @@ from arpo.rollout.curation.relevance import RelevanceBuffer, similarity
 from arpo.types import Group, Task
 from tests.methods.conftest import trajectory
 
-TASKS = {name: Task(name, name) for name in ("open the file", "open the mail", "write")}
+TASKS = {name: Task(name, "") for name in ("open the file", "open the mail", "write")}
 
 
 def success(name: str):
