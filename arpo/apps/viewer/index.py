@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from arpo.apps.run_files import Record, RunFiles, read_files
 from arpo.apps.viewer.chunks import INJECTED, LEFT_OUT, PARSE_ERROR, file_of
 from arpo.apps.viewer.groups import Member, ShownGroup
-from arpo.apps.viewer.records import Broken
+from arpo.apps.viewer.records import Broken, Episode
 
 CURVES = (
     "rollout/success_rate",
@@ -99,7 +99,7 @@ def _episodes(rows: Sequence[tuple[int, Member]], tasks: _Numbers, outcomes: _Nu
     return {
         "group": [number for number, _ in rows],
         "id": column(lambda member: member.episode.id),
-        "task": column(lambda member: _number(tasks, _task(member))),
+        "task": column(lambda member: _number(tasks, _task(member.episode))),
         "outcome": column(lambda member: _number(outcomes, member.episode.outcome)),
         "taskReward": column(lambda member: member.episode.task_reward),
         "formatReward": column(lambda member: member.episode.format_reward),
@@ -118,8 +118,8 @@ def _number(known: _Numbers, value: Hashable) -> int:
     return known.setdefault(value, len(known))
 
 
-def _task(member: Member) -> tuple[str, str, str]:
-    return member.episode.task_id, member.episode.domain, member.episode.instruction
+def _task(episode: Episode) -> tuple[str, str, str]:
+    return episode.task_id, episode.domain, episode.instruction
 
 
 def _advantage(member: Member) -> float | None:

@@ -16,7 +16,7 @@ from arpo.types import Task
 
 @dataclass(slots=True)
 class Failing:
-    """How long a task has failed."""
+    """The failures of a task."""
 
     epochs: int = 0
     """In a row in which it had episodes and no success."""

@@ -19,6 +19,7 @@ from tests.apps.viewer.support import (
     numbers_of,
     read_script,
     small_run,
+    write_numbers,
     write_run,
 )
 from tests.modules.conftest import fit, loaded_policy, make_module, make_policy, rows  # noqa: F401 - fixtures
@@ -67,6 +68,20 @@ def test_the_numbers_in_the_viewer_are_the_trainers(make_module, make_policy, ma
             assert numbers["logprobs"].tolist() == trainers.tolist()
             ratios += np.exp(numbers["logprobs"] - numbers["old_logprobs"]).tolist()
     assert sorted(ratios) == pytest.approx(sorted(module.last_update.ratios().tolist()), abs=1e-6)
+
+
+def test_a_group_that_begins_with_the_replay_of_another_task_is_one_of_its_own_task(tmp_path):
+    old = [replace(each, task_id="other") for each in make_group(0, 0, 1.0)]
+    new = [replace(each, task_id="own") for each in make_group(3, 0, 0.0, 0.0)]
+    store = write_run(tmp_path, [*old, *new])
+    write_numbers(store, 3, [[old[0], new[1]]], g0=0)
+    Site([tmp_path], tmp_path / "view").write()
+    index = index_of(tmp_path / "view")
+    tasks = {
+        key: index["tasks"][number][0]
+        for key, number in zip(index["groups"]["key"], index["groups"]["task"], strict=True)
+    }
+    assert tasks == {"0/0": "other", "3/0": "own"}
 
 
 def test_everything_that_is_written_once_is_written_again_only_where_it_changes(tmp_path):
