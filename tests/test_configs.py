@@ -33,6 +33,7 @@ from arpo.run.arguments import check_arguments
 from arpo.run.build import build, check_numbers, register_resolvers
 from arpo.run.check import check_pool, check_source, judged
 from arpo.run.train import build_trainer
+from arpo.run.warmstart import demonstrations_of
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
@@ -439,6 +440,20 @@ def test_dart_s_pool_is_what_its_warm_start_kept(experiment, warmstart, tmp_path
         check_pool(compose(f"experiment=dart_{experiment}", model=str(tmp_path)))
     check_pool(compose(f"experiment=dart_{experiment}", "replay=on", model=str(tmp_path)))
     assert compose(f"experiment=dart_{experiment}", "warmstart=null").experience == []
+
+
+def test_a_policy_that_comes_with_the_code_has_no_demonstrations_for_a_pool(tmp_path):
+    words = [
+        "experiment=arpo_miniwob",
+        "replay=pool",
+        f"paths.output={tmp_path}",
+        f"paths.checkpoints={tmp_path}/none",
+    ]
+    own = demonstrations_of("warmstart_habits", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"python train\.py experiment=warmstart_habits makes them"):
+        check_pool(compose(*words, f"experience=['{own[0]}']"))
+    own = demonstrations_of("warmstart_habits", str(tmp_path), image_window=2)  # which makes a warm start of its own
+    check_pool(compose(*words, f"experience=['{own[0]}']", "rollout.settings.image_window=2"))
 
 
 @pytest.mark.parametrize("experience", ["null", "3", "outputs/run/trajectories"])
