@@ -1,10 +1,13 @@
 """The actions of an agent: a closed union of types. Coordinates are pixels; which pixels, the holder knows."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Direction = Literal["up", "down", "left", "right"]
+Scalar = str | int | float | bool
+INTEGER_DIGITS = 15
+"""The most digits of a whole number in a call: a float of as many is exact too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,17 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a function that the desktop has (arXiv 2508.14040). What it cannot perform does nothing.
+
+    An argument is no position: nothing takes it from the model's picture to the screen.
+    """
+
+    function: str
+    arguments: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The claim that the task is done."""
 
@@ -124,7 +138,7 @@ Keyboard = Hotkey | Press | KeyDown | KeyUp
 Terminal = Finished | CallUser | Fail
 """Actions after which the episode ends."""
 
-Action = Pointer | Keyboard | TypeText | Wait | Terminal
+Action = Pointer | Keyboard | TypeText | Wait | Call | Terminal
 
 
 def moved(action: Action, move: Callable[[float, float], tuple[float, float]]) -> Action:

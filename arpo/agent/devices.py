@@ -32,7 +32,7 @@ class MouseAndKeyboard(ABC, Generic[Event]):
                 return self.type(text)
             case actions.Wait():
                 return self.wait()
-            case actions.Finished() | actions.CallUser() | actions.Fail():
+            case actions.Call() | actions.Finished() | actions.CallUser() | actions.Fail():
                 return []
             case _:
                 assert_never(action)

@@ -20,5 +20,8 @@ class ParseErrorKind(StrEnum):
     """A call lacks an argument, or the argument is empty."""
     BAD_ARGUMENT = auto()
     """A call has an argument twice, or one with a value that is not allowed: a key, a direction."""
+    BAD_CALL = auto()
+    """A call of a function lacks the function's name, or has a value that is no quoted text, no number, and neither
+    true nor false. Whether the desktop has the function is no matter of syntax."""
     BAD_BOX = auto()
     """A position is not two or four plain numbers of a sensible size."""

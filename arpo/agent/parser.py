@@ -3,6 +3,8 @@
     Thought: …                                      optional, as is any other text before the action
     Action: click(start_box='(966,546)')            more actions on further lines
 
+and, beside it, `call(function='mousepad.open', path='~/note.txt')`, which calls a function of the desktop.
+
 An answer is what the model's authors read, `codes/ui_tars/action_parser.py` of bytedance/UI-TARS ("the Python parser"
 below) and the parsers of UI-TARS-desktop with their tests ("the desktop's"), and what their prompts and
 `data/training_example.json` contain. Where these would type half of a text, it is refused (`typed_text.py`).
@@ -10,6 +12,7 @@ below) and the parsers of UI-TARS-desktop with their tests ("the desktop's"), an
 Coordinates are pixels of the image that the model saw; `CoordinateFrame` takes them to the screen.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from functools import partial
 from itertools import pairwise
 
 from arpo.agent import actions
-from arpo.agent.actions import Action, Direction
+from arpo.agent.actions import INTEGER_DIGITS, Action, Direction, Scalar
 from arpo.agent.boxes import read_point
 from arpo.agent.error_kinds import ParseErrorKind
 from arpo.agent.keys import canonical_key, split_keys
@@ -168,6 +171,8 @@ def _action(call: Call) -> Action:
     if rule is None:
         message = f"unknown action {call.name[:40]!r}; known are {', '.join(_RULES)}"
         raise ActionParseError(ParseErrorKind.UNKNOWN_ACTION, message)
+    if rule.arguments is None:
+        return rule.build(_Arguments(call.name, call.arguments))
     arguments: dict[str, Value] = {}
     for written, value in call.arguments.items():
         name = _ARGUMENT_ALIASES.get(written, written)
@@ -263,12 +268,38 @@ def _finished(arguments: _Arguments) -> Action:
     return actions.Finished(arguments.text("content")) if "content" in arguments.values else actions.Finished()
 
 
+def _called(arguments: _Arguments) -> Action:
+    function = arguments.values.get("function")
+    if function is None or not function.quoted or not function.text:
+        raise ActionParseError(ParseErrorKind.BAD_CALL, "call needs function='…'")
+    given = {name: _scalar(name, value) for name, value in arguments.values.items() if name != "function"}
+    return actions.Call(function.text, given)
+
+
+def _scalar(name: str, value: Value) -> Scalar:
+    if value.quoted:
+        return value.text
+    if value.text in _TRUTHS:
+        return _TRUTHS[value.text]
+    if _INTEGER.fullmatch(value.text):
+        return int(value.text)
+    if _FLOAT.fullmatch(value.text) and math.isfinite(number := float(value.text)):
+        return number
+    message = f"{name[:40]} must be a quoted string, a number, true or false, got {value.text[:40]!r}"
+    raise ActionParseError(ParseErrorKind.BAD_CALL, message)
+
+
+_TRUTHS = {"true": True, "True": True, "false": False, "False": False}
+_INTEGER = re.compile(rf"-?[0-9]{{1,{INTEGER_DIGITS}}}")
+_FLOAT = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
+
+
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """The way to build one action, and the arguments that it takes."""
+    """The way to build one action, and the arguments that it takes; None: any, by the names that they are given."""
 
     build: Callable[[_Arguments], Action]
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...] | None = ()
 
 
 _DIRECTIONS: Mapping[str, Direction] = {"up": "up", "down": "down", "left": "left", "right": "right"}
@@ -312,6 +343,7 @@ _RULES: Mapping[str, _Rule] = {
     "release": _key_up,  # Python parser: `action_type in ["release", "keyup"]`
     "type": _Rule(lambda arguments: actions.TypeText(arguments.text("content")), ("content",)),
     "wait": _Rule(lambda _: actions.Wait()),
+    "call": _Rule(_called, None),
     "finished": _Rule(_finished, ("content",)),
     "call_user": _Rule(lambda _: actions.CallUser()),
     "error_env": _Rule(lambda _: actions.Fail()),
@@ -319,6 +351,7 @@ _RULES: Mapping[str, _Rule] = {
 
 _GRAMMAR = Grammar(
     actions=_RULES.keys(),
-    arguments={argument for rule in _RULES.values() for argument in rule.arguments} | _ARGUMENT_ALIASES.keys(),
+    arguments={argument for rule in _RULES.values() for argument in rule.arguments or ()} | _ARGUMENT_ALIASES.keys(),
     texts={"content", "text"},
+    strict={name for name, rule in _RULES.items() if rule.arguments is None},
 )

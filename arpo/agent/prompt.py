@@ -1,8 +1,10 @@
 """The messages that a model reads before the first screenshot."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from arpo.agent.functions import Function
 from arpo.errors import ConfigError
 
 _PLACEHOLDER = "{instruction}"
@@ -35,6 +37,15 @@ finished(content='xxx') # Use escape characters \', \", and \n in content part t
 ## User Instruction
 {instruction}
 """  # noqa: E501
+_AFTER_THE_ACTIONS = "\n## Note\n"
+
+
+def _ui_tars(functions: Sequence[Function]) -> str:
+    return _UI_TARS.replace(_AFTER_THE_ACTIONS, _listed(functions) + _AFTER_THE_ACTIONS)
+
+
+def _listed(functions: Sequence[Function]) -> str:
+    return "".join(f"{function}\n" for function in functions)
 
 
 class PromptText(str):
@@ -56,7 +67,11 @@ class PromptText(str):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The messages before the first response."""
+    """The messages before the first response.
+
+    The named prompts list the functions of the desktop among the actions, where it has some; without, they are the
+    same character by character.
+    """
 
     system: str
     """The system message; none when empty."""
@@ -70,19 +85,19 @@ class Prompt:
             raise ConfigError(f"a prompt template must contain {_PLACEHOLDER} exactly once, got {self.template!r}")
 
     @classmethod
-    def ui_tars(cls) -> Self:
+    def ui_tars(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the computer-use prompt of UI-TARS-1.5."""
-        return cls("You are a helpful assistant.", _UI_TARS)
+        return cls("You are a helpful assistant.", _ui_tars(functions))
 
     @classmethod
-    def official(cls) -> Self:
+    def official(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the same prompt as ARPO's own code writes it, with the typing error in its system message."""
-        return cls("Your are a helpful assistant.", _UI_TARS)
+        return cls("Your are a helpful assistant.", _ui_tars(functions))
 
     @classmethod
-    def compact(cls) -> Self:
+    def compact(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt, for tiny models that know only one task family."""
-        return cls("", _PLACEHOLDER, screenshot_apart=False)
+        return cls("", _listed(functions) + _PLACEHOLDER, screenshot_apart=False)
 
     def messages(self, instruction: str) -> list[dict[str, Any]]:
         """Return chat messages that end with the first screenshot, ready for the chat template."""

@@ -45,7 +45,7 @@ _LESS_THAN = ("shift", ",")
 def to_pyautogui(action: Action) -> str:
     """Return Python source that performs an action, in screen pixels, with pyautogui.
 
-    An action that only ends the episode gives source that does nothing.
+    An action that only ends the episode gives source that does nothing, and so does a call of a function.
 
     Raises:
         ValueError: If a key is unknown or a position is not a number.
@@ -63,7 +63,7 @@ def _statements(action: Action) -> list[str]:
             return _typing(text)
         case actions.Wait():
             return [f"time.sleep({WAIT_S})"]
-        case actions.Finished() | actions.CallUser() | actions.Fail():
+        case actions.Call() | actions.Finished() | actions.CallUser() | actions.Fail():
             return []
         case _:
             assert_never(action)

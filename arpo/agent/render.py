@@ -1,10 +1,12 @@
 """Action to text: the exact inverse of `parser.py`, in the form that UI-TARS was trained to write."""
 
 import math
+import re
+from collections.abc import Mapping
 from typing import assert_never
 
 from arpo.agent import actions
-from arpo.agent.actions import Action, Pointer
+from arpo.agent.actions import INTEGER_DIGITS, Action, Pointer, Scalar
 from arpo.agent.boxes import MAX_COORDINATE
 from arpo.agent.keys import known_key
 
@@ -29,6 +31,8 @@ def render(action: Action) -> str:
             arguments = f"key={_quote(_key(key))}"
         case actions.TypeText(text):
             arguments = f"content={_quote(text)}"
+        case actions.Call(function, given):
+            arguments = _call_arguments(function, given)
         case actions.Finished(content):
             arguments = f"content={_quote(content)}" if content else ""
         case actions.Wait() | actions.CallUser() | actions.Fail():
@@ -57,6 +61,7 @@ _NAMES = {
     actions.KeyUp: "keyup",
     actions.TypeText: "type",
     actions.Wait: "wait",
+    actions.Call: "call",
     actions.Finished: "finished",
     actions.CallUser: "call_user",
     actions.Fail: "error_env",
@@ -82,6 +87,25 @@ def _number(value: float) -> str:
     if not math.isfinite(value) or abs(value) > MAX_COORDINATE:
         raise ValueError(f"a position must be a number between ±{MAX_COORDINATE:g}, got {value!r}")
     return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def _call_arguments(function: str, given: Mapping[str, Scalar]) -> str:
+    if not function:
+        raise ValueError("a call needs the name of a function, got none")
+    for name in given:
+        if name == "function" or not re.fullmatch(r"\w+", name):
+            raise ValueError(f"an argument of a call must be a word other than 'function', got {name!r}")
+    return ", ".join([f"function={_quote(function)}", *(f"{name}={_scalar(given[name])}" for name in given)])
+
+
+def _scalar(value: Scalar) -> str:
+    if isinstance(value, str):
+        return _quote(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if abs(value) >= 10**INTEGER_DIGITS if isinstance(value, int) else not math.isfinite(value):
+        raise ValueError(f"a number must be finite, and a whole one have at most {INTEGER_DIGITS} digits")
+    return repr(value)
 
 
 def _quote(text: str) -> str:

@@ -31,6 +31,9 @@ class Grammar(NamedTuple):
     """The arguments that mean something; the value of any other may be a bare word or number."""
     texts: Set[str]
     """Those of them that hold text to type, in which quotes may be bare."""
+    strict: Set[str]
+    """The actions of our own, which no author's model writes in ways of its own: every argument has a name, a quote in
+    a string is escaped, and the last bracket is there, or else the response may have been cut."""
 
 
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
@@ -50,6 +53,7 @@ _NAME = re.compile(r"\w*+")
 _NUMBER = re.compile(r"\d++(?:\.\d++)?+s?+(?=\s*+(?:[,)]|\Z))")
 _BARE = re.compile(r"[^\s,()'\"#]++")
 _QUOTE_OR_ESCAPE = re.compile(r"""\\.?|['"]""", re.DOTALL)
+_GOES_ON_STRICTLY = re.compile(r"\s*+[,)]")
 _GOES_ON = re.compile(r"\s*+(?:,\s*+(?:\)|\Z|\w++\s*+=)|\)[^\S\n]*+(?:[\n#]|\Z))|[^\S\n]*+(?:[\n#]|\Z)")
 """What follows a string in a call: `, name=`, or `)` and no more on the line, or no more at all on the line."""
 
@@ -78,6 +82,7 @@ class _Reader:
         self._at = 0
         self._typed_in = set[str]()
         """The quotes in which texts to type have stood."""
+        self._strict = False
 
     def calls(self) -> list[Call]:
         calls = []
@@ -97,6 +102,7 @@ class _Reader:
 
     def _call(self) -> Call:
         name = self._name()
+        self._strict = name in self._grammar.strict
         self._expect("(")
         arguments: dict[str, Value] = {}
         while not self._lacks_its_bracket() and self._peek() != ")":
@@ -109,11 +115,7 @@ class _Reader:
         return Call(name, arguments)
 
     def _argument(self, call: str, arguments: dict[str, Value]) -> None:
-        # `wait(5)`, `call_user('help')`: the authors' parser takes no notice of what has no name.
-        if self._read(_NUMBER):
-            return
-        if self._peek() in ("'", '"'):
-            self._value("")
+        if not self._strict and self._skip_nameless():
             return
         argument = self._name()
         self._expect("=")
@@ -123,8 +125,19 @@ class _Reader:
             )
         arguments[argument] = self._value(argument)
 
+    def _skip_nameless(self) -> bool:
+        """Skip `5` of `wait(5)` and `'help'` of `call_user('help')`: the authors' parser takes no notice of them."""
+        if self._read(_NUMBER):
+            return True
+        if self._peek() not in ("'", '"'):
+            return False
+        self._value("")
+        return True
+
     def _lacks_its_bracket(self) -> bool:
         """Return whether the line ends here, and behind it the response or another call begins."""
+        if self._strict:
+            return False
         line_end = end_of(_SPACE_ON_A_LINE, self._text, self._at)
         if self._text[line_end : line_end + 1] not in ("", "\n", "#"):
             return False
@@ -150,19 +163,32 @@ class _Reader:
         for tag, closing in TAGS.items():
             if self._text.startswith(tag, self._at):
                 return Value(self._until(closing), quoted=False)
-        if argument not in self._grammar.arguments and (bare := self._read(_BARE)):
+        if (self._strict or argument not in self._grammar.arguments) and (bare := self._read(_BARE)):
             return Value(bare, quoted=False)
         self._fail("expected a quoted string or a position")
 
     def _string(self, argument: str) -> str:
         start = self._at
-        if argument in self._grammar.texts:
+        if self._strict:
+            self._typed_in.add(self._text[start])
+            end = self._first_quote(start)
+        elif argument in self._grammar.texts:
             end = find_end(self._text, start, self._grammar.actions)
             self._typed_in.add(self._text[start])
         else:
             end = self._quote_before_the_rest(start)
         self._at = end + 1
         return _ESCAPE.sub(lambda found: ESCAPES.get(found[1], found[0]), self._text[start + 1 : end])
+
+    def _first_quote(self, start: int) -> int:
+        """Return where a string ends in which quotes are escaped; more of it, such as behind `it`s, is refused."""
+        quote = self._text[start]
+        for found in _QUOTE_OR_ESCAPE.finditer(self._text, start + 1):
+            if found[0] == quote:
+                if _GOES_ON_STRICTLY.match(self._text, found.end()):
+                    return found.start()
+                break
+        self._fail(f"the string that starts with {self._text[start : start + 21]!r} has no end, or a bare quote")
 
     def _quote_before_the_rest(self, start: int) -> int:
         """Return where a string ends that is no text to type: at the first quote behind which the call can go on."""

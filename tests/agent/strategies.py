@@ -50,6 +50,12 @@ any_action = st.one_of(
     st.sampled_from([actions.Wait(), actions.CallUser(), actions.Fail()]),
 )
 
+scalars = st.one_of(
+    texts, st.booleans(), st.integers(1 - 10**15, 10**15 - 1), st.floats(allow_nan=False, allow_infinity=False)
+)
+argument_names = st.from_regex(r"\w{1,20}", fullmatch=True).filter(lambda name: name != "function")
+calls = st.builds(actions.Call, texts.filter(bool), st.dictionaries(argument_names, scalars, max_size=4))
+
 plain_text = st.text(alphabet=string.ascii_letters + string.digits + " .,:;!?@#/-_", min_size=1).filter(
     lambda text: not text.startswith(" ")
 )

@@ -39,6 +39,7 @@ CALLS = [
     "wait(time=2)",
     "release(key='ctrl+ page down')",
     "click(start_box='（１，２')",
+    "call(function='files.write', path='a', text='it\\'s', n=-3, all=true)",
 ]
 FRAGMENTS = [
     *"()[]{}'\"\\,=<>#\n\r\t +-.:;0123456789eE_%\x00\x1b\u2028é你🐢\ud800",

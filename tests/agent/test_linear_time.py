@@ -26,12 +26,13 @@ PIECES = [
     "', point='(1,",
     "('",
     "\nAction: type(content='",
+    "call(function='",
 ]
 
 
 @pytest.mark.parametrize(
     "opening",
-    ["Action: type(content='", "Action: type(content='a')", "Action: click(start_box=", ""],
+    ["Action: type(content='", "Action: type(content='a')", "Action: click(start_box=", "Action: call(function='", ""],
 )
 def test_time_grows_no_faster_than_the_response(opening):
     # 100,000 characters take 0.03 to 0.3 s of processor time; a quadratic parser would need minutes.

@@ -3,15 +3,24 @@ import math
 import pytest
 from hypothesis import example, given
 
-from arpo.agent.actions import Click, Drag, Fail, Finished, Hotkey, Press, Scroll, TypeText, Wait
+from arpo.agent.actions import Call, Click, Drag, Fail, Finished, Hotkey, Press, Scroll, TypeText, Wait
 from arpo.agent.parser import parse_action, parse_response
 from arpo.agent.render import render, render_response
 from tests.agent import strategies
+
+REFUSED = r"must be a number|canonical|at least one key|lower case|name of a function|must be a word|must be finite"
 
 
 @given(strategies.any_action)
 def test_reading_what_was_rendered_gives_the_action(action):
     assert parse_action(render(action)) == action
+
+
+@given(strategies.calls)
+def test_reading_a_rendered_call_gives_the_call_with_values_of_the_same_types(call):
+    (found,) = parse_response(render_response(call)).actions
+    assert found == call
+    assert [type(value) for value in found.arguments.values()] == [type(value) for value in call.arguments.values()]
 
 
 @given(strategies.any_action, strategies.thoughts)
@@ -39,6 +48,9 @@ def test_reading_a_rendered_response_gives_thought_and_action(action, thought):
         (Finished("ok"), "finished(content='ok')"),
         (Wait(), "wait()"),
         (Fail(), "error_env()"),
+        (Call("a.b"), "call(function='a.b')"),
+        (Call("a", {"x": "it's", "n": 1}), r"call(function='a', x='it\'s', n=1)"),
+        (Call("a", {"x": 1.0, "on": True}), "call(function='a', x=1.0, on=true)"),
     ],
 )
 def test_actions_are_written_as_ui_tars_writes_them(action, text):
@@ -60,8 +72,17 @@ def test_a_response_without_a_thought_is_one_line():
         Press("foo"),
         Hotkey(()),
         Hotkey(("ctrl", "C")),
+        Call(""),
+        Call("f", {"function": "g"}),
+        Call("f", {"a b": "c"}),
+        Call("f", {"n": 10**15}),
+        Call("f", {"n": 10**400}),
+        Call("f", {"n": math.nan}),
     ],
 )
 def test_what_no_text_means_is_refused(action):
-    with pytest.raises(ValueError, match=r"must be a number|canonical|at least one key|lower case"):
+    with pytest.raises(
+        ValueError,
+        match=REFUSED,
+    ):
         render(action)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from arpo.agent.actions import (
+    Call,
     CallUser,
     Click,
     DoubleClick,
@@ -48,6 +49,7 @@ def guest_keys() -> dict[str, str]:
         (DoubleClick(3, 4), [("move", 3, 4), *LEFT, *LEFT]),
         (RightClick(3, 4), [("move", 3, 4), ("button_down", 3), ("button_up", 3)]),
         (Hover(3, 4), [("move", 3, 4)]),
+        (Call("f", {"text": "a"}), []),
         (Scroll("up"), [("button_down", 4), ("button_up", 4)] * 5),
         (Scroll("down", 3, 4), [("move", 3, 4), *[("button_down", 5), ("button_up", 5)] * 5]),
         (Press("enter"), [("key_down", "enter"), ("key_up", "enter")]),

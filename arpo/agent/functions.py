@@ -1,0 +1,58 @@
+"""Functions of a desktop, which an agent may call beside mouse and keyboard: the API-GUI actions of arXiv 2508.14040.
+
+A desktop says what it has as a list of `Function`, the prompt names them, and a call that fits none is refused: it
+does nothing, as a click beside a button does nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from arpo.agent.actions import Call, Scalar
+from arpo.agent.render import render
+
+Kind = Literal["str", "int", "float", "bool"]
+
+LONGEST_TEXT = 10_000
+"""Characters of an argument; a guest of ours has the same limit."""
+
+_EXAMPLES: Mapping[Kind, Scalar] = {"str": "xxx", "int": 1, "float": 0.5, "bool": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of a desktop: its name, the arguments that it takes, all of them, and what it does."""
+
+    name: str
+    parameters: Mapping[str, Kind]
+    does: str
+    """A sentence for the prompt."""
+
+    def __str__(self) -> str:
+        """The line of a prompt."""
+        call = Call(self.name, {name: _EXAMPLES[kind] for name, kind in self.parameters.items()})
+        return f"{render(call)} # {self.does}"
+
+
+def refusal(call: Call, functions: Sequence[Function]) -> str:
+    """Return why nobody performs a call; empty where it fits one of the functions."""
+    function = next((function for function in functions if function.name == call.function), None)
+    if function is None:
+        return f"there is no function {call.function[:40]!r}"
+    if call.arguments.keys() != function.parameters.keys():
+        takes, given = (", ".join(sorted(names))[:200] for names in (function.parameters, call.arguments))
+        return f"{call.function} takes {takes or 'nothing'}, got {given or 'nothing'}"
+    for name, kind in function.parameters.items():
+        if problem := _problem(call.arguments[name], kind):
+            return f"{call.function}: {name} {problem}"
+    return ""
+
+
+def _problem(value: Scalar, kind: Kind) -> str:
+    if type(value).__name__ not in (("int", "float") if kind == "float" else (kind,)):
+        return f"must be a {kind}, is a {type(value).__name__}"
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        return f"has {len(value)} characters, more than {LONGEST_TEXT}"
+    if isinstance(value, str) and any(character == "\0" or "\ud800" <= character <= "\udfff" for character in value):
+        return "holds what is no text"  # no program could be handed it
+    return ""
