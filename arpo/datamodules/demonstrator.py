@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arpo.agent.actions import Action, Click, Finished, TypeText
+from arpo.agent.actions import Action, Call, Click, Finished, TypeText
 from arpo.errors import ConfigError
 
 
@@ -58,12 +58,20 @@ def mistake(right: Action, distractors: Sequence[Action], rng: random.Random) ->
                 return Finished()
             return Click(max(0, x + rng.choice((-1, 1)) * rng.randint(14, 40)), max(0, y + rng.randint(-30, 30)))
         case TypeText(text) if text:
-            place = rng.randrange(len(text))
-            if len(text) > 1 and rng.random() < 0.6:
-                return TypeText(text[:place] + text[place + 1 :])
-            return TypeText(text + rng.choice("aeo137"))
+            return TypeText(_misspelt(text, rng))
+        case Call(function, arguments) if rng.random() < 0.7:
+            texts = {name: text for name, text in arguments.items() if isinstance(text, str) and text}
+            wrong = {name: _misspelt(text, rng) for name, text in texts.items()}
+            return Call(function, {**arguments, **wrong}) if wrong else Finished()
         case _:
             return Finished()
+
+
+def _misspelt(text: str, rng: random.Random) -> str:
+    place = rng.randrange(len(text))
+    if len(text) > 1 and rng.random() < 0.6:
+        return text[:place] + text[place + 1 :]
+    return text + rng.choice("aeo137")
 
 
 def bad_habit(right: Action, distractors: Sequence[Action]) -> Action:

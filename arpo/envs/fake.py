@@ -1,6 +1,7 @@
 """A desktop in memory: tiny tasks that can be learned from pixels, and a script that solves them."""
 
 import io
+import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +9,13 @@ from typing import Literal, get_args
 
 from PIL import Image, ImageDraw, ImageFont
 
-from arpo.agent.actions import Action, Click, Fail, Finished, TypeText
+from arpo.agent.actions import Action, Call, Click, Fail, Finished, TypeText
+from arpo.agent.functions import Function, refusal
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Observation, Task
+
+log = logging.getLogger(__name__)
 
 Kind = Literal["click", "sequence", "type", "infeasible"]
 
@@ -20,6 +24,10 @@ WORDS = ("cat", "sun", "map", "key", "box", "tea")
 COLUMNS, ROWS = 4, 3
 """Buttons stand in cells of a grid, one cell a button, each a little off its centre."""
 DONE_COLOR = (170, 170, 170)
+FUNCTIONS = (
+    Function("fake.press", {"label": "str"}, "Press the button of this colour."),
+    Function("fake.fill", {"text": "str"}, "Make this the text of the field."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,11 @@ def fake_tasks(count: int, seed: int = 0, kinds: Sequence[Kind] = ("click", "seq
     return tasks
 
 
+def fake_functions() -> tuple[Function, ...]:
+    """Return what a desktop with functions has, for the prompt."""
+    return FUNCTIONS
+
+
 def make_scene(kind: Kind, seed: int, width: int = 112, height: int = 84) -> Scene:
     """Lay out the screen of one task; colours, words and cells follow from kind and seed, pixels from the size."""
     generator = random.Random(f"{kind}/{seed}")
@@ -141,13 +154,19 @@ class FakeDesktop:
 
     A click on a wrong button ends the episode without success, a completed click task ends it with success. The text
     task is judged by what the field holds, the infeasible one by whether the agent said so.
+
+    Args:
+        width: Of the screen, in pixels.
+        height: Likewise.
+        functions: Whether the agent may call `FUNCTIONS`, which mean a click and a text; the solutions call them then.
     """
 
-    def __init__(self, width: int = 112, height: int = 84) -> None:
+    def __init__(self, width: int = 112, height: int = 84, *, functions: bool = False) -> None:
         if width < 16 * COLUMNS or height < 16 * ROWS:
             raise ConfigError(f"the screen must be at least {16 * COLUMNS}x{16 * ROWS}, got {width}x{height}")
         self._width = width
         self._height = height
+        self._functions = FUNCTIONS if functions else ()
         self._scene: Scene | None = None
         self._deeds = Deeds()
         self._closed = False
@@ -161,7 +180,7 @@ class FakeDesktop:
         return self._observe("" if task.instruction else self._scene.instruction)
 
     def step(self, action: Action) -> StepResult:
-        """Perform one action; anything but a click, a text or the end of the episode changes nothing."""
+        """Perform one action; what is no click, text or call, and does not end the episode, changes nothing."""
         scene, deeds = self._running("step"), self._deeds
         if deeds.over:
             raise EnvError("step", "the episode has terminated; reset the environment first")
@@ -171,6 +190,8 @@ class FakeDesktop:
                 self._click(scene, x, y)
             case TypeText(text) if deeds.focused:
                 deeds.text += text
+            case Call():
+                self._call(scene, action)
         return StepResult(self._observe(), terminated=deeds.over)
 
     def evaluate(self) -> float:
@@ -195,8 +216,11 @@ class FakeDesktop:
             return
         centers = {button.color: button.center for button in scene.buttons}
         for color in scene.order:
-            yield Click(*centers[color])
-        if scene.field is not None:
+            yield Call("fake.press", {"label": color}) if self._functions else Click(*centers[color])
+        if scene.field is not None and self._functions:
+            yield Call("fake.fill", {"text": scene.text})
+            yield Finished()
+        elif scene.field is not None:
             yield Click(*scene.field.center)
             yield TypeText(scene.text)
             yield Finished()
@@ -215,6 +239,21 @@ class FakeDesktop:
         deeds.clicked.append(hit)
         done = tuple(deeds.clicked)
         deeds.over = done == scene.order or done != scene.order[: len(done)]
+
+    def _call(self, scene: Scene, call: Call) -> None:
+        """Do what mouse and keyboard would do; a call that is refused does nothing."""
+        refused = refusal(call, self._functions)
+        target, text = None, call.arguments.get("text")
+        if not refused and call.function == "fake.press":
+            target = next((button for button in scene.buttons if button.color == call.arguments["label"]), None)
+        elif not refused:
+            target = scene.field
+        if target is None:
+            log.info("a call was refused: %s", refused or f"{call.function} finds nothing of that kind on the screen")
+            return
+        self._click(scene, *target.center)
+        if isinstance(text, str):
+            self._deeds.text = text
 
     def _observe(self, instruction: str = "") -> Observation:
         scene = self._running("step")

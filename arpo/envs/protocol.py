@@ -41,7 +41,8 @@ class DesktopEnv(Protocol):
         """Perform one action, in screen pixels, and return what follows.
 
         `Wait`, `Finished`, `CallUser` and `Fail` are valid actions; the episode, not the environment, ends on the
-        last three, and tells the environment because a checker may ask for the last action.
+        last three, and tells the environment because a checker may ask for the last action. A `Call` of a function
+        that is not there, or whose arguments do not fit, is the agent's mistake: it does nothing, and is no error.
 
         Raises:
             DesktopDestroyedError: If the agent has destroyed it.

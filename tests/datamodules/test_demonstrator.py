@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from arpo.agent.actions import Click, Drag, Finished, TypeText, Wait
+from arpo.agent.actions import Call, Click, Drag, Finished, TypeText, Wait
 from arpo.datamodules.demonstrator import Demonstrator, bad_habit, mistake
 from arpo.errors import ConfigError
 
@@ -42,6 +42,15 @@ def test_a_wrong_text_lacks_a_letter_or_has_one_too_many():
 
 def test_a_text_of_one_letter_never_becomes_empty():
     assert {len(action.text) for action in mistakes(TypeText("x"))} == {2}
+
+
+def test_a_wrong_call_has_misspelt_texts_or_the_episode_ends_too_early():
+    made = mistakes(Call("f", {"text": "cats", "n": 3}))
+    assert 0.2 < sum(action == Finished() for action in made) / len(made) < 0.4
+    calls = [action for action in made if action != Finished()]
+    assert {(call.function, call.arguments["n"]) for call in calls} == {("f", 3)}
+    assert {len(call.arguments["text"]) for call in calls} == {3, 5}
+    assert set(mistakes(Call("f", {"n": 3, "text": ""}), count=20)) == {Finished()}
 
 
 @pytest.mark.parametrize("right", [Wait(), Drag(1, 2, 3, 4), TypeText("")], ids=str)

@@ -6,9 +6,9 @@ from itertools import combinations
 import pytest
 from PIL import Image
 
-from arpo.agent.actions import Click, Fail, Finished, TypeText, Wait
+from arpo.agent.actions import Call, Click, Fail, Finished, TypeText, Wait
 from arpo.envs.contract import check_env
-from arpo.envs.fake import COLORS, FakeDesktop, fake_tasks, make_scene
+from arpo.envs.fake import COLORS, FUNCTIONS, FakeDesktop, fake_functions, fake_tasks, make_scene
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 from tests.envs.planned_faults import Fault, Faults, FaultyDesktop
@@ -24,6 +24,89 @@ def pixel(png, point):
 @pytest.mark.parametrize("task", fake_tasks(8, seed=5, kinds=ALL_KINDS), ids=lambda task: task.id)
 def test_it_keeps_the_contract_on_every_kind_of_task(task):
     check_env(FakeDesktop(), task)
+
+
+@pytest.mark.parametrize("task", fake_tasks(8, seed=5, kinds=ALL_KINDS), ids=lambda task: task.id)
+def test_it_keeps_the_contract_with_functions_too(task):
+    check_env(FakeDesktop(functions=True), task)
+
+
+def press(label):
+    return Call("fake.press", {"label": label})
+
+
+def fill(text):
+    return Call("fake.fill", {"text": text})
+
+
+def test_with_functions_a_solution_calls_them_and_without_it_does_not():
+    for task, calls in zip(fake_tasks(3), ([press], [press, press], [fill]), strict=True):
+        plain, env = FakeDesktop(), FakeDesktop(functions=True)
+        assert plain.reset(task) == env.reset(task)
+        assert not any(isinstance(action, Call) for action in plain.solve())
+        solution = [action for action in env.solve() if not isinstance(action, Finished)]
+        assert [action.function for action in solution] == [each("").function for each in calls]
+    assert {function.name for function in fake_functions()} == {"fake.press", "fake.fill"}
+
+
+def test_a_press_does_what_a_click_on_the_button_does():
+    clicking, calling = FakeDesktop(), FakeDesktop(functions=True)
+    for task in fake_tasks(2, kinds=("sequence",)):
+        clicking.reset(task)
+        calling.reset(task)
+        for button in make_scene("sequence", task.config["seed"]).buttons[:2]:
+            clicked = clicking.step(Click(*button.center))
+            assert calling.step(press(button.color)) == clicked
+        assert clicked.terminated
+        assert clicking.evaluate() == calling.evaluate() == 1.0
+
+
+def test_a_press_of_the_wrong_button_ends_the_episode_as_a_click_does():
+    env = FakeDesktop(functions=True)
+    env.reset(fake_tasks(1, kinds=("click",))[0])
+    assert env.step(press(make_scene("click", 0).buttons[1].color)).terminated
+    assert env.evaluate() == 0.0
+
+
+def test_what_is_filled_in_takes_the_place_of_what_was_typed():
+    env, scene = FakeDesktop(functions=True), make_scene("type", 0)
+    env.reset(fake_tasks(1, kinds=("type",))[0])
+    env.step(Click(*scene.field.center))
+    env.step(TypeText("wrong"))
+    filled = env.step(fill(scene.text)).observation
+    assert env.evaluate() == 1.0
+    typing = FakeDesktop()
+    typing.reset(fake_tasks(1, kinds=("type",))[0])
+    typing.step(Click(*scene.field.center))
+    assert typing.step(TypeText(scene.text)).observation == filled
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (Call("fake.jump"), "there is no function"),
+        (Call("fake.press"), "takes label, got nothing"),
+        (Call("fake.press", {"label": 3}), "must be a str"),
+        (press("mauve"), "finds nothing of that kind"),
+        (fill("cat"), "finds nothing of that kind"),  # there is no field
+    ],
+)
+def test_a_call_that_is_refused_does_nothing_and_the_log_says_why(call, said, caplog):
+    env = FakeDesktop(functions=True)
+    before = env.reset(fake_tasks(1, kinds=("click",))[0])
+    with caplog.at_level("INFO"):
+        after = env.step(call)
+    assert (after.observation, after.terminated) == (before, False)
+    assert said in caplog.text
+    assert env.evaluate() == 0.0
+
+
+def test_without_functions_every_call_does_nothing():
+    env = FakeDesktop()
+    before = env.reset(fake_tasks(1, kinds=("click",))[0])
+    for color in COLORS:
+        assert env.step(press(color)).observation == before
+    assert FUNCTIONS
 
 
 def test_tasks_are_different_and_the_same_for_the_same_seed():
