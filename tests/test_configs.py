@@ -62,6 +62,9 @@ def compose(*overrides: str, config: str = "train", model: str = "somewhere") ->
         return hydra.compose(config, [*where, *overrides])
 
 
+TASKS_OF = {"fake": "fake", "desktop": "desktop32"}
+
+
 def plain(cfg: DictConfig) -> dict:
     return OmegaConf.to_container(cfg, resolve=True)
 
@@ -166,6 +169,22 @@ def test_osworld_s_machines_need_what_the_check_at_the_start_counts():
 def test_the_experiment_of_a_laptop_needs_nothing_special():
     for experiment in ("smoke", "arpo_miniwob", "dart_miniwob", "warmstart_fake", "warmstart_habits"):
         assert compose(f"experiment={experiment}").requires == {}
+
+
+@pytest.mark.parametrize(
+    ("env", "function", "alike"),
+    [("fake_functions", "fake.press", "fake"), ("desktop_functions", "mousepad.open", "desktop")],
+)
+@pytest.mark.parametrize("prompt", ["compact", "ui_tars", "official"])
+def test_a_desktop_with_functions_is_one_with_a_prompt_that_lists_them(env, function, alike, prompt):
+    cfg, bare = (compose(f"env={name}", f"tasks={TASKS_OF[alike]}", f"prompt={prompt}") for name in (env, alike))
+    assert function in hydra.utils.instantiate(cfg.prompt).template
+    assert "call(" not in hydra.utils.instantiate(bare.prompt).template
+    assert "functions" not in bare.prompt
+    more = plain(cfg)["env"]
+    assert more["make_env"].pop("functions") is True
+    assert more == plain(bare)["env"]
+    assert cfg.requires == bare.requires
 
 
 def test_an_experiment_names_a_warm_start_that_writes_the_checkpoint_it_loads():

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import desktop_shell
+import functions
 import programs
 import terminal
 import walls
@@ -31,10 +32,13 @@ OPEN_LIMIT_S = 25.0
 LARGEST_FILE = 32 * 2**20
 """Bytes of a file that anyone may read: a file of a terabyte takes no room on a disk, and all the memory here."""
 DOWNLOAD_TIMEOUT_S = 60.0
+CALL_LIMIT_S = 10.0
 RESET_LIMIT_S = 5.0
 REST_S = 0.05
 """For so long nothing happens on a desktop that has started."""
 ACCESSIBILITY = Path(__file__).with_name("accessibility.py")
+LONGEST_REASON = 500
+"""Characters that say why a call was not done."""
 LARGEST_TREE = 16 * 2**20
 """Bytes; LibreOffice with a sheet has one."""
 LARGEST_LIST = 2**20 - 1024
@@ -110,6 +114,8 @@ class Guest:
             ("GET", "/health"): self._health,
             ("GET", "/windows"): self._windows,
             ("POST", "/action"): self._action,
+            ("GET", "/functions"): lambda _: Answer.json(functions.signatures()),
+            ("POST", "/call"): self._call,
             ("POST", "/setup/reset"): self._reset,
         }
 
@@ -309,6 +315,19 @@ class Guest:
     def _action(self, parameters: Parameters) -> Answer:
         self._session.devices.play(parameters["events"])
         return Answer.json({"status": "success"})
+
+    def _call(self, parameters: Parameters) -> Answer:
+        """Run a function as the user. What is refused, fails or never ends is the caller's mistake, and no error."""
+        name, arguments = parameters.get("function"), parameters.get("arguments")
+        if refused := functions.refusal(name, arguments):
+            return Answer.json({"done": False, "said": refused[:LONGEST_REASON]})
+        command = functions.command_line(name, arguments)
+        timeout_s = float(str(parameters.get("timeout_s", CALL_LIMIT_S)))
+        try:
+            done = self._programs.execute(command, shell=False, timeout_s=timeout_s)
+        except HangingError:
+            return Answer.json({"done": False, "said": f"{name} did not end within {timeout_s:g} s"})
+        return Answer.json({"done": done["returncode"] == 0, "said": done["error"][-LONGEST_REASON:]})
 
     def _reset(self, parameters: Parameters) -> Answer:
         """End the session and every program, renew the files, start a session: as it was when this desktop was new."""

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, get_args
 
-from arpo.agent.actions import Action, CallUser, Drag, Fail, Finished, TypeText, Wait
+from arpo.agent.actions import Action, Call, CallUser, Drag, Fail, Finished, TypeText, Wait
+from arpo.envs.desktop.functions import FUNCTIONS, check_functions, perform
 from arpo.envs.desktop.tasks import DesktopTask, read_task, run_checks
 from arpo.envs.guest.client import OURS, Guest
 from arpo.envs.guest.input import to_events
@@ -54,12 +55,13 @@ class DockerDesktop:
         disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
         cpus: Cores that the desktop may use.
         start_timeout_s: How long a container may take until it is healthy.
+        functions: Whether the agent may call `arpo.envs.desktop.functions.FUNCTIONS` beside mouse and keyboard.
 
     Attributes:
         machine: The container, with the client of its guest server.
 
     Raises:
-        ConfigError: If a value is impossible, or the image is missing.
+        ConfigError: If a value is impossible, or the image is missing or has not these functions.
         EnvError: If the desktop does not start.
     """
 
@@ -78,6 +80,7 @@ class DockerDesktop:
         disk_mb: int = 64,
         cpus: float = 2.0,
         start_timeout_s: float = OURS.start_s,
+        functions: bool = False,
     ) -> None:
         if reset not in get_args(ResetMode) or network not in get_args(Network):
             raise ConfigError(
@@ -100,9 +103,12 @@ class DockerDesktop:
         self._episode: tuple[DesktopTask, TaskSetup] | None = None
         self._last: Action | None = None
         self._used = False
+        self._functions = FUNCTIONS if functions else ()
         deadlines = replace(OURS, start_s=start_timeout_s)
         before_start()
         self.machine = Machine(*self._new_guest(), server_port=GUEST_PORT, deadlines=deadlines)
+        if functions:
+            self._check_functions()
 
     def reset(self, task: Task) -> Observation:
         """Renew the desktop, set the task up and wait for its windows."""
@@ -122,7 +128,10 @@ class DockerDesktop:
         self._playing("step")
         self.machine.container.resume()
         self._last = action
-        self.machine.guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
+        if isinstance(action, Call):
+            perform(action, self._functions, self.machine.guest)
+        else:
+            self.machine.guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
         return StepResult(self._observe())
 
     def evaluate(self) -> float:
@@ -151,6 +160,13 @@ class DockerDesktop:
         yield from task.solution
         if not isinstance(task.solution[-1], Finished | Fail | CallUser):
             yield Finished()
+
+    def _check_functions(self) -> None:
+        try:
+            check_functions(self.machine.guest, self._spec.image)
+        except BaseException:
+            self.close()
+            raise
 
     def _duration_s(self, action: Action) -> float:
         match action:

@@ -12,6 +12,7 @@ from typing import Any
 
 import tenacity
 
+from arpo.agent.actions import Scalar
 from arpo.envs.answers import decoded
 from arpo.envs.guest.input import Event
 from arpo.envs.guest.transport import (
@@ -80,6 +81,20 @@ class Execution:
     output: str
     error: str = ""
     returncode: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """The end of a call of a function: whether it was done, and otherwise why not."""
+
+    done: bool
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    name: str
+    parameters: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +206,23 @@ class Guest:
             HangingProgramError: If our own guest server ended it before the deadline, and not for want of a core.
         """
         timeout_s = timeout_s or self.deadlines.program_s
-        body = {"command": command, "shell": shell, "timeout_s": max(timeout_s - EXECUTION_GRACE_S, timeout_s / 2)}
+        body = {"command": command, "shell": shell, "timeout_s": _limit_of_guest(timeout_s)}
         return decoded(self._post("/setup/execute", body, timeout_s=timeout_s), Execution, "/setup/execute")
+
+    def functions(self) -> dict[str, dict[str, str]]:
+        """Return the functions that an agent may call, by name, with the type of each parameter; none of a guest that
+        knows of no such thing."""
+        answer = self._ask("GET", "/functions", most_bytes=LARGEST_LIST)
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return {}
+        content = self._content(answer, "GET", "/functions")
+        return {each.name: each.parameters for each in decoded(content, list[_Signature], "/functions")}
+
+    def call(self, function: str, arguments: Mapping[str, Scalar]) -> CallResult:
+        """Call a function as the user of the desktop; what the guest refuses, or ends, was not done."""
+        timeout_s = self.deadlines.program_s
+        body = {"function": function, "arguments": dict(arguments), "timeout_s": _limit_of_guest(timeout_s)}
+        return decoded(self._post("/call", body, timeout_s=timeout_s), CallResult, "/call")
 
     def launch(self, command: Command, *, shell: bool = False) -> None:
         """Start a program and leave it running."""
@@ -262,6 +292,10 @@ class Guest:
                 raise HangingProgramError("guest", f"{method} {path}: {said}")
             raise EnvError("guest", f"{method} {path} of {self._address} gave {answer.status}: {said}")
         return answer.content
+
+
+def _limit_of_guest(timeout_s: float) -> float:
+    return max(timeout_s - EXECUTION_GRACE_S, timeout_s / 2)
 
 
 def comes_true(condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> bool:

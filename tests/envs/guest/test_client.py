@@ -7,7 +7,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from arpo.envs.guest.client import ALIVE_POLL_S, GET_PAUSE_S, Deadlines, Execution, Guest, HangingProgramError
+from arpo.envs.guest.client import (
+    ALIVE_POLL_S,
+    GET_PAUSE_S,
+    CallResult,
+    Deadlines,
+    Execution,
+    Guest,
+    HangingProgramError,
+)
 from arpo.envs.guest.transport import Answer, BrokenConnectionError
 from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
 
@@ -180,6 +188,33 @@ def test_answers_become_records_and_what_is_no_json_is_an_error(server, guest):
     server.behave = lambda request: request.reply(b'{"output": "o", "error": "e", "returncode": 3}')
     assert guest.execute(["true"]) == Execution("o", "e", 3)
     assert json.loads(server.asked[-1][2]) == {"command": ["true"], "shell": False, "timeout_s": 12.0}
+
+
+def test_a_call_is_answered_by_what_became_of_it(server, guest):
+    server.behave = lambda request: request.reply(b'{"done": false, "said": "there is no file a"}')
+    assert guest.call("mousepad.open", {"path": "a", "n": 3}) == CallResult(done=False, said="there is no file a")
+    method, path, body, _ = server.asked[0]
+    assert (method, path) == ("POST", "/call")
+    assert json.loads(body) == {"function": "mousepad.open", "arguments": {"path": "a", "n": 3}, "timeout_s": 12.0}
+    server.behave = lambda request: request.reply(b'{"said": ""}')
+    with pytest.raises(EnvError, match="/call was answered with"):
+        guest.call("mousepad.open", {})
+    assert len(server.asked) == 2  # never tried a second time
+
+
+def test_a_guest_says_which_functions_it_has_and_an_older_one_has_none(server, guest):
+    server.behave = lambda request: request.reply(b'[{"name": "f", "parameters": {"path": "str"}}]')
+    assert guest.functions() == {"f": {"path": "str"}}
+    server.behave = lambda request: request.reply(b"", 404)
+    assert guest.functions() == {}
+    for answer, status in (
+        (b"", 500),
+        (b'[{"name": "f"}]', 200),
+        (b'[{"name": "f", "parameters": {"path": 3}}]', 200),
+    ):
+        server.behave = lambda request, answer=answer, status=status: request.reply(answer, status)
+        with pytest.raises(EnvError):
+            guest.functions()
 
 
 @pytest.mark.parametrize(("status", "error"), [(409, DesktopDestroyedError), (504, HangingProgramError)])
