@@ -57,6 +57,19 @@ def test_from_the_run_to_a_group_to_an_episode_and_back(page, out):
     assert page.seen == []
 
 
+def test_a_call_of_a_function_is_shown_as_text(page, tmp_path):
+    write = r"call(function='mousepad.write', path='a', text='it\'s')"
+    write_run(tmp_path / "run", [make_episode(actions=(write, "call(function='f')", "call(function='f')\nwait()"))])
+    Site([tmp_path / "run"], tmp_path / "view").write()
+    page.open(address(tmp_path / "view"))
+    page.click("a.cell")
+    page.until("document.querySelectorAll('.frame .label').length >= 3")
+    first, second, third = page.texts(".frame .label")[:3]
+    assert (first, second) == (r"mousepad.write(path='a', text='it\'s')", "f()")
+    assert third.startswith("call(function='f')")
+    assert page.seen == []
+
+
 def test_where_episodes_part_is_marked_and_another_one_can_be_compared_with(page, out):
     page.open(address(out, "#/a/group/0%2F0"))
     # compared with 0/0/0, a success: the failures act differently in their second step, the other success is the same

@@ -26,6 +26,7 @@ from arpo.types import screenshot_key
         (actions.Scroll("down", 1, 2), ["scroll", 1, 2, "down"]),
         (actions.Scroll("up"), ["scroll", None, None, "up"]),
         (actions.TypeText("a"), ["text", "type(content='a')"]),
+        (actions.Call("f", {"n": 1}), ["text", "call(function='f', n=1)"]),
     ],
     ids=str,
 )

@@ -92,13 +92,15 @@ function deed(member, step) {
   return action ? said(briefly(member.marks[step] || [], action)) : h("span", { class: "quiet" }, "no action");
 }
 
-// `click 16, 98` for click(start_box='(16,98)').
+// `click 16, 98` for click(start_box='(16,98)'), `mousepad.open(path='a')` for call(function='mousepad.open', path='a').
 function briefly(mark, action) {
   const [kind, x, y] = mark;
   const at = (...values) => values.map((value) => Math.round(value)).join(", ");
   if (["click", "double", "right", "hover"].includes(kind)) return `${{ double: "double click", right: "right click" }[kind] || kind} ${at(x, y)}`;
   if (kind === "drag") return `drag ${at(x, y)} → ${at(mark[3], mark[4])}`;
   if (kind === "scroll") return `scroll ${mark[3]}`;
+  const called = /^call\(function='([^'\n]*)'(?:, ([^\n]*))?\)$/.exec(action);
+  if (called) return `${called[1]}(${called[2] || ""})`;
   const written = /^(type|hotkey|press|finished)\((?:content|key)='([\s\S]*)'\)$/.exec(action);
   return written ? `${written[1]} “${written[2]}”` : action.replace(/\(\)$/, "");
 }
