@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LONGEST_TEXT = 10_000
-"""Characters of an argument: a program can be handed words of 128 KiB, in which a character takes up to six bytes."""
+"""Characters of an argument: a word of a command line has at most 128 KiB, and a character up to twelve bytes."""
 LARGEST_FILE = 2**20
 """Bytes of a file in which a text is replaced, before and after."""
 
@@ -112,7 +112,7 @@ def refusal(name: object, arguments: object) -> str:
 
 def command_line(name: str, arguments: Mapping[str, object]) -> list[str]:
     """Return the program that performs a call, each argument in a word of its own: words have a largest size."""
-    words = (f"{parameter}={json.dumps(value, ensure_ascii=False)}" for parameter, value in arguments.items())
+    words = (f"{parameter}={json.dumps(value)}" for parameter, value in arguments.items())
     return [sys.executable, "-I", __file__, name, *words]
 
 
