@@ -67,13 +67,11 @@ def parse_response(text: str, *, max_actions: int | None = None) -> ParsedRespon
     Raises:
         ActionParseError: With a `ParseErrorKind` as its kind.
     """
-    _check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
+    check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     if not text.strip():
         raise ActionParseError(ParseErrorKind.EMPTY, "the response is empty")
     response = _read(_without_ending(text))
-    if max_actions is not None and len(response.actions) > max_actions:
-        message = f"the response has {len(response.actions)} actions, more than max_actions={max_actions}"
-        raise ActionParseError(ParseErrorKind.TOO_LONG, message)
+    check_number_of_actions(response.actions, max_actions)
     return response
 
 
@@ -83,7 +81,7 @@ def parse_actions(text: str) -> tuple[Action, ...]:
     Raises:
         ActionParseError: With a `ParseErrorKind` as its kind.
     """
-    _check_length(text, "action", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
+    check_length(text, "action", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     return _actions(text)
 
 
@@ -99,7 +97,23 @@ def parse_action(text: str) -> Action:
     return found[0]
 
 
-def _check_length(text: str, what: str, limit: int, kind: ParseErrorKind) -> None:
+def check_number_of_actions(found: Sequence[Action], max_actions: int | None) -> None:
+    """Check that a response has no more actions than it may have.
+
+    Raises:
+        ActionParseError: `too_long`, when it has more.
+    """
+    if max_actions is not None and len(found) > max_actions:
+        message = f"the response has {len(found)} actions, more than max_actions={max_actions}"
+        raise ActionParseError(ParseErrorKind.TOO_LONG, message)
+
+
+def check_length(text: str, what: str, limit: int, kind: ParseErrorKind) -> None:
+    """Check that a text has no more characters than it may have.
+
+    Raises:
+        ActionParseError: Of this kind, when it has more.
+    """
     if len(text) > limit:
         raise ActionParseError(kind, f"the {what} has {len(text)} characters, more than {limit}")
 
@@ -243,7 +257,7 @@ def _scroll(arguments: _Arguments) -> Action:
 
 def _hotkey(arguments: _Arguments) -> Action:
     text = arguments.filled("key")
-    _check_length(text, "hotkey", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
+    check_length(text, "hotkey", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
     keys = [_known_key(name) for name in split_keys(text)]
     if len(keys) > 1:  # "Ctrl C" names the key C: nobody means ctrl+shift+c by it
         keys = [key.lower() for key in keys]
@@ -259,7 +273,7 @@ def _known_key(name: str) -> str:
 
 def _keyed(kind: Callable[[str], Action], arguments: _Arguments) -> Action:
     text = arguments.filled("key")
-    _check_length(text, "key", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
+    check_length(text, "key", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
     names = split_keys(text)
     return kind(_known_key(names[0] if len(names) == 1 else text.strip()))
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from arpo.agent.functions import Function
-from arpo.errors import ConfigError
+from arpo.agent.grammar import GrammarName
+from arpo.agent.tools import system_message
+from arpo.errors import ConfigError, check_one_of
 
 _PLACEHOLDER = "{instruction}"
 
@@ -79,8 +81,11 @@ class Prompt:
     """The user message, with `{instruction}` where the instruction goes."""
     screenshot_apart: bool = True
     """True if the first screenshot is a message of its own, or follows the text in the same message."""
+    grammar: GrammarName = "ui_tars"
+    """The grammar of the responses."""
 
     def __post_init__(self) -> None:
+        check_one_of(GrammarName, grammar=self.grammar)
         if self.template.count(_PLACEHOLDER) != 1:
             raise ConfigError(f"a prompt template must contain {_PLACEHOLDER} exactly once, got {self.template!r}")
 
@@ -98,6 +103,16 @@ class Prompt:
     def compact(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt, for tiny models that know only one task family."""
         return cls("", _listed(functions) + _PLACEHOLDER, screenshot_apart=False)
+
+    @classmethod
+    def computer_use(cls, functions: Sequence[Function] = ()) -> Self:
+        """Return the prompt by which Qwen3-VL operates a desktop: calls of one tool, in thousandths of the screen."""
+        return cls(system_message(functions), _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
+
+    @classmethod
+    def compact_computer_use(cls) -> Self:
+        """Return the shortest prompt for calls of that tool, for tiny models."""
+        return cls("", _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
 
     def messages(self, instruction: str) -> list[dict[str, Any]]:
         """Return chat messages that end with the first screenshot, ready for the chat template."""

@@ -4,12 +4,13 @@ import random
 from dataclasses import replace
 
 from arpo.agent.actions import Click, moved
-from arpo.agent.parser import parse_response
-from arpo.agent.render import render_response
+from arpo.agent.grammar import ActionGrammar
 from arpo.types import Step, Trajectory
 
 
-def with_click_jitter(demonstration: Trajectory, pixels: float, rng: random.Random) -> Trajectory:
+def with_click_jitter(
+    demonstration: Trajectory, grammar: ActionGrammar, pixels: float, rng: random.Random
+) -> Trajectory:
     """Return a demonstration whose clicks are moved a little: their texts, that is, and not what came of them.
 
     A script clicks the very middle of a target. To a small policy a coordinate is a word without neighbours, and each
@@ -18,14 +19,15 @@ def with_click_jitter(demonstration: Trajectory, pixels: float, rng: random.Rand
 
     Args:
         demonstration: Text, of which no token was sampled.
+        grammar: Of its responses.
         pixels: Standard deviation of the move in each direction, in the model's image.
         rng: Draws the moves.
     """
-    return replace(demonstration, steps=tuple(_moved(step, pixels, rng) for step in demonstration.steps))
+    return replace(demonstration, steps=tuple(_moved(step, grammar, pixels, rng) for step in demonstration.steps))
 
 
-def _moved(step: Step, pixels: float, rng: random.Random) -> Step:
-    response = parse_response(step.response)
+def _moved(step: Step, grammar: ActionGrammar, pixels: float, rng: random.Random) -> Step:
+    response = grammar.parse(step.response)
     (action,) = response.actions
     if not isinstance(action, Click):
         return step
@@ -33,4 +35,4 @@ def _moved(step: Step, pixels: float, rng: random.Random) -> Step:
     def jitter(x: float, y: float) -> tuple[float, float]:
         return max(0, round(rng.gauss(x, pixels))), max(0, round(rng.gauss(y, pixels)))
 
-    return replace(step, response=render_response(moved(action, jitter), response.thought))
+    return replace(step, response=grammar.render(moved(action, jitter), response.thought))

@@ -10,11 +10,12 @@ import tenacity
 
 from arpo.agent.actions import Action, Finished, Terminal
 from arpo.agent.coordinates import CoordinateFrame, smart_resize
-from arpo.agent.render import render, render_response
+from arpo.agent.grammar import GRAMMARS, GrammarName
+from arpo.agent.render import render
 from arpo.datamodules.demonstrator import Demonstrator
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.pool.pool import EnvPool
-from arpo.errors import DesktopDestroyedError, EnvError, check_at_least, check_threshold
+from arpo.errors import DesktopDestroyedError, EnvError, check_at_least, check_one_of, check_threshold
 from arpo.host.heartbeat import Heartbeat
 from arpo.host.threads import BackgroundLoop
 from arpo.models.family import family_named
@@ -51,6 +52,7 @@ class DemonstrationCollector:
         image_limits: Smallest and largest number of pixels of an image as the model sees it.
         success_threshold: A demonstration is a success when its task reward lies above it.
         seed: Seeds the mistakes, and the order in which they are learned from.
+        grammar: Of the responses; a data module sets that of its prompt.
     """
 
     pool: EnvPool
@@ -60,10 +62,12 @@ class DemonstrationCollector:
     image_limits: tuple[int, int]
     success_threshold: float
     seed: int = 0
+    grammar: GrammarName = "ui_tars"
     _done: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         family_named(self.family)
+        check_one_of(GrammarName, grammar=self.grammar)
         least, most = self.image_limits
         check_at_least(1, max_steps=self.max_steps, least_pixels=least)
         check_at_least(least, most_pixels=most)
@@ -167,7 +171,7 @@ class DemonstrationCollector:
                 frame = self._frame(observation)
                 said = frame.to_model(await self._next_action(env, task, length, rng))
                 done = frame.to_screen(said)
-                steps.append(_step(observation, said, done))
+                steps.append(_step(observation, GRAMMARS[self.grammar].render(said), done))
                 screenshots[steps[-1].screenshot] = observation.screenshot
                 result = await env.step(done)
                 outcome = outcome_of(done, result)
@@ -207,7 +211,7 @@ async def _result(task: asyncio.Task[list[Trajectory]]) -> list[Trajectory]:
     return await task
 
 
-def _step(observation: Observation, said: Action, done: Action) -> Step:
+def _step(observation: Observation, said: str, done: Action) -> Step:
     return Step(
         screenshot=screenshot_key(observation.screenshot),
         width=observation.width,
@@ -216,6 +220,6 @@ def _step(observation: Observation, said: Action, done: Action) -> Step:
         response_ids=(),
         sampler_logprobs=(),
         policy_version=0,
-        response=render_response(said),
+        response=said,
         action=render(done),
     )

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from arpo.agent.actions import Click, Finished
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.prompt import Prompt
-from arpo.agent.render import render_response
 from arpo.datamodules.batches import Batches
 from arpo.datamodules.click_jitter import with_click_jitter
 from arpo.datamodules.collecting import DemonstrationCollector
@@ -96,7 +96,7 @@ class DemonstrationDataModule(L.LightningDataModule):
             click_jitter = tremor
         check_at_least(0, click_jitter=click_jitter)
         check_at_least(1, per_task=per_task, steps=steps, batch_size=batch_size)
-        self.collector = collector
+        self.collector = replace(collector, grammar=prompt.grammar)
         self.tasks = list(tasks)
         if arrival > 0:  # else the first ones would be of one page
             random.Random(derive_seed(collector.seed, "tasks")).shuffle(self.tasks)
@@ -157,11 +157,12 @@ class DemonstrationDataModule(L.LightningDataModule):
         assert self._arrivals is not None, "setup comes first"
         rng = random.Random(derive_seed(self.collector.seed, "batches"))
         told: dict[str, Trajectory] = {}
+        grammar = GRAMMARS[self.prompt.grammar]
         for step in range(self.steps):
             known = self._arrivals.first(self._known(step))
             drawn = rng.sample(known, min(self.batch_size, len(known)))
             if self.click_jitter:
-                yield [self._tell(with_click_jitter(each, self.click_jitter, rng)) for each in drawn]
+                yield [self._tell(with_click_jitter(each, grammar, self.click_jitter, rng)) for each in drawn]
                 continue
             told |= {each.id: self._tell(each) for each in drawn if each.id not in told}
             yield [told[each.id] for each in drawn]
@@ -233,7 +234,15 @@ class DemonstrationDataModule(L.LightningDataModule):
         """Return a digest of what the demonstrations depend on."""
         tasks = [(task.id, dict(task.config)) for task in self.tasks]
         how = self.collector
-        limits = (self.per_task, how.max_steps, how.family, *how.image_limits, how.success_threshold, how.seed)
+        limits = (
+            how.grammar,
+            self.per_task,
+            how.max_steps,
+            how.family,
+            *how.image_limits,
+            how.success_threshold,
+            how.seed,
+        )
         return hashlib.sha256(repr((tasks, how.demonstrator, limits)).encode()).hexdigest()
 
 
@@ -246,7 +255,8 @@ def corpus(demonstrations: Sequence[Trajectory], prompt: Prompt, max_pixels: int
     """Return every text that a tokenizer for these demonstrations should know, and clicks all over the screen."""
     rng = random.Random(derive_seed(seed, "corpus"))
     side = int(max_pixels**0.5 * 1.5)
-    clicks = [render_response(Click(rng.randrange(side), rng.randrange(side))) for _ in range(3000)]
+    write = GRAMMARS[prompt.grammar].render
+    clicks = [write(Click(rng.randrange(side), rng.randrange(side))) for _ in range(3000)]
     responses = [step.response for demonstration in demonstrations for step in demonstration.steps]
     instructions = sorted({demonstration.instruction for demonstration in demonstrations})
-    return [*instructions * 4, *responses, *clicks, *[render_response(Finished())] * 50, prompt.system]
+    return [*instructions * 4, *responses, *clicks, *[write(Finished())] * 50, prompt.system]

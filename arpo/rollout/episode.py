@@ -11,7 +11,7 @@ from typing import Literal
 
 from arpo.agent.actions import Action, Fail, Finished, Terminal
 from arpo.agent.coordinates import CoordinateFrame
-from arpo.agent.parser import parse_response
+from arpo.agent.grammar import GRAMMARS, ActionGrammar
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render
 from arpo.envs.pool.lease import LeasedEnv
@@ -135,7 +135,7 @@ async def run_episode(
     started = time.perf_counter()
     observation = await meter.of_env(env.reset(spec.task))
     instruction = observation.instruction or spec.task.instruction
-    conversation = _Conversation(spec, responder.chat)
+    conversation, grammar = _Conversation(spec, responder.chat), GRAMMARS[responder.prompt.grammar]
     conversation.show(observation)
     conversation.ask(responder.chat.first_prompt(responder.prompt.messages(instruction)))
     conversation.check_room(len(responder.chat.first_prompt(responder.prompt.messages(""))))
@@ -145,7 +145,7 @@ async def run_episode(
     outcome = None
     while outcome is None:
         response = await meter.of_engine(responder.respond(conversation.request(least_version)))
-        outcome = await _follow(response, conversation, env, meter) or conversation.next_turn()
+        outcome = await _follow(response, grammar, conversation, env, meter) or conversation.next_turn()
     parsed = outcome is not Outcome.PARSE_ERROR
     outcome, reward = await _judge(outcome, spec, env, meter)
     return Trajectory(
@@ -175,11 +175,13 @@ async def _judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Met
     return Outcome.DESTROYED, 0.0
 
 
-async def _follow(response: Response, conversation: "_Conversation", env: LeasedEnv, meter: Meter) -> Outcome | None:
+async def _follow(
+    response: Response, grammar: ActionGrammar, conversation: "_Conversation", env: LeasedEnv, meter: Meter
+) -> Outcome | None:
     """Do what a response says and close its step; return how that ended the episode, None when it goes on."""
     text = conversation.chat.decode(response.token_ids)
     try:
-        actions = parse_response(text, max_actions=conversation.max_actions).actions
+        actions = grammar.parse(text, max_actions=conversation.max_actions).actions
     except ActionParseError as error:
         conversation.answer(response, text, parse_error=error.kind)
         return Outcome.PARSE_ERROR
