@@ -163,8 +163,14 @@ class Method(ABC):
             weights=terms.weights,
         )
 
-    def average(self, sequences: float, tokens: float) -> MinibatchAverage:
-        """Return the average over the tokens of a minibatch of so many sequences and sampled tokens."""
+    def average(self, sequences: float, tokens: float, share: float) -> MinibatchAverage:
+        """Return the average over the tokens of a minibatch.
+
+        Args:
+            sequences: Sequences of the minibatch, divided by the ranks, which average their gradients.
+            tokens: Its sampled tokens, divided likewise.
+            share: The part of the batch that one minibatch of a pass is, divided likewise: 1 / (minibatches · ranks).
+        """
         return MinibatchAverage(self.aggregation, sequences=sequences, tokens=tokens, length=self.dr_grpo_length)
 
     def divergence(

@@ -266,7 +266,8 @@ class GRPOModule(PolicyModule):
         before = pad_sequence(self._old(samples, output, work) if old is None else old, batch_first=True)
         mask = output.mask & self._sent([[not sample.filler] for sample in samples])
         ranks = self.trainer.world_size  # which average their gradients
-        average = self.objective.average(minibatch.sequences / ranks, minibatch.action_tokens / ranks)
+        share = self.epochs / work.minibatches / ranks
+        average = self.objective.average(minibatch.sequences / ranks, minibatch.action_tokens / ranks, share)
         selected = self._selected(samples)
         weights = self._weights(samples, before, mask, selected, work)
         returns = [sample.returns for sample in samples if sample.returns is not None]

@@ -23,6 +23,7 @@ from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader
 
 from arpo.callbacks.replay import ReplayInjection
+from arpo.methods.c3po import C3PO
 from arpo.methods.grpo import GRPO
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.sharding import full
@@ -46,9 +47,11 @@ CASES: dict[str, dict[str, Any]] = {
     "dart": {"objective": {"estimator": "step_grpo", "correction": "tis_token", "high_entropy_steps": 0.8}},
     "twice": {"objective": {"correction": "tis_token"}, "module": {"epochs": 2}},
     "windowed": {"objective": {"estimator": "step_grpo", "high_entropy_steps": 0.4}, "image_window": 1},
+    "budget": {"method": C3PO, "objective": {"budget": 200, "over": "truncate"}, "image_window": 1},
 }
-"""What is trained, by name. `pass_at_k` leaves one sample for several ranks; `dart` compares steps of all ranks, of
-which `windowed` leaves so many out that a rank may have none; `twice` deals a sample to another rank in each pass."""
+"""What is trained, by name, with GRPO unless another method is named. `pass_at_k` leaves one sample for several ranks;
+`dart` compares steps of all ranks, of which `windowed` leaves so many out that a rank may have none; `twice` deals a
+sample to another rank in each pass; `budget` leaves out trajectories and the last steps of one."""
 
 
 def strategy(way: str) -> Strategy | str:
@@ -164,7 +167,7 @@ def train(
     module = GRPOModule(
         make,
         partial(optimizer, lr=3e-5, eps=1e-4),  # a gradient of rounding alone must not become a whole step
-        GRPO(**options["objective"]),
+        options.get("method", GRPO)(**options["objective"]),
         reference=make if options.get("reference") else None,
         **SHARED | options.get("module", {}),
     )

@@ -1,12 +1,18 @@
 """A whole update of each method with a credit of its own, against finite differences of its formula."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from arpo.methods.c3po import C3PO
+from arpo.methods.computer_rl import ComputerRL
 from arpo.methods.gigpo import GiGPO
 from arpo.methods.ppo import PPO
-from tests.modules.conftest import fit
+from arpo.methods.spa import ShortestPath
+from arpo.methods.ui_tars2 import UITars2
+from tests.modules.conftest import fit, weights
 from tests.modules.test_critic import states_of
 from tests.modules.test_grpo import logprobs_of
 
@@ -47,24 +53,84 @@ def surrogate(policy, trajectory, old, advantages):
     return -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.3) * advantages)
 
 
-def test_an_update_of_gigpo_is_the_slope_of_its_formula(make_module, make_policy, make_group):
-    """1/N Σ_i mean_t of the surrogate, with A = A_episode + A_step (2505.10978, equations 3, 7 and 8)."""
-    group, policy = make_group(0.0, 1.0, 0.0), make_policy()  # the second has two steps, of one screen
-    # Episodes over four steps: mean 1/2. The two steps of that screen have returns 1/2 and 1: -1/4 and +1/4.
-    by_step = [[-0.5], [0.25, 0.75], [-0.5]]
-    rows = []
-    for trajectory, steps in zip(group.trajectories, by_step, strict=True):
-        lengths = torch.tensor([len(step.response_ids) for step in trajectory.steps])
-        rows.append(torch.tensor(steps).repeat_interleave(lengths))
+def of_steps(trajectory, steps):
+    """One number a token of the numbers of a trajectory's steps."""
+    return torch.tensor(steps).repeat_interleave(torch.tensor([len(step.response_ids) for step in trajectory.steps]))
+
+
+def check_slopes(make_module, policy, group, method, advantages, average):
+    """An update is the slope of the average of the surrogates, given the advantage of every token."""
     old = [logprobs_of(policy, trajectory).detach() for trajectory in group.trajectories]
 
     def loss():
-        parts = zip(group.trajectories, old, rows, strict=True)
-        return torch.stack([surrogate(policy, *part).mean() for part in parts]).mean()
+        parts = zip(group.trajectories, old, advantages, strict=True)
+        return average([surrogate(policy, *part) for part in parts])
 
-    (step,) = taken(make_module(method=GiGPO(discount=0.5)), group)
+    (step,) = taken(make_module(method=method), group)
     for measured, expected in slopes(loss, policy, step):
         assert measured == pytest.approx(expected, rel=5e-4)
+
+
+def over_sequences(rows):
+    """1/N Σ_i mean_t."""
+    return torch.stack([row.mean() for row in rows]).mean()
+
+
+def test_an_update_of_gigpo_is_the_slope_of_its_formula(make_module, make_policy, make_group):
+    """1/N Σ_i mean_t of the surrogate, with A = A_episode + A_step (2505.10978, equations 3, 7 and 8)."""
+    group = make_group(0.0, 1.0, 0.0)  # the second has two steps, of one screen
+    # Episodes over four steps: mean 1/2. The two steps of that screen have returns 1/2 and 1: -1/4 and +1/4.
+    rows = list(map(of_steps, group.trajectories, ([-0.5], [0.25, 0.75], [-0.5])))
+    check_slopes(make_module, make_policy(), group, GiGPO(discount=0.5), rows, over_sequences)
+
+
+def test_an_update_of_the_shortest_path_is_the_slope_of_its_formula(make_module, make_policy, make_group):
+    """The same average, with rewards 1, 1 - α / 2 of twice the steps, and 0 (2509.18119)."""
+    group = make_group(1.0, 1.0, 0.0)
+    rewards = torch.tensor([1.0, 0.75, 0.0])
+    relative = (rewards - 7 / 12) / rewards.std(correction=0)
+    rows = [
+        torch.full((each.action_tokens,), a) for each, a in zip(group.trajectories, relative.tolist(), strict=True)
+    ]
+    check_slopes(make_module, make_policy(), group, ShortestPath(shortening=0.5), rows, over_sequences)
+
+
+def test_an_update_of_computer_rl_is_the_slope_of_its_formula(make_module, make_policy, make_group):
+    """The same average, with (r - μ) / σ over the steps of the group, of which one earned something (2508.14040)."""
+    group = make_group(0.0, 1.0, 0.0)
+    success = group.trajectories[1]  # of two steps
+    garbled = replace(success, steps=(replace(success.steps[0], parse_error="bad_box"), success.steps[1]))
+    group = replace(group, trajectories=(group.trajectories[0], garbled, group.trajectories[2]))
+    # Steps earn 0, 0, 1 and 0: μ = 1/4, and σ = 1/2 of a sample.
+    rows = list(map(of_steps, group.trajectories, ([-0.5], [-0.5, 1.5], [-0.5])))
+    check_slopes(make_module, make_policy(), group, ComputerRL(), rows, over_sequences)
+
+
+@pytest.mark.parametrize("over", ["drop", "truncate"])
+def test_an_update_of_c3po_is_the_slope_of_its_formula(make_module, make_policy, make_group, over):
+    """1/Φ Σ of the surrogate over the tokens of what is drawn (2506.14731); ids decide that the third is last."""
+    group = make_group(1.0, 0.0, 0.0)
+    lengths = [each.action_tokens for each in group.trajectories]
+    budget = sum(lengths) - 5
+    kept = [lengths[0], lengths[1], 0 if over == "drop" else lengths[2] - 5]
+    rows = [
+        torch.tensor([advantage] * count + [0.0] * (length - count))
+        for advantage, count, length in zip((2**0.5, -(0.5**0.5), -(0.5**0.5)), kept, lengths, strict=True)
+    ]
+    method = C3PO(budget=budget, over=over)
+    check_slopes(make_module, make_policy(), group, method, rows, lambda parts: torch.cat(parts).sum() / budget)
+
+
+def test_every_optimizer_step_of_c3po_divides_by_its_share_of_the_budget(make_module, make_group):
+    """Of two minibatches, one of which has nothing to teach, the other takes a step twice as long."""
+    groups = [make_group(1.0, 0.0), make_group(0.0, 0.0, first=4)]
+    moved = []
+    for minibatches in (1, 2):
+        module = make_module(method=C3PO(budget=300), minibatches=minibatches)
+        start = weights(module.policy)
+        fit(module, groups)
+        moved.append(weights(module.policy) - start)
+    torch.testing.assert_close(moved[1], 2 * moved[0], rtol=1e-3, atol=1e-5)
 
 
 def gae(rewards, values, discount, decay):
@@ -74,10 +140,28 @@ def gae(rewards, values, discount, decay):
     return [sum((discount * decay) ** (k - t) * deltas[k] for k in range(t, len(deltas))) for t in range(len(deltas))]
 
 
-def test_an_update_of_ppo_is_the_slope_of_its_formula_for_policy_and_critic(make_module, make_policy, make_group):
-    """The mean over all tokens of the surrogate and of (V - A - V_old)² / 2; states have no slope of the latter."""
+def by_length(trajectory):
+    return 1 - 1 / (0.2 * trajectory.action_tokens)
+
+
+@pytest.mark.parametrize(
+    ("method", "of_policy", "of_critic"),
+    [
+        (PPO(discount=0.9, gae_lambda=0.8, aggregation="token"), lambda trajectory: 0.8, 0.8),
+        (UITars2(discount=0.9, length_weight=0.2, aggregation="token"), by_length, 1.0),
+    ],
+    ids=["ppo", "ui_tars2"],
+)
+def test_an_update_with_a_critic_is_the_slope_of_its_formula_for_policy_and_critic(
+    make_module, make_policy, make_group, method, of_policy, of_critic
+):
+    """The mean over all tokens of the surrogate and of (V - A - V_old)² / 2; states have no slope of the latter.
+
+    UI-TARS-2 has one λ for the A of the surrogate, by the length, and another for that of the critic's target.
+    """
     group, policy = make_group(1.0, 0.0), make_policy()
-    module = make_module(method=PPO(discount=0.9, gae_lambda=0.8, aggregation="token"), critic_rate=1.0)
+    assert all(0 < of_policy(trajectory) < 1 for trajectory in group.trajectories)
+    module = make_module(method=method, critic_rate=1.0)
     torch.manual_seed(0)
     torch.nn.init.normal_(module.critic.weight, std=0.05)
     critic = torch.nn.Linear(module.critic.in_features, 1)
@@ -86,11 +170,15 @@ def test_an_update_of_ppo_is_the_slope_of_its_formula_for_policy_and_critic(make
     values = [critic(rows).detach()[:, 0] for rows in states]
     rewards = [torch.zeros_like(row) for row in values]
     rewards[0][-1] = 1.0
-    pairs = zip(rewards, values, strict=True)
-    raw = [torch.tensor(gae(r.tolist(), v.tolist(), 0.9, 0.8)) for r, v in pairs]
+    decays = map(of_policy, group.trajectories)
+    raw = [
+        torch.tensor(gae(*map(torch.Tensor.tolist, pair), 0.9, decay))
+        for *pair, decay in zip(rewards, values, decays, strict=True)
+    ]
     whole = torch.cat(raw)
     advantages = [(row - whole.mean()) / whole.std(correction=0) for row in raw]
-    targets = torch.cat(raw) + torch.cat(values)
+    pairs = zip(rewards, values, strict=True)
+    targets = torch.cat([torch.tensor(gae(r.tolist(), v.tolist(), 0.9, of_critic)) + v for r, v in pairs])
     old = [logprobs_of(policy, trajectory).detach() for trajectory in group.trajectories]
 
     def loss():

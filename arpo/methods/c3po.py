@@ -1,0 +1,83 @@
+"""C3PO of Ring-lite (arXiv 2506.14731): a constant budget of tokens, so that lengths change no scale of gradients."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from typing_extensions import override
+
+from arpo.algorithms.losses import Aggregation, MinibatchAverage
+from arpo.errors import ConfigError, check_at_least, check_one_of
+from arpo.methods.grpo import GRPO
+from arpo.methods.method import Credit
+from arpo.types import Group
+
+Over = Literal["drop", "truncate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class C3PO(GRPO):
+    """GRPO on as many trajectories as have Φ sampled tokens; the loss is their sum, divided by Φ.
+
+    Trajectories that have an advantage are drawn from the whole batch in a random order, until the next one would
+    exceed Φ; it and all others teach nothing, and those without an advantage cost nothing. The order is a function of
+    the trajectories' ids. A batch is cut into M optimizer steps after that, by groups, and each of them divides by
+    Φ / M: with one step an iteration, Φ is the budget of an optimizer step, as in the paper.
+
+    Args:
+        budget: Φ, sampled tokens of one pass over a batch; 409,600 in the paper. Below those of a trajectory, `drop`
+            may leave nothing to learn from.
+        over: The trajectory that would exceed Φ is `drop`ped as a whole, or `truncate`d: the first of its tokens, as
+            many as Φ has room for, are trained. The paper does not say which.
+
+    Raises:
+        ConfigError: When a value is out of its range, another average than that over tokens is asked for, or a KL
+            term, which is of all tokens and has no budget; see also `GRPO`.
+    """
+
+    budget: int = 409_600
+    over: Over = "drop"
+    aggregation: Aggregation = "token"
+
+    def __post_init__(self) -> None:
+        check_at_least(1, budget=self.budget)
+        check_one_of(Over, over=self.over)
+        if self.aggregation != "token":
+            raise ConfigError(
+                f"aggregation must be token, got {self.aggregation!r}: the loss is divided by the budget"
+            )
+        if self.kl_coefficient != 0:
+            raise ConfigError(
+                f"kl_coefficient must be 0, got {self.kl_coefficient}: the KL term is of all tokens, also of those "
+                "beyond the budget"
+            )
+        super().__post_init__()
+
+    @override
+    def credits(self, groups: Sequence[Group], values: object = None) -> list[list[Credit]]:
+        found = super().credits(groups)
+        room = self.budget
+        for group, member in _drawn(groups):
+            advantages = found[group][member].advantages
+            tokens = len(advantages) if advantages.any() else 0
+            if tokens > room:
+                kept = advantages.clone()
+                kept[room if self.over == "truncate" else 0 :] = 0.0
+                found[group][member] = Credit(kept)
+            room = max(room - tokens, 0)
+        return found
+
+    @override
+    def average(self, sequences: float, tokens: float, share: float) -> MinibatchAverage:
+        return MinibatchAverage("token", sequences=sequences, tokens=self.budget * share)
+
+
+def _drawn(groups: Sequence[Group]) -> list[tuple[int, int]]:
+    """Return the places of all trajectories, group and member, in an order by chance that follows from their ids."""
+    chances = {}
+    for number, group in enumerate(groups):
+        members = sorted(trajectory.id for trajectory in group.trajectories)  # a replayed one is drawn anew each time
+        for member, trajectory in enumerate(group.trajectories):
+            chances[number, member] = hashlib.sha256(repr((trajectory.id, members)).encode()).digest()
+    return sorted(chances, key=chances.__getitem__)
