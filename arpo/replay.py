@@ -24,9 +24,8 @@ class ReplayBuffer:
     the task in the place of one failure. In every iteration the groups are injected first, from what earlier
     iterations left, and only then is this iteration admitted:
 
-        batch.groups = [buffer.inject(group) for group in batch.groups]
-        for group in batch.groups:
-            buffer.admit(group)
+        injected = [buffer.inject(group) for group in batch.groups]
+        buffer.admit_all(batch.groups)
 
     The buffer holds records without screenshots; who needs the pixels reads them from the trajectory store. It owns
     its random numbers and draws none unless it injects: with an empty buffer ARPO is GRPO, bit for bit.
@@ -129,6 +128,10 @@ class ReplayBuffer:
             stored.extend(replace(trajectory, screenshots={}) for trajectory in fresh)
             self._entries[key] = stored
         return len(fresh)
+
+    def admit_all(self, groups: Sequence[Group]) -> int:
+        """Store what an iteration leaves, and return the number of new trajectories: every success of its groups."""
+        return sum(self.admit(group) for group in groups)
 
     def metrics(self, policy_version: int) -> dict[str, float]:
         """Return size, tasks or domains covered, and, unless empty, mean and largest age in policy versions."""

@@ -65,8 +65,8 @@ class ReplayInjection(RolloutCallback):
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
         collected = list(batch.groups)
         batch.groups = [self._inject(group) for group in collected]
-        for group in [*collected, *batch.leftovers] if self.remembers else ():
-            self.buffer.admit(group)
+        if self.remembers:
+            self.buffer.admit_all([*collected, *batch.leftovers])
         module.log_dict(self._metrics(batch), on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
     def _inject(self, group: Group) -> Group:
