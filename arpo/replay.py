@@ -88,6 +88,10 @@ class ReplayBuffer:
         """Return the stored successes of a task by its id, or of a domain by its name, oldest first."""
         return tuple(self._entries.get(key, ()))
 
+    def one_of_each(self) -> list[Trajectory]:
+        """Return one stored success of every task, or of every domain, drawn by chance."""
+        return [self._random.choice(entries) for entries in self._entries.values()]
+
     def inject(self, group: Group) -> Group:
         """Return the group with a stored success in it, or the group itself where replay has no work.
 

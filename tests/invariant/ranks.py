@@ -22,6 +22,7 @@ from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader
 
+from arpo.callbacks.entropulse import Entropulse
 from arpo.callbacks.replay import ReplayInjection
 from arpo.methods.c3po import C3PO
 from arpo.methods.grpo import GRPO
@@ -48,10 +49,12 @@ CASES: dict[str, dict[str, Any]] = {
     "twice": {"objective": {"correction": "tis_token"}, "module": {"epochs": 2}},
     "windowed": {"objective": {"estimator": "step_grpo", "high_entropy_steps": 0.4}, "image_window": 1},
     "budget": {"method": C3PO, "objective": {"budget": 200, "over": "truncate"}, "image_window": 1},
+    "pulse": {"objective": {}, "pulse": True},
 }
 """What is trained, by name, with GRPO unless another method is named. `pass_at_k` leaves one sample for several ranks;
 `dart` compares steps of all ranks, of which `windowed` leaves so many out that a rank may have none; `twice` deals a
-sample to another rank in each pass; `budget` leaves out trajectories and the last steps of one."""
+sample to another rank in each pass; `budget` leaves out trajectories and the last steps of one; `pulse` imitates
+successes in its second iteration, by another method on every rank."""
 
 
 def strategy(way: str) -> Strategy | str:
@@ -176,11 +179,20 @@ def train(
         how(way),
         max_epochs=len(batches),
         reload_dataloaders_every_n_epochs=1,
-        callbacks=[ReplayInjection(ReplayBuffer()), Result(f"{out}.{case}.{way}{ranks}"), *extra],
+        callbacks=[ReplayInjection(ReplayBuffer()), Result(f"{out}.{case}.{way}{ranks}"), *pulses(options), *extra],
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in extra),
     )
     shown = [_shown_with(batch, options.get("image_window")) for batch in batches]
     trainer.fit(module, OnRankZero(shown), ckpt_path=resume)
+
+
+def pulses(options: dict[str, Any]) -> list[L.Callback]:
+    """The supervised phase of a case that has one, of a run whose entropy was once far higher."""
+    if "pulse" not in options:
+        return []
+    callback = Entropulse(ReplayBuffer(), GRPO(), window=1)
+    callback.load_state_dict({"buffer": ReplayBuffer().state_dict(), "entropies": [1e9], "taken": 0})
+    return [callback]
 
 
 def _shown_with(batch: RolloutBatch, image_window: int | None) -> RolloutBatch:

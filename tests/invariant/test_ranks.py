@@ -91,6 +91,12 @@ def test_arpo_has_replay_and_a_term_of_kl(trained):
 
 
 @pytest.mark.long
+def test_a_pulse_imitates_a_success_of_each_of_three_tasks_and_ends(trained):
+    metrics = trained("pulse", 2)["one"][0]["metrics"]
+    assert [each["entropulse/imitated"] for each in metrics] == [0, 3, 0, 0, 0]
+
+
+@pytest.mark.long
 def test_the_other_cases_are_what_they_are_called(trained):
     """There was a term of KL, a skipped update, and steps were left out."""
     lora, scarce, dart = (trained(case, 2)["one"][0]["metrics"] for case in ("lora", "scarce", "dart"))

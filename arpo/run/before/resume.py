@@ -29,7 +29,7 @@ MAY_DIFFER = re.compile(
     r"|env\.(?!make_env).*|env\.make_env\.(machine|cache|grader_python|tabs|\w*timeout_s)"
     r"|rollout\.settings\.(stall_s|max_attempts)"
     r"|module\.micro_batch_tokens|(.*\.)?(attention|gradient_checkpointing|offload_activations)"
-    # what looks on: callbacks keep nothing that an update reads, but for `replay`, which is compared by itself
+    # what looks on: callbacks keep nothing that an update reads, but for `replay` and `entropulse`, compared elsewhere
     r"|callbacks|evaluation"
     # copies of other parts, by interpolation
     r"|module\.policy|rollout\.(?!settings).*|datamodule\.((collector|demonstrator)\.)?(pool|runtime)"

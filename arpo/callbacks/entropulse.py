@@ -1,0 +1,146 @@
+"""Entropulse of ComputerRL (arXiv 2508.14040): imitation of the run's own successes, once its entropy has fallen."""
+
+import logging
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import lightning as L
+import numpy as np
+from typing_extensions import override
+
+from arpo.errors import ConfigError, check_at_least
+from arpo.methods.grpo import GRPO
+from arpo.methods.method import Method
+from arpo.modules.grpo import GRPOModule
+from arpo.replay import ReplayBuffer
+from arpo.rollout.hooks import RolloutCallback, broadcast, runtime_of
+from arpo.rollout.storage import TrajectoryStore
+from arpo.types import Group, RolloutBatch, Task, Trajectory
+
+log = logging.getLogger(__name__)
+
+IMITATION = GRPO(imitation=1.0, aggregation="token")
+"""What an update of the phase learns by: every token of a success alone in its group has the advantage of its task
+reward, so that at a ratio of 1 the gradient is that of the language-model loss."""
+
+
+class Entropulse(RolloutCallback):
+    """One supervised phase in the middle of a run, which gives the policy its entropy back.
+
+    It begins when the mean entropy of the last iterations' updates lies below a share of that of the run's first ones.
+    For some iterations the update then learns from one success of every task that the run has solved, drawn by chance
+    for diversity, in the place of what was collected, and by imitation in the place of the run's method. Then the run
+    goes on as before. The paper names no numbers.
+
+    It stands last in the list of callbacks, so that what they count and remember is what the policy did.
+
+    Args:
+        buffer: Holds the successes of the run.
+        method: That of the run, which must do without a critic.
+        share: Of the first iterations' entropy, below which the phase begins.
+        window: Iterations over which entropies are averaged, the first of the run and the last.
+        iterations: Length of the phase.
+
+    Raises:
+        ConfigError: When a number is out of its range, or the method asks a critic.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer, method: Method, *, share: float = 0.5, window: int = 4, iterations: int = 1
+    ) -> None:
+        if not 0 < share <= 1:
+            raise ConfigError(f"share must lie in (0, 1], got {share}; entropulse=off has no supervised phase")
+        check_at_least(1, window=window, iterations=iterations)
+        if method.needs_values:
+            raise ConfigError(
+                f"entropulse=on leaves the critic of {type(method).__name__} without a lesson: take entropulse=off, "
+                "or a method without a critic"
+            )
+        self.buffer = buffer
+        self.share = share
+        self.window = window
+        self.iterations = iterations
+        self._entropies: list[float] = []
+        self._taken = 0
+        self._usual: Method | None = None
+        self._store: TrajectoryStore | None = None
+        self._restored: dict[str, Any] | None = None
+
+    @override
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if trainer.is_global_zero:
+            self._store = runtime_of(trainer).store
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._restored is not None and self._store is not None:
+            self.buffer.load_state_dict(self._restored, self._store.get)
+            self._restored = None
+
+    @override
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: RolloutBatch, batch_idx: int
+    ) -> None:
+        if broadcast(self._is_due()):  # rank 0 knows; the loss of all ranks is by the same method
+            module = _learner(pl_module)
+            self._usual, module.objective = module.objective, IMITATION
+
+    @override
+    def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
+        imitated = [] if self._usual is None else list(map(self._alone, self.buffer.one_of_each()))
+        self.buffer.admit_all([*batch.groups, *batch.leftovers])
+        if imitated:
+            log.info("the entropy has fallen: this update imitates a success of each of %d tasks", len(imitated))
+            batch.leftovers = [*batch.leftovers, *map(_collected, batch.groups)]
+            batch.groups = imitated
+        metrics = {"entropulse/imitated": float(len(imitated))}
+        module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: object, batch: RolloutBatch, batch_idx: int
+    ) -> None:
+        module = _learner(pl_module)
+        if self._usual is not None:
+            module.objective, self._usual = self._usual, None
+            self._taken += 1
+        elif module.last_update is not None:  # rank 0
+            entropies = module.last_update.numbers.get("entropy", np.empty(0))
+            known = entropies[~np.isnan(entropies)]
+            self._entropies += [float(known.mean())] if known.size else []
+
+    def _is_due(self) -> bool:
+        """Return whether the next update belongs to the phase."""
+        if self._taken >= self.iterations or not len(self.buffer):
+            return False
+        if self._taken or not self._entropies:
+            return self._taken > 0
+        return fmean(self._entropies[-self.window :]) < self.share * fmean(self._entropies[: self.window])
+
+    def _alone(self, trajectory: Trajectory) -> Group:
+        """Return a group of one replayed success."""
+        assert self._store is not None, "rollouts end on rank 0"
+        task = Task(trajectory.task_id, trajectory.instruction, trajectory.domain)
+        return Group(task, (self._store.load_screenshots(trajectory),), injected=(0,))
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"buffer": self.buffer.state_dict(), "entropies": list(self._entropies), "taken": self._taken}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._restored = state_dict["buffer"]
+        self._entropies, self._taken = list(state_dict["entropies"]), state_dict["taken"]
+
+
+def _collected(group: Group) -> Group:
+    """Return a group without what replay put in."""
+    members = tuple(each for position, each in enumerate(group.trajectories) if position not in group.injected)
+    return replace(group, trajectories=members, injected=())
+
+
+def _learner(module: L.LightningModule) -> GRPOModule:
+    if not isinstance(module, GRPOModule):
+        raise ConfigError(f"entropulse=on needs a method that learns from rollouts, got {type(module).__name__}")
+    return module
