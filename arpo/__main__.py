@@ -16,6 +16,10 @@ COMMANDS = {
         "python evaluate.py experiment=… checkpoint=… export=DIR",
         "Write a policy as a directory that transformers and vLLM load.",
     ),
+    "merge": (
+        "python -m arpo merge outputs/a/policy=0.5 outputs/b/policy=0.5 --to outputs/merged",
+        "Write the weighted mean of policies of one model as a policy.",
+    ),
     "episodes": (
         "python -m arpo episodes outputs/arpo_miniwob/default --to parquet",
         "Write a run's episodes, screenshots inside, as a dataset with a card.",
@@ -48,6 +52,7 @@ COMMANDS = {
 """The meaning of each word: the command to type, and what it does."""
 
 TOOLS = {
+    "merge": "arpo.apps.merge",
     "episodes": "arpo.apps.dataset.parquet",
     "compare": "arpo.apps.comparison.command",
     "view": "arpo.apps.viewer.command",

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arpo.__main__ import RENAMED
 from arpo.apps.comparison.command import parser as compare_parser
+from arpo.apps.merge import parser as merge_parser
 from arpo.apps.viewer.command import parser as view_parser
 from arpo.errors import ArpoError
 from arpo.run.arguments import check_arguments
@@ -93,6 +94,8 @@ def check_tool(arguments: list[str]) -> None:
         check_composes(scripts[arguments[0]], arguments[1:])
     elif arguments[:1] == ["compare"]:
         assert compare_parser().parse_args(arguments[1:]).runs, f"python -m arpo compare knows no {arguments[1:]}"
+    elif arguments[:1] == ["merge"]:
+        assert merge_parser().parse_args(arguments[1:]).policies, f"python -m arpo merge knows no {arguments[1:]}"
     elif arguments[:1] == ["view"]:
         view_parser().parse_args(arguments[1:])
     elif arguments[:1] in (["episodes"], *([word] for word in RENAMED)):

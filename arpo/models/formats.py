@@ -21,15 +21,18 @@ def write_config(base: Mapping[str, Any], dtype: str, directory: Path) -> None:
         dtype: Number format of the weights beside it, such as `bfloat16`.
         directory: Where the file goes.
     """
-    config = dict(base) | {"dtype": dtype, "torch_dtype": dtype}
+    config = completed_config(base) | {"dtype": dtype, "torch_dtype": dtype}
     for name in ("text_config", "vision_config"):
         if isinstance(part := config.get(name), Mapping):
             config[name] = dict(part) | {key: dtype for key in ("dtype", "torch_dtype") if key in part}
-    if isinstance(text := config.get("text_config"), Mapping):
-        config["text_config"] = _with_both_rotations(text)
-    else:
-        config = _with_both_rotations(config)
     _write(directory / "config.json", config)
+
+
+def completed_config(base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of `config.json` with its rotations in the forms of both versions."""
+    if isinstance(text := base.get("text_config"), Mapping):
+        return dict(base) | {"text_config": _with_both_rotations(text)}
+    return _with_both_rotations(base)
 
 
 def complete_companions(directory: Path) -> None:

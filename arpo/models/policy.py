@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from arpo.models.lora import (
     update_error,
     without_adapters,
 )
-from arpo.models.saving import write_weights
+from arpo.models.saving import copy_companions, write_weights
 from arpo.models.sharding import CheckpointWeights, full, model_without_weights, shard
 from arpo.models.tokenization import ChatTokenizer
 from arpo.models.transfer import to_device
@@ -44,16 +43,6 @@ from arpo.models.vision.patches import PackedPatches
 log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-COMPANIONS = (
-    "*token*",
-    "*processor_config.json",
-    "chat_template*",
-    "vocab.json",
-    "merges.txt",
-    "generation_config.json",
-)
-"""Files of a checkpoint that training leaves as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,12 +282,7 @@ class Policy(nn.Module):
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))
         write_config(config, str(self._dtype).removeprefix("torch."), directory)
         write_weights(self.saved_tensors(), directory)
-        mode = (directory / "config.json").stat().st_mode
-        for weights in directory.glob("*.safetensors"):
-            weights.chmod(mode)  # safetensors writes for the owner alone, whatever the umask says
-        for pattern in COMPANIONS:
-            for file in base.glob(pattern):
-                shutil.copy(file, directory)
+        copy_companions(base, directory)
         complete_companions(directory)
 
     def _format(self) -> AbstractContextManager[object]:

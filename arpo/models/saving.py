@@ -1,6 +1,7 @@
 """Checkpoint files of any size, written while tensors arrive: at most one file's worth is in memory."""
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,16 @@ from torch import Tensor
 
 FILE_BYTES = 4 * 2**30
 """Of a file at most, unless a single tensor is larger."""
+
+COMPANIONS = (
+    "*token*",
+    "*processor_config.json",
+    "chat_template*",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+)
+"""Files of a checkpoint that training leaves as they are."""
 
 
 def write_weights(tensors: Iterable[tuple[str, Tensor]], directory: Path, file_bytes: int = FILE_BYTES) -> None:
@@ -48,3 +59,13 @@ def _files(tensors: Iterable[tuple[str, Tensor]], file_bytes: int) -> Iterator[d
         content[name] = tensor.cpu().contiguous()
         size += tensor.nbytes
     yield content
+
+
+def copy_companions(base: Path, directory: Path) -> None:
+    """Copy what stands beside a checkpoint's weights, and let whoever may read its `config.json` read its weights."""
+    mode = (directory / "config.json").stat().st_mode
+    for weights in directory.glob("*.safetensors"):
+        weights.chmod(mode)  # safetensors writes for the owner alone, whatever the umask says
+    for pattern in COMPANIONS:
+        for file in base.glob(pattern):
+            shutil.copy(file, directory)

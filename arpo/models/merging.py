@@ -1,0 +1,129 @@
+"""One policy of several: the weighted mean of their weights (UI-TARS-2, arXiv 2509.02544)."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from arpo.errors import ConfigError, check_positive
+from arpo.host.files import atomically
+from arpo.models.formats import complete_companions, completed_config, write_config
+from arpo.models.saving import copy_companions, write_weights
+from arpo.models.sharding import CheckpointWeights
+
+FILE_BYTES = 2**30
+"""Of a file at most, which is also what is in memory beside one tensor of each policy."""
+MOST_SHOWN = 5
+VOCABULARY = ("tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json")
+OF_NO_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+"""Keys of a configuration that say nothing of a model; number formats are those of tensors."""
+
+
+def merge(shares: Sequence[tuple[Path, float]], directory: Path) -> None:
+    """Write θ = Σ α_k θ_k of policies that began as one, whole or not at all.
+
+    It is computed in float32, tensor by tensor, and written in the number format of each. Configuration, tokenizer and
+    processor are those of the first policy.
+
+    Args:
+        shares: The directory of each policy, as `from_pretrained` loads it, or of what has that in `policy/`, and its
+            α, which are above 0 and add up to 1.
+        directory: Where the result goes; must not exist.
+
+    Raises:
+        ConfigError: If weights add up to something else, a directory has no policy, policies differ in anything but
+            the values of their weights, or the directory exists.
+    """
+    if len(shares) < 2:
+        raise ConfigError(f"name at least two policies, as A=0.5 B=0.5; got {len(shares)}")
+    for path, share in shares:
+        check_positive(**{f"the weight of {path}": share})
+    if not math.isclose(total := sum(share for _, share in shares), 1, abs_tol=1e-6):
+        raise ConfigError(f"the weights of policies must add up to 1, and these add up to {total:g}")
+    if directory.exists():
+        raise ConfigError(f"{directory} exists: name another folder with --to, or delete that one")
+    folders = [_policy_in(path) for path, _ in shares]
+    for folder in folders[1:]:
+        _check_alike(folders[0], folder)
+    config = _read(folders[0] / "config.json")
+    with atomically(directory) as partial:
+        partial.mkdir(parents=True)
+        write_config(config, str(config.get("dtype") or config.get("torch_dtype") or "float32"), partial)
+        write_weights(_means(folders, [share for _, share in shares]), partial, FILE_BYTES)
+        copy_companions(folders[0], partial)
+        complete_companions(partial)
+
+
+def _policy_in(path: Path) -> Path:
+    for folder in (path, path / "policy"):
+        if (folder / "config.json").is_file():
+            return folder
+    raise ConfigError(
+        f"{path} holds no policy: name a folder with config.json and *.safetensors, such as evaluate.py writes with "
+        "export=DIR"
+    )
+
+
+def _check_alike(folder: Path, other: Path) -> None:
+    """Check that two policies are of one model: settings, vocabulary, and names and shapes of weights."""
+    first, second = _described(folder), _described(other)
+    found = [key for file in first if file in second for key in _differing(first[file], second[file], file)]
+    if found:
+        more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+        raise ConfigError(
+            f"{folder} and {other} are no policies of one model: they differ in {', '.join(found[:MOST_SHOWN])}{more}"
+        )
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """Return all in which policies of one model are alike, by file."""
+    try:
+        shapes = CheckpointWeights(folder).shapes
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"a file of {folder} cannot be read: {error}") from error
+    words = {name: json.dumps(_read(folder / name)) for name in VOCABULARY if (folder / name).is_file()}
+    return {"config.json": completed_config(_read(folder / "config.json")), **words, "weights": shapes}
+
+
+def _differing(one: Any, other: Any, key: str) -> Iterator[str]:
+    """Yield the keys in which two values differ."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in sorted({*one, *other} - set(OF_NO_MODEL)):
+            yield from _differing(one.get(name), other.get(name), f"{key}: {name}")
+    elif one != other:
+        yield key
+
+
+def _means(folders: Sequence[Path], shares: Sequence[float]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the mean of each weight."""
+    policies = [CheckpointWeights(folder) for folder in folders]
+    for name in policies[0].shapes:
+        yield name, _mean(name, policies, shares)
+
+
+def _mean(name: str, policies: Sequence[CheckpointWeights], shares: Sequence[float]) -> Tensor:
+    """Return the mean of one weight, of which no more than two policies' are in memory."""
+    first = policies[0][name]
+    total = first.float() * shares[0]
+    for policy, share in zip(policies[1:], shares[1:], strict=True):
+        other = policy[name]
+        if other.dtype != first.dtype:
+            raise ConfigError(
+                f"{name} is {first.dtype} in {policies[0].directory} and {other.dtype} in {policy.directory}: export "
+                "both alike"
+            )
+        total.add_(other.float(), alpha=share)
+    return total.to(first.dtype)
+
+
+def _read(file: Path) -> Any:
+    """Return the content of a JSON file, or of a text."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        return json.loads(text) if file.suffix == ".json" else text
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error

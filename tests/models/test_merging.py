@@ -1,0 +1,180 @@
+"""The mean of policies: tensor by tensor what averaging gives, and a sentence where there is none."""
+
+import json
+import shutil
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from arpo.__main__ import main
+from arpo.errors import ConfigError
+from arpo.models import merging
+from arpo.models.merging import merge
+from arpo.models.policy import Policy
+from arpo.models.saving import write_weights
+from arpo.models.sharding import CheckpointWeights
+
+
+@pytest.fixture(scope="module")
+def tensors(tiny_model):
+    """The weights of two policies that training has moved apart, in bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    whole = dict(Policy(tiny_model, dtype="bfloat16").saved_tensors())
+    moved = {
+        name: (tensor + 0.1 * torch.randn(tensor.shape, generator=generator)).to(tensor.dtype)
+        for name, tensor in whole.items()
+    }
+    return whole, moved
+
+
+@pytest.fixture
+def policies(tiny_model, tensors, tmp_path) -> list[Path]:
+    """The two as exports: the first in one file, the second, which lies in `policy/`, in several and their index."""
+    folders = [tmp_path / "first", tmp_path / "seed=1"]
+    for folder, weights, file_bytes in zip(
+        (folders[0], folders[1] / "policy"), tensors, (2**30, 300_000), strict=True
+    ):
+        Policy(tiny_model, dtype="bfloat16").save(folder)
+        (folder / "model.safetensors").unlink()
+        write_weights(weights.items(), folder, file_bytes)
+    return folders
+
+
+def read(folder: Path, name: str = "config.json"):
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+def test_each_weight_is_the_mean_in_float32_in_the_format_of_the_policies(policies, tensors, tmp_path):
+    merge([(policies[0], 0.3), (policies[1], 0.7)], tmp_path / "mean")
+    loaded = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "mean")
+    assert loaded.dtype == torch.bfloat16
+    mean = dict(Policy(tmp_path / "mean", dtype="bfloat16").saved_tensors())
+    assert mean.keys() == tensors[0].keys()
+    for name, tensor in mean.items():
+        one, other = (each[name].double() for each in tensors)
+        assert tensor.dtype == torch.bfloat16
+        torch.testing.assert_close(tensor, (0.3 * one + 0.7 * other).to(torch.bfloat16), rtol=2**-7, atol=1e-6)
+
+
+def test_halves_of_one_policy_are_the_policy_bit_for_bit_with_its_files(policies, tensors, tmp_path):
+    merge([(policies[0], 0.5), (policies[0], 0.5)], tmp_path / "mean")
+    mean = CheckpointWeights(tmp_path / "mean")
+    assert all(torch.equal(mean[name], tensor) for name, tensor in tensors[0].items())
+    theirs = {path.name for path in policies[0].iterdir()}
+    assert {path.name for path in (tmp_path / "mean").iterdir()} == theirs
+    for name in theirs - {"model.safetensors"}:
+        files = [folder / name for folder in (tmp_path / "mean", policies[0])]
+        mine, first = (json.loads(f.read_text()) if name.endswith(".json") else f.read_bytes() for f in files)
+        assert mine == first, name
+
+
+def test_a_policy_and_the_published_model_that_it_began_as_are_alike(policies, tiny_model, tensors, tmp_path):
+    """The settings of the one are in the forms of both versions of transformers, those of the other in one."""
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    (base / "model.safetensors").unlink()
+    save_file(tensors[0], base / "model.safetensors")
+    assert read(base) != read(policies[0])
+    merge([(base, 0.5), (policies[1], 0.5)], tmp_path / "mean")
+    Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "mean")
+
+
+def test_files_of_the_size_that_was_asked_for_are_all_that_is_in_memory(policies, tmp_path, monkeypatch):
+    alive, most, get = weakref.WeakSet(), [], CheckpointWeights.__getitem__
+
+    def watched(self, name):
+        tensor = get(self, name)
+        alive.add(tensor)
+        most.append(sum(each.nbytes for each in alive))
+        return tensor
+
+    monkeypatch.setattr(CheckpointWeights, "__getitem__", watched)
+    monkeypatch.setattr(merging, "FILE_BYTES", 200_000)
+    merge([(policies[0], 0.5), (policies[1], 0.5)], tmp_path / "mean")
+    largest = 640 * 128 * 2  # the embedding
+    assert max(most) <= 2 * largest
+    assert len(list((tmp_path / "mean").glob("model-*.safetensors"))) > 3
+
+
+def changed_config(folder):
+    config = read(folder)
+    config["text_config"]["rms_norm_eps"] = 0.5
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def changed_words(folder):
+    words = read(folder, "tokenizer.json")
+    words["model"]["vocab"]["new"] = 639
+    (folder / "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
+
+
+def changed_weights(folder, change):
+    files = sorted(folder.glob("*.safetensors"))
+    weights = load_file(files[0])
+    change(weights, next(iter(weights)))
+    save_file(weights, files[0], metadata={"format": "pt"})
+
+
+def reshaped(folder):
+    changed_weights(folder, lambda weights, name: weights.update({name: weights[name][:1].clone()}))
+
+
+def without_one(folder):
+    changed_weights(folder, lambda weights, name: weights.pop(name))
+
+
+def widened(folder):
+    changed_weights(folder, lambda weights, name: weights.update({name: weights[name].float()}))
+
+
+def damaged(folder):
+    file = min(folder.glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:100])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (changed_config, r"differ in config.json: text_config: rms_norm_eps$"),
+        (changed_words, r"differ in tokenizer.json$"),
+        (reshaped, r"differ in weights: [\w.]+$"),
+        (without_one, r"differ in weights: [\w.]+$"),
+        (widened, r"is torch.bfloat16 in .*first and torch.float32 in"),
+        (damaged, r"a file of .* cannot be read"),
+        (shutil.rmtree, r"holds no policy: name a folder"),
+    ],
+)
+def test_policies_of_two_models_are_refused_with_what_differs_and_nothing_is_left(policies, tmp_path, change, words):
+    change(policies[1] / "policy")
+    with pytest.raises(ConfigError, match=words):
+        merge([(policies[0], 0.5), (policies[1], 0.5)], tmp_path / "mean")
+    assert not list(tmp_path.glob("mean*"))
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ([1.0], "at least two"),
+        ([0.5, 0.6], "add up to 1, and these add up to 1.1"),
+        ([1.5, -0.5], "must be above 0, got -0.5"),
+        ([float("nan"), 1.0], "must be above 0"),
+    ],
+)
+def test_weights_that_make_no_mean_are_refused(tmp_path, shares, words):
+    with pytest.raises(ConfigError, match=words):
+        merge([(tmp_path, share) for share in shares], tmp_path / "mean")
+
+
+def test_the_command_writes_it_once(policies, tmp_path, caplog, capsys):
+    words = ["merge", f"{policies[0]}=0.25", f"{policies[1]}=0.75", "--to", str(tmp_path / "mean")]
+    assert main(words) == 0
+    assert (tmp_path / "mean" / "model.safetensors").exists()
+    assert main(words) == 2
+    assert "exists: name another folder" in caplog.text
+    for wrong in (f"{policies[0]}", "=1"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["merge", wrong, "--to", "somewhere"])
+        assert "argument POLICY=WEIGHT" in capsys.readouterr().err
