@@ -145,6 +145,10 @@ class Method(ABC):
             values: What the critic said before each sampled token of each trajectory; None unless `needs_values`.
         """
 
+    def expected(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
+        """Return what the values of a critic say of the returns that it is taught: the values themselves."""
+        return values
+
     def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
         """Return the environment's rewards of a trajectory's steps, and in the last one that of the trajectory too."""
         rewards = torch.tensor([step.reward for step in trajectory.steps], dtype=torch.float32)

@@ -8,6 +8,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from arpo.methods.c3po import C3PO
 from arpo.methods.computer_rl import ComputerRL
+from arpo.methods.digirl import DigiRL
 from arpo.methods.gigpo import GiGPO
 from arpo.methods.ppo import PPO
 from arpo.methods.spa import ShortestPath
@@ -185,6 +186,37 @@ def test_an_update_with_a_critic_is_the_slope_of_its_formula_for_policy_and_crit
         parts = zip(group.trajectories, old, advantages, strict=True)
         errors = (critic(torch.cat(states))[:, 0] - targets).square() / 2
         return (torch.cat([surrogate(policy, *part) for part in parts]) + errors).mean()
+
+    for part, step in zip((policy, critic), taken(module, group), strict=True):
+        for measured, expected in slopes(loss, part, step):
+            assert measured == pytest.approx(expected, rel=5e-4)
+
+
+def test_an_update_of_digirl_is_the_slope_of_its_formula_for_policy_and_critic(make_module, make_policy, make_group):
+    """The mean over all tokens of -1[A > 0] log π and of the cross-entropy between σ(V) and 1[G > 0]."""
+    group, policy = make_group(0.0, 1.0, 0.0, 1.0), make_policy()  # the second and the fourth have two steps
+    module = make_module(method=DigiRL(kept=0.3, aggregation="token"), critic_rate=1.0)
+    torch.manual_seed(0)
+    torch.nn.init.normal_(module.critic.weight, std=0.05)
+    critic = torch.nn.Linear(module.critic.in_features, 1)
+    critic.load_state_dict(module.critic.state_dict())
+    states = [torch.cat(states_of(policy, trajectory)).detach() for trajectory in group.trajectories]
+    first = [critic(rows[:1]).detach().sigmoid().item() for rows in states]
+    succeeded = torch.tensor([float(trajectory.task_reward) for trajectory in group.trajectories])
+    best = max((1, 3), key=lambda member: 1 - first[member])  # 30 % of four are the best one and no other
+    signs = [torch.zeros(len(rows)) for rows in states]
+    lengths = [len(step.response_ids) for step in group.trajectories[best].steps]
+    values = critic(states[best]).detach().sigmoid()[:, 0]
+    gains = [values[lengths[0]] - values[0] - 0.05 + 0.0 + 0.5, 0 - values[lengths[0]] - 0.05 + 1.0 + 1.0]
+    signs[best] = torch.tensor([float(gain > 0) for gain in gains]).repeat_interleave(torch.tensor(lengths))
+    assert signs[best].any()
+    targets = succeeded.repeat_interleave(torch.tensor([len(rows) for rows in states]))
+
+    def loss():
+        said = critic(torch.cat(states))[:, 0].sigmoid()
+        entropies = -(targets * said.log() + (1 - targets) * (1 - said).log())
+        imitated = torch.cat([logprobs_of(policy, trajectory) for trajectory in group.trajectories]) * torch.cat(signs)
+        return (entropies - imitated).mean()
 
     for part, step in zip((policy, critic), taken(module, group), strict=True):
         for measured, expected in slopes(loss, part, step):

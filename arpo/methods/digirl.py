@@ -1,0 +1,94 @@
+"""DigiRL (arXiv 2406.11896): imitation of the steps that did better than a critic expected, in the best episodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+from typing_extensions import override
+
+from arpo.algorithms.losses import TokenLoss
+from arpo.algorithms.returns import discounted_returns
+from arpo.errors import ConfigError
+from arpo.methods.method import Credit, Method, TokenTerms
+from arpo.types import Group, Trajectory
+
+STEP_COST = 0.05
+"""What a step must gain, as in the authors' code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DigiRL(Method):
+    """Imitation of steps with a positive advantage, in the trajectories that surprise the critic most.
+
+    The critic is a classifier: σ of what it says before the first token of a step is V, the probability that the
+    discounted return G from there is above 0. All tokens of the step are taught that by cross-entropy. V of the first
+    step is the value of the instruction, too, whose target is the same. Of all trajectories of a batch those learn
+    whose reward less that value is not below the quantile 1 - `kept`, ties included. In them a step has
+
+        A = V' - V - 0.05 + r + G, clipped to [0, 1]
+
+    and the loss of its tokens is -log π where A > 0, else 0. There is no ratio, so clips and `level` change nothing.
+    V' is 0 after the last step. The authors take the smaller of two critics. Here both would be one: linear, from 0,
+    of the same states.
+
+    Args:
+        discount: γ from step to step, in G.
+        kept: The share of trajectories that learn.
+
+    Raises:
+        ConfigError: When a value is out of its range; see also `Method`.
+    """
+
+    needs_values: ClassVar[bool] = True
+
+    discount: float = 0.5
+    kept: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.discount <= 1:
+            raise ConfigError(f"discount must lie in [0, 1], got {self.discount}")
+        if not 0 < self.kept <= 1:
+            raise ConfigError(f"kept must lie in (0, 1], got {self.kept}; it is a share of the trajectories")
+        super().__post_init__()
+
+    @override
+    def credits(
+        self, groups: Sequence[Group], values: Sequence[Sequence[Float[Tensor, " tokens"]]] | None = None
+    ) -> list[list[Credit]]:
+        assert values is not None, "needs_values"
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        said = [self.expected(row) for rows in values for row in rows]
+        rewards = [self.step_rewards(trajectory) for trajectory in trajectories]
+        surprises = torch.stack([earned.sum() - row[0] for earned, row in zip(rewards, said, strict=True)]).double()
+        learning = surprises >= torch.quantile(surprises, 1 - self.kept)
+        parts = zip(trajectories, rewards, said, learning, strict=True)
+        credits = iter([self._credit(*part) for part in parts])
+        return [[next(credits) for _ in group.trajectories] for group in groups]
+
+    def _credit(self, trajectory: Trajectory, rewards: Tensor, values: Tensor, learns: Tensor) -> Credit:
+        """Return the credit of a trajectory, of its rewards [steps], values [tokens] and whether it learns, []."""
+        lengths = torch.tensor([len(step.response_ids) for step in trajectory.steps])
+        before = values[lengths.cumsum(0) - lengths]
+        after = torch.cat([before[1:], before.new_zeros(1)])
+        returns = discounted_returns(rewards, discount=self.discount)
+        advantages = (after - before - STEP_COST + rewards + returns).clamp(0, 1) * learns
+        targets = Credit.of_steps(trajectory, (returns > 0).float())
+        return Credit(Credit.of_steps(trajectory, advantages).advantages, targets.advantages)
+
+    @override
+    def expected(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
+        return torch.sigmoid(values)
+
+    @override
+    def loss(self, terms: TokenTerms) -> TokenLoss:
+        assert terms.values is not None, "needs_values"
+        assert terms.returns is not None, "needs_values"
+        imitation = torch.where(terms.advantages > 0, -terms.logprobs, 0.0)
+        if terms.weights is not None:
+            imitation = imitation * terms.weights.detach()
+        errors = binary_cross_entropy_with_logits(terms.values, terms.returns, reduction="none")
+        return TokenLoss(imitation + errors, measured={"value_error": errors.detach()})
