@@ -38,6 +38,20 @@ def generalized_advantages(
     return discounted_returns(rewards + discount * following - values, discount=discount * gae_lambda)
 
 
+def explained_variance(values: Float[Tensor, " n"], returns: Float[Tensor, " n"]) -> float | None:
+    """Return 1 - Var(R - V) / Var(R): 1 where a critic says every return, 0 where it says no more than their mean.
+
+    It is negative where the critic is worse than that, and None where all returns are equal.
+
+    Args:
+        values: V, what the critic said.
+        returns: R, what it should have said.
+    """
+    if bool((returns == returns[0]).all()):
+        return None
+    return float(1 - (returns - values).double().var(correction=0) / returns.double().var(correction=0))
+
+
 def relative(
     numbers: Float[Tensor, " n"], *, std: Spread, among: Float[Tensor, " m"] | None = None
 ) -> Float[Tensor, " n"]:

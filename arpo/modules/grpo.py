@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from arpo.algorithms.losses import MinibatchAverage
+from arpo.algorithms.returns import explained_variance
 from arpo.algorithms.selection import step_entropies
 from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.methods.method import Credit, Method, TokenTerms
@@ -68,10 +69,13 @@ class GRPOModule(PolicyModule):
             (the ratio starts at 1, as in the official code), or the `stored` ones of the policy that sampled it.
         critic_rate: Learning rate of the critic, where the method wants one: a linear function of the states from
             which the policy predicts its tokens, which no gradient of it changes. It starts at 0.
+        critic_warmup: Iterations at the beginning in which the critic alone learns, from rollouts of a policy that
+            stays as it is (value pretraining, arXiv 2509.02544); `critic/explained_variance` shows how many it needs.
+            The rate rises and falls by the same iterations.
         seed: Seeds the order of groups in minibatches.
 
     Raises:
-        ConfigError: When a number is out of its range, or the KL term has no reference.
+        ConfigError: When a number is out of its range, the KL term has no reference, or there is no critic to warm up.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of the paper's table
@@ -90,6 +94,7 @@ class GRPOModule(PolicyModule):
         temperature: float = 1.0,
         replayed_old_logprobs: Literal["recompute", "stored"] = "recompute",
         critic_rate: float = 1e-3,
+        critic_warmup: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -107,8 +112,13 @@ class GRPOModule(PolicyModule):
         if replayed_old_logprobs not in ("recompute", "stored"):
             raise ConfigError(f"replayed_old_logprobs must be recompute or stored, got {replayed_old_logprobs!r}")
         check_at_least(1, minibatches=minibatches, epochs=epochs)
-        check_at_least(0, warmup_steps=warmup_steps)
+        check_at_least(0, warmup_steps=warmup_steps, critic_warmup=critic_warmup)
         check_positive(temperature=temperature, critic_rate=critic_rate)
+        if critic_warmup and not objective.needs_values:
+            raise ConfigError(
+                f"critic_warmup={critic_warmup} with {type(objective).__name__}, which has no critic: nothing would "
+                "learn meanwhile; set critic_warmup=0, or take a method with a critic, such as method=ppo"
+            )
         self.objective = objective
         self.format_weight = objective.format_weight
         self.warmup_steps = warmup_steps
@@ -118,6 +128,7 @@ class GRPOModule(PolicyModule):
         self.temperature = temperature
         self.replayed_old_logprobs = replayed_old_logprobs
         self.critic_rate = critic_rate
+        self.critic_warmup = critic_warmup
         self.critic: torch.nn.Linear | None = None
         self.seed = seed
 
@@ -182,9 +193,26 @@ class GRPOModule(PolicyModule):
             members = [range(len(group.trajectories)) for group in groups]
             rows = [[values[number, member] for member in row] for number, row in enumerate(members)]
             credits = self.objective.credits(groups, rows)
+            self._measure_critic(rows, credits, work)
         samples = self._credited([minibatch.samples for minibatch in minibatches], broadcast(credits), work)
         pairs = zip(minibatches, samples, strict=True)
         return [replace(minibatch, samples=tuple(credited)) for minibatch, credited in pairs]
+
+    def _measure_critic(
+        self, values: Sequence[Sequence[Tensor]], credits: Sequence[Sequence[Credit]], work: UpdateMeter
+    ) -> None:
+        """Measure how much of what the critic is to learn it said already, over all tokens of the batch."""
+        pairs = [
+            (self.objective.expected(said), credit.returns)
+            for row, learned in zip(values, credits, strict=True)
+            for said, credit in zip(row, learned, strict=True)
+            if credit.returns is not None
+        ]
+        if not pairs:
+            return
+        explained = explained_variance(*(torch.cat(numbers) for numbers in zip(*pairs, strict=True)))
+        if explained is not None:
+            work.averages.mean("critic/explained_variance", explained)
 
     def plan(self, groups: Sequence[Sequence[Sample]], iteration: int) -> list[Minibatch]:
         """Return the minibatches of this iteration in order, without samples that have nothing to teach."""
@@ -253,6 +281,9 @@ class GRPOModule(PolicyModule):
             # A filler, for which a rank without samples has an empty chunk, has no old log-probabilities.
             before = [old[index] for index in chunk] if old is not None and chunk else None
             self._accumulate(minibatch, chunk, before, work)
+        if self.policy_version < self.critic_warmup:
+            for parameter in self.trainable_parameters():  # those of the policy: without a gradient, not even decay
+                parameter.grad = None
         norm = self.take_step()
         if norm is None:
             work.averages.total("train/refused_gradients", 1.0)

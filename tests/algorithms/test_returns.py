@@ -1,7 +1,13 @@
 import pytest
 import torch
 
-from arpo.algorithms.returns import Spread, discounted_returns, generalized_advantages, relative
+from arpo.algorithms.returns import (
+    Spread,
+    discounted_returns,
+    explained_variance,
+    generalized_advantages,
+    relative,
+)
 from tests.algorithms.fixture import assert_golden
 
 
@@ -39,3 +45,23 @@ def test_numbers_are_relative_to_their_mean(std: Spread, expected: list[float]) 
 @pytest.mark.parametrize("numbers", [[0.1], [0.1, 0.1, 0.1]])
 def test_equal_numbers_are_exactly_nothing(numbers: list[float]) -> None:
     assert relative(torch.tensor(numbers), std="sample").tolist() == [0.0] * len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("values", "explained"),
+    [
+        ([0.0, 1.0, 1.0, 2.0], 1.0),
+        ([5.0, 6.0, 6.0, 7.0], 1.0),  # it is the variance that is explained, and not the mean
+        ([0.7, 0.7, 0.7, 0.7], 0.0),
+        ([0.0, 0.5, 0.5, 1.0], 0.75),  # errors 0, .5, .5, 1 have a quarter of the variance
+        ([2.0, 1.0, 1.0, 0.0], -3.0),
+    ],
+)
+def test_golden_explained_variance(values: list[float], explained: float) -> None:
+    found = explained_variance(torch.tensor(values), torch.tensor([0.0, 1.0, 1.0, 2.0]))
+    assert found == pytest.approx(explained, abs=1e-6)
+
+
+@pytest.mark.parametrize("returns", [[0.3], [0.1, 0.1, 0.1]])
+def test_of_equal_returns_there_is_nothing_to_explain(returns: list[float]) -> None:
+    assert explained_variance(torch.rand(len(returns)), torch.tensor(returns)) is None

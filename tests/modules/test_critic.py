@@ -11,6 +11,8 @@ from torch.testing import assert_close
 
 from arpo.algorithms.losses import TokenLoss
 from arpo.callbacks.checkpoint import load_policy
+from arpo.errors import ConfigError
+from arpo.methods.digirl import DigiRL
 from arpo.methods.method import Credit, Method
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
@@ -111,6 +113,89 @@ def test_what_the_critic_said_is_asked_before_every_update_and_measured(make_mod
     assert all((row == 0).all() for rows in first for row in rows)
     assert all((row != 0).all() for rows in second for row in rows)
     assert trainer.callback_metrics["train/value_error"] > 0
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_while_it_warms_up_the_critic_alone_learns_and_then_the_policy_does_as_from_the_start(
+    make_module, make_group, optimizer
+):
+    """No decay of weights, no moments of the optimizer, no count of steps: AdamW's first step comes afterwards."""
+    options = {"critic_warmup": 2, "optimizer": partial(optimizer, lr=0.01, weight_decay=0.1), "critic_rate": 0.01}
+    module, group = make_module(method=Counting(), minibatches=2, **options), make_group(1.0, 0.0)
+    before, critics = weights(module.policy), []
+    for _ in range(2):
+        trainer = fit(module, [group])
+        assert torch.equal(weights(module.policy), before)
+        assert trainer.callback_metrics["train/grad_norm"] == 0
+        critics.append(module.critic.weight.detach().clone())
+    assert critics[0].any()
+    assert not torch.equal(*critics)
+    at_once = make_module(method=Counting(), minibatches=2, **(options | {"critic_warmup": 0}))
+    at_once.critic.load_state_dict(module.critic.state_dict())
+    for each in (module, at_once):
+        fit(each, [group])
+    assert not torch.equal(weights(module.policy), before)
+    assert_close(weights(module.policy), weights(at_once.policy), rtol=0, atol=1e-6)
+
+
+def test_a_run_of_iterations_warms_its_critic_up_in_the_first_ones_and_so_does_one_that_is_resumed(
+    make_module, make_group, tmp_path
+):
+    batches = [[make_group(1.0, 0.0)]] * 3
+    options = {"critic_warmup": 2, "critic_rate": 0.01, "optimizer": partial(torch.optim.AdamW, lr=0.01)}
+    whole = make_module(method=Counting(), **options)
+    start = weights(whole.policy)
+    fit(whole, *batches)
+    first = make_module(method=Counting(), **options)
+    fit(first, batches[0]).save_checkpoint(tmp_path / "one.ckpt")
+    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
+    resumed = make_module(method=Counting(), **options)
+    resumed.on_load_checkpoint(checkpoint)
+    resumed.load_state_dict(checkpoint["state_dict"])
+    resumed.saved = checkpoint["optimizer_states"][0]
+    resumed.on_train_start = lambda: resumed.optimizers().optimizer.load_state_dict(resumed.saved)
+    fit(resumed, batches[1])
+    assert torch.equal(weights(resumed.policy), start)
+    resumed.saved = resumed.trainer.optimizers[0].state_dict()
+    fit(resumed, batches[2])
+    assert not torch.equal(weights(resumed.policy), start)
+    assert torch.equal(weights(resumed.policy), weights(whole.policy))
+    assert torch.equal(resumed.critic.weight, whole.critic.weight)
+
+
+def test_how_much_the_critic_explains_is_measured_before_it_learns(make_module, make_group):
+    module, group = make_module(method=Counting(), optimizer=partial(torch.optim.SGD, lr=0.0)), make_group(1.0, 0.0)
+    assert fit(module, [group]).callback_metrics["critic/explained_variance"] == 0  # it says 0 of every token
+    torch.nn.init.constant_(module.critic.weight, 0.05)
+    said = [torch.cat(states_of(module.policy, each)).sum(1) * 0.05 for each in group.trajectories]
+    returns = [torch.arange(1.0, len(row) + 1) for row in said]
+    left = torch.cat(returns) - torch.cat(said)
+    expected = 1 - left.var(correction=0) / torch.cat(returns).var(correction=0)
+    found = fit(module, [group]).callback_metrics["critic/explained_variance"]
+    assert found == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_of_a_classifier_it_is_the_probability_that_explains(make_module, make_group):
+    module, group = make_module(method=DigiRL()), make_group(1.0, 0.0)
+    torch.nn.init.constant_(module.critic.weight, 0.05)
+    said = [torch.cat(states_of(module.policy, each)).sum(1).mul(0.05).sigmoid() for each in group.trajectories]
+    targets = torch.cat([torch.ones(len(said[0])), torch.zeros(len(said[1]))])
+    expected = 1 - (targets - torch.cat(said)).var(correction=0) / targets.var(correction=0)
+    found = fit(module, [group]).callback_metrics["critic/explained_variance"]
+    assert found == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_where_all_failed_alike_there_is_nothing_to_explain(make_module, make_group):
+    assert (
+        "critic/explained_variance" not in fit(make_module(method=DigiRL()), [make_group(0.0, 0.0)]).callback_metrics
+    )
+
+
+def test_a_critic_that_is_not_there_cannot_be_warmed_up(make_module):
+    with pytest.raises(ConfigError, match="critic_warmup=3 with GRPO, which has no critic"):
+        make_module(critic_warmup=3)
+    with pytest.raises(ConfigError, match="critic_warmup must be at least 0"):
+        make_module(method=Counting(), critic_warmup=-1)
 
 
 def test_a_checkpoint_holds_the_policy_its_version_and_the_critic(make_module, make_group, tmp_path):
