@@ -512,12 +512,16 @@ def test_a_curation_is_one_line_and_changes_nothing_else():
         assert curated["datamodule"]["sampler"].pop(key)["_target_"].startswith("arpo.rollout.curation.")
         curated["datamodule"]["sampler"][key] = None
         assert curated == plain_run
-    curated = plain(compose("experiment=smoke", "curriculum=failures"))
-    sampler = curated["datamodule"]["sampler"]
-    assert sampler.pop("_target_") == "arpo.rollout.curation.failures.FailureCurriculum"
-    assert (sampler.pop("patience"), sampler.pop("cooldown")) == (2, 3)  # of the paper
-    sampler["_target_"] = plain_run["datamodule"]["sampler"]["_target_"]
-    assert curated == plain_run
+    for line, target, own in (
+        ("failures", "failures.FailureCurriculum", {"patience": 2, "cooldown": 3}),  # of the paper
+        ("stages", "stages.StagedCurriculum", {"stages": 3, "stage_iterations": 20, "threshold": 0.7}),
+    ):
+        curated = plain(compose("experiment=smoke", f"curriculum={line}"))
+        sampler = curated["datamodule"]["sampler"]
+        assert sampler.pop("_target_") == f"arpo.rollout.curation.{target}"
+        assert {key: sampler.pop(key) for key in own} == own
+        sampler["_target_"] = plain_run["datamodule"]["sampler"]["_target_"]
+        assert curated == plain_run
 
 
 # --- which GPUs train and which serve --------------------------------------------------------------------------------
