@@ -560,6 +560,7 @@ def test_a_layout_says_which_gpus_train_and_which_serve(overrides, devices, node
     ("overrides", "words"),
     [
         (("layout=colocated", "rollout.settings.max_policy_lag=1"), "take layout=split, or max_policy_lag=0"),
+        (("layout=colocated", "judge=own"), "take layout=split, or judge=off"),
         (("layout=split", "gpus=2", "engine.sync=rolling"), "max_policy_lag to 1 or more, or engine.sync=global"),
         (("layout=split", "gpus=1"), r"serving_gpus=1 must .* leave some of the 1 GPU\(s\)"),
         (("layout=split", "serving_gpus=0", "gpus=2"), "serving_gpus=0 must be at least 1"),

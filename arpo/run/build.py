@@ -236,6 +236,11 @@ def _check_layout(cfg: DictConfig) -> None:
             f"rollout.settings.max_policy_lag={lag} lets rollouts go on during an update, when the engines of "
             "layout=colocated sleep: take layout=split, or max_policy_lag=0"
         )
+    if engines_sleep(cfg) and OmegaConf.select(cfg, "callbacks.judge._target_"):
+        raise ConfigError(
+            "judge=own asks the engine during an update, when the engines of layout=colocated sleep: take "
+            "layout=split, or judge=off"
+        )
     if cfg.engine.get("sync") == "rolling" and lag == 0:
         raise ConfigError(
             "engine.sync=rolling lets engines answer with the weights of before while others have new ones: set "

@@ -12,7 +12,7 @@ from arpo.rollout.sampler import TaskStatistics
 from arpo.types import Task
 from tests.methods.conftest import trajectory
 
-NAMES = ["never", "long", "short", "middle", "lucky"]
+NAMES = ["never", "long", "lucky", "middle", "short"]
 STEPS = {"never": 2, "long": 6, "short": 2, "middle": 4, "lucky": 2}
 EASY_TO_HARD = ["short", "lucky", "middle", "long", "never"]
 """`lucky` is as short as `short` and solved half as often."""
