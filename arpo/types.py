@@ -87,6 +87,16 @@ class Step:
     """Kind of the `ActionParseError`; empty when the response parsed."""
     reward: float = 0.0
     """The environment's reward of what it did, beside the checker's verdict; 0 unless the environment gives one."""
+    patch: str = ""
+    """The response that later ones read in the place of this one, as text: that of an expert, where the environment
+    has put its action in the place of the policy's; empty where nobody did."""
+    patch_ids: tuple[int, ...] = ()
+    """Its ids, with an end-of-turn id; nobody sampled them, and they are never trained."""
+
+    @property
+    def history_ids(self) -> tuple[int, ...]:
+        """The ids that later responses read after the prompt of this step."""
+        return self.patch_ids or self.response_ids
 
 
 @dataclass(frozen=True, slots=True)

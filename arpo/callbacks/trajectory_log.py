@@ -114,7 +114,8 @@ def _step_text(number: int, step: Step) -> str:
     result = f"parse error: **{step.parse_error}**" if step.parse_error else f"`` {step.action or 'no action'} ``"
     response = step.response if len(step.response) <= MAX_RESPONSE else step.response[:MAX_RESPONSE] + " …"
     quoted = "\n".join(f"    {line}" for line in response.strip().splitlines())  # a block: it may hold any sign
-    return f"**{number}** {result}, {len(step.response_ids)} tokens\n\n{quoted}"
+    instead = "; an expert's answer took its place" if step.patch else ""
+    return f"**{number}** {result}, {len(step.response_ids)} tokens{instead}\n\n{quoted}"
 
 
 def _inline(text: str) -> str:

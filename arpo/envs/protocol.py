@@ -9,6 +9,16 @@ from arpo.types import Observation, Task
 
 
 @dataclass(frozen=True, slots=True)
+class Patch:
+    """The answer of an expert, in the place of an action that was not performed."""
+
+    action: Action
+    """In screen pixels."""
+    thought: str = ""
+    """Its thought, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """The consequences of one action."""
 
@@ -19,6 +29,9 @@ class StepResult:
     """Whether a limit outside the task has cut the episode."""
     reward: float = 0.0
     """What the action itself is worth, beside the verdict of `evaluate`; for methods that judge single steps."""
+    patch: Patch | None = None
+    """What was performed in the place of the action; later responses read it in the place of the policy's. Then the
+    environment alone ends the episode, and an action such as `Finished` does not. None: the action was performed."""
 
 
 class DesktopEnv(Protocol):

@@ -100,6 +100,8 @@ def mismatched(shown: Trajectory, said: Trajectory, next_prompt: NextPrompt) -> 
                 response_ids=there.response_ids,
                 sampler_logprobs=there.sampler_logprobs,
                 response=there.response,
+                patch="",
+                patch_ids=(),
             )
         )
     return replace(shown, steps=tuple(steps))

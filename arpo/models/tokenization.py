@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -309,18 +310,31 @@ class TokenizedTrajectory:
 def tokenize(trajectory: Trajectory, chat: ChatTokenizer) -> list[TokenizedTrajectory]:
     """Return the training sequences of a trajectory, as the engine saw them.
 
-    Where each response saw all screenshots, that is one sequence, the episode (ARPO). Where it saw a window of them,
-    no two responses have the same context: one sequence a step, in which that step's response alone is trained (DART).
+    Where each response saw all screenshots, that is one sequence, the episode (ARPO), and where an expert's answer
+    took the place of the policy's, another one from the next step on: a response is trained in the context in which
+    it was sampled, and what took its place is part of later contexts alone. Where responses saw a window of the
+    screenshots, no two have the same context: one sequence a step, in which its response alone is trained (DART).
 
     Raises:
         ValueError: If placeholders and screenshots, or ids and log-probabilities, do not match.
     """
-    steps, window = trajectory.steps, trajectory.image_window
-    for number, step in enumerate(steps):
+    for number, step in enumerate(trajectory.steps):
         _check(step, chat, f"trajectory {trajectory.id!r}, step {number}")
-    if window is None:
-        return [_sequence(steps, chat, window=None, trained=len(steps))]
-    return [_sequence(steps[: number + 1], chat, window=window, trained=1) for number in range(len(steps))]
+    return [
+        _sequence(trajectory.steps[:end], chat, window=trajectory.image_window, first=first)
+        for first, end in trained_spans(trajectory)
+    ]
+
+
+def trained_spans(trajectory: Trajectory) -> list[tuple[int, int]]:
+    """Return, for each training sequence of a trajectory, the first step that it trains and the end of those."""
+    steps = trajectory.steps
+    ends = [
+        number
+        for number, step in enumerate(steps, start=1)
+        if trajectory.image_window is not None or step.patch_ids or number == len(steps)
+    ]
+    return list(pairwise([0, *ends]))
 
 
 def _check(step: Step, chat: ChatTokenizer, where: str) -> None:
@@ -334,19 +348,19 @@ def _check(step: Step, chat: ChatTokenizer, where: str) -> None:
     chat.check_response(step.response_ids)
 
 
-def _sequence(steps: Sequence[Step], chat: ChatTokenizer, *, window: int | None, trained: int) -> TokenizedTrajectory:
-    """Return the sequence that ends with the response of the last of some steps; it trains the last `trained`."""
+def _sequence(steps: Sequence[Step], chat: ChatTokenizer, *, window: int | None, first: int) -> TokenizedTrajectory:
+    """Return the sequence that ends with the response of the last of some steps; it trains those from `first` on."""
     ids: list[int] = []
     sampled: list[bool] = []
-    first = len(steps) - trained
     prompts = chat.windowed([step.prompt_ids for step in steps], window)
     for number, (step, prompt_ids) in enumerate(zip(steps, prompts, strict=True)):
         prompt = list(prompt_ids)
         if chat.image_token_id in prompt_ids:
             at = prompt_ids.index(chat.image_token_id)
             prompt[at : at + 1] = [chat.image_token_id] * chat.image_tokens(step.width, step.height)
-        ids += [*prompt, *step.response_ids]
-        sampled += [False] * len(prompt) + [number >= first] * len(step.response_ids)
+        said = step.response_ids if number >= first else step.history_ids
+        ids += [*prompt, *said]
+        sampled += [False] * len(prompt) + [number >= first] * len(said)
     input_ids = torch.tensor(ids, dtype=torch.int64)
     shown = steps if window is None else steps[-window:]
     return TokenizedTrajectory(

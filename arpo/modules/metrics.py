@@ -16,6 +16,7 @@ from torch import Tensor
 from arpo.algorithms.corrections import CorrectionWeights, importance_ratio
 from arpo.algorithms.losses import LossMetrics, TokenLoss
 from arpo.models.policy import ActionLogprobs
+from arpo.models.tokenization import trained_spans
 from arpo.modules.minibatch import Key, Sample
 from arpo.rollout.hooks import is_single_process
 from arpo.rollout.updates import NUMBERS, UpdatedGroup, UpdateRecord
@@ -236,10 +237,9 @@ class UpdateMeter:
 
 
 def _parts(trajectory: Trajectory) -> list[int]:
-    """Return the sampled tokens of each of a trajectory's sequences: one a step where a response saw a window."""
-    if trajectory.image_window is None:
-        return [trajectory.action_tokens]
-    return [len(step.response_ids) for step in trajectory.steps]
+    """Return the sampled tokens of each of a trajectory's sequences."""
+    lengths = [len(step.response_ids) for step in trajectory.steps]
+    return [sum(lengths[first:end]) for first, end in trained_spans(trajectory)]
 
 
 def _weigh(averages: Averages, name: str, weights: Tensor, mask: Tensor) -> None:

@@ -13,9 +13,9 @@ from arpo.agent.actions import Action, Fail, Finished, Terminal
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.grammar import GRAMMARS, ActionGrammar
 from arpo.agent.prompt import Prompt
-from arpo.agent.render import render
+from arpo.agent.render import render, render_response
 from arpo.envs.pool.lease import LeasedEnv
-from arpo.envs.protocol import StepResult
+from arpo.envs.protocol import Patch, StepResult
 from arpo.errors import ActionParseError, ConfigError, DesktopDestroyedError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
@@ -189,7 +189,8 @@ async def _follow(
     frame = conversation.frame()
     performed: list[Action] = []
     reward = 0.0
-    for action in (Fail(),) if forced_to_fail else actions:
+    patch = ""
+    for number, action in enumerate((Fail(),) if forced_to_fail else actions):
         performed.append(frame.to_screen(action))
         try:
             result = await meter.of_env(env.step(performed[-1]))
@@ -198,9 +199,12 @@ async def _follow(
             conversation.answer(response, text, action=_text(performed), reward=reward)
             return Outcome.DESTROYED
         reward += result.reward
+        if result.patch is not None:
+            patch = _as_response(actions[:number], result.patch, frame)
+            break
         if isinstance(action, Terminal) or result.terminated or result.truncated:
             break
-    conversation.answer(response, text, action=_text(performed), reward=reward)
+    conversation.answer(response, text, action=_text(performed), reward=reward, patch=patch)
     conversation.show(result.observation)
     return None if forced_to_fail else outcome_of(performed[-1], result)
 
@@ -209,12 +213,16 @@ def _text(actions: Sequence[Action]) -> str:
     return "\n".join(render(action) for action in actions)
 
 
+def _as_response(before: Sequence[Action], patch: Patch, frame: CoordinateFrame) -> str:
+    """Return the response that performs some actions, which the model named, and then what a patch says."""
+    first, *others = [*before, frame.to_model(patch.action)]
+    return "\n".join([render_response(first, patch.thought), *map(render, others)])
+
+
 def outcome_of(action: Action, result: StepResult) -> Outcome | None:
     """Return how an episode ended by an action and what came of it; None where it goes on."""
-    if isinstance(action, Finished):
-        return Outcome.FINISHED
-    if isinstance(action, Terminal):
-        return Outcome.GAVE_UP
+    if isinstance(action, Terminal) and result.patch is None:
+        return Outcome.FINISHED if isinstance(action, Finished) else Outcome.GAVE_UP
     if result.terminated:
         return Outcome.TERMINATED
     return Outcome.MAX_STEPS if result.truncated else None
@@ -264,7 +272,14 @@ class _Conversation:
         return GenerateRequest(context, tuple(self._images), sampling, self._spec.id, least_version)
 
     def answer(
-        self, response: Response, text: str, *, action: str = "", parse_error: str = "", reward: float = 0.0
+        self,
+        response: Response,
+        text: str,
+        *,
+        action: str = "",
+        parse_error: str = "",
+        reward: float = 0.0,
+        patch: str = "",
     ) -> None:
         """Append a response and close its step; the screen must still be the one that it answers."""
         if len(response.logprobs) != len(response.token_ids):
@@ -285,16 +300,18 @@ class _Conversation:
             action=action,
             parse_error=parse_error,
             reward=reward,
+            patch=patch,
+            patch_ids=self.chat.encode_response(patch) if patch else (),
         )
         self.steps.append(step)
-        self._turns.append(step.response_ids)
-        self._length += len(step.response_ids)
+        self._turns.append(step.history_ids)
+        self._length += len(step.history_ids)
 
     def next_turn(self) -> Outcome | None:
         """Append the next prompt; return instead which limit was reached."""
         if len(self.steps) == self._spec.max_steps:
             return Outcome.MAX_STEPS
-        self.ask(self.chat.next_prompt(self.steps[-1].response_ids))
+        self.ask(self.chat.next_prompt(self.steps[-1].history_ids))
         return None if self.has_room() else Outcome.CONTEXT_FULL
 
     def frame(self) -> CoordinateFrame:

@@ -62,7 +62,7 @@ class TrajectoryStore:
             try:
                 self._begin_writing()
                 for key, png in trajectory.screenshots.items():
-                    if not (screen := self._screen(key)).exists():
+                    if not (screen := self.screenshot_path(key)).exists():
                         with atomically(screen, sync=self._fsync, scratch=self._scratch) as partial:
                             partial.write_bytes(png)
                 self._append(path, _encode(trajectory))
@@ -111,14 +111,18 @@ class TrajectoryStore:
             ArpoError: If a screenshot is missing.
         """
         try:
-            shown = {key: self._screen(key).read_bytes() for key in _shown(trajectory)}
+            shown = {key: self.screenshot_path(key).read_bytes() for key in _shown(trajectory)}
             return replace(trajectory, screenshots=shown)
         except FileNotFoundError as error:
             raise ArpoError(f"trajectory {trajectory.id} has lost its screenshot {error.filename}") from error
 
+    def screenshot_path(self, key: str) -> Path:
+        """Return where a screenshot is, or would be."""
+        return self.root / "screens" / key[:2] / f"{key}.png"
+
     def lost_screenshots(self, trajectory: Trajectory) -> list[Path]:
         """Return the files of screenshots that a trajectory names and that are not there, or end too early."""
-        return [path for path in map(self._screen, _shown(trajectory)) if not _is_whole(path)]
+        return [path for path in map(self.screenshot_path, _shown(trajectory)) if not _is_whole(path)]
 
     def finished(self, first_iteration: int) -> dict[str, Trajectory]:
         """Return, by id and without screenshot bytes, the training episodes of an iteration and of all later ones."""
@@ -148,9 +152,6 @@ class TrajectoryStore:
 
     def _path(self, split: str, iteration: int) -> Path:
         return self.root / split / f"iteration_{iteration:06d}.jsonl"
-
-    def _screen(self, key: str) -> Path:
-        return self.root / "screens" / key[:2] / f"{key}.png"
 
     def _begin_writing(self) -> None:
         """Clear away what a killed writer left; not earlier, because a reader must not touch a live writer's files."""
@@ -272,7 +273,8 @@ def _decode(line: bytes) -> Trajectory:
     record = json.loads(line)
     record["outcome"] = Outcome(record["outcome"])
     for step in record["steps"]:
-        for name in ("prompt_ids", "response_ids", "sampler_logprobs"):
+        step.setdefault("patch_ids", ())  # a record from before there were patches has none
+        for name in ("prompt_ids", "response_ids", "sampler_logprobs", "patch_ids"):
             step[name] = tuple(step[name])
     record["steps"] = tuple(Step(**step) for step in record["steps"])
     return Trajectory(**record)

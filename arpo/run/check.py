@@ -26,8 +26,16 @@ from arpo.run.preflight import missing_login, preflight
 from arpo.run.shipped import comes_with_the_code
 from arpo.run.warmstart import check_warmstart, demonstrations_of
 
-EXAMPLES = {"fake": "fake", "miniwob": "miniwob_16", "desktop": "desktop32", "osworld": "osworld_subset32"}
+EXAMPLES = {
+    "fake": "fake",
+    "miniwob": "miniwob_16",
+    "desktop": "desktop32",
+    "osworld": "osworld_subset32",
+    "recorded": "recorded",
+}
 """Tasks for each environment of ours, to recommend."""
+LOADERS = {"arpo.rollout.recorded.recorded_tasks": "recorded"}
+"""Functions that return tasks of an environment of ours from elsewhere, because they read what a run wrote."""
 OPTIONAL = {"lightning.pytorch.loggers.WandbLogger": "wandb"}
 """Packages that requirements.txt leaves out, by who needs them."""
 WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection", "evaluation")
@@ -218,6 +226,8 @@ def _room_of_tasks(node: object) -> str | None:
 
 def _room(target: str | None) -> str | None:
     """Return which environment of ours a target belongs to."""
+    if target in LOADERS:
+        return LOADERS[target]
     return str(target).split(".")[2] if str(target).startswith("arpo.envs.") else None
 
 

@@ -20,6 +20,8 @@ STEP: dict[str, tuple[Any, str]] = {
     "response_ids": ([WHOLE], "token ids that were sampled"),
     "sampler_logprobs": ([REAL], "log-probability of each of them, of the engine that sampled it"),
     "policy_version": (WHOLE, "updates that the weights had seen which sampled it"),
+    "patch": (TEXT, "what later responses read in the place of this one: an expert's answer; empty where it stayed"),
+    "patch_ids": ([WHOLE], "token ids of that"),
 }
 """Feature and meaning of each column of a step."""
 TRAJECTORY: dict[str, tuple[Any, str]] = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from arpo.agent.prompt import Prompt
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ArpoError, EnvError
-from arpo.models.tokenization import ChatTokenizer
+from arpo.models.tokenization import ChatTokenizer, trained_spans
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Observation, Step, Trajectory
@@ -62,8 +62,10 @@ def retokenize(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, imag
     steps: list[Step] = []
     for step in trajectory.steps:
         ids = chat.encode_response(step.response)
-        steps.append(replace(step, prompt_ids=prompt_ids, response_ids=ids, sampler_logprobs=(0.0,) * len(ids)))
-        prompt_ids = chat.next_prompt(ids)
+        patch_ids = chat.encode_response(step.patch) if step.patch else ()
+        told = replace(step, prompt_ids=prompt_ids, response_ids=ids, patch_ids=patch_ids)
+        steps.append(replace(told, sampler_logprobs=(0.0,) * len(ids)))
+        prompt_ids = chat.next_prompt(told.history_ids)
     return replace(trajectory, steps=tuple(steps), image_window=image_window)
 
 
@@ -71,21 +73,22 @@ def _is_told_so(trajectory: Trajectory, chat: ChatTokenizer, prompt_ids: tuple[i
     for step in trajectory.steps:
         if step.prompt_ids != prompt_ids or chat.decode(step.response_ids) != step.response:
             return False
-        prompt_ids = chat.next_prompt(step.response_ids)
+        if step.patch and chat.encode_response(step.patch) != step.patch_ids:
+            return False
+        prompt_ids = chat.next_prompt(step.history_ids)
     return True
 
 
 def longest_context(trajectory: Trajectory, chat: ChatTokenizer) -> int:
-    """Return the tokens of the longest context of a trajectory: with a window, not always that of the last step."""
+    """Return the tokens of the longest context of a trajectory: of several, not always that of the last step."""
     steps, window = trajectory.steps, trajectory.image_window
-    if window is None:
-        return _context_length(steps, chat, None)
-    return max(_context_length(steps[:end], chat, window) for end in range(1, len(steps) + 1))
+    return max(_context_length(steps[:end], chat, window) for _, end in trained_spans(trajectory))
 
 
 def _context_length(steps: Sequence[Step], chat: ChatTokenizer, window: int | None) -> int:
     """Return the tokens of the context that ends with the response of the last of some steps."""
     prompts = chat.windowed([step.prompt_ids for step in steps], window)
-    ids = [id for prompt, step in zip(prompts, steps, strict=True) for id in (*prompt, *step.response_ids)]
+    said = [*(step.history_ids for step in steps[:-1]), steps[-1].response_ids]
+    ids = [id for prompt, own in zip(prompts, said, strict=True) for id in (*prompt, *own)]
     shown = steps if window is None else steps[-window:]
     return chat.context_length(ids, [(step.width, step.height) for step in shown])

@@ -61,14 +61,15 @@ function filmOf(member, step, go) {
 // --- what was said -------------------------------------------------------------------------------------------------
 
 function answer(member, step) {
-  const { response, action, parse_error: error } = member.steps[step];
+  const { response, action, parse_error: error, patch } = member.steps[step];
   const found = /^\s*(?:Thought:)?([\s\S]*?)\s*Action:/.exec(response);
   const thought = found ? found[1].trim() : "";
   return h("div", { class: "said" },
     thought ? [h("h2", {}, "Thought"), h("p", { class: "thought" }, said(thought))] : null,
     h("h2", {}, "Action"),
     error ? h("p", { class: "broken" }, h("b", {}, "parse error: "), said(error)) : h("p", { class: "action" }, action ? said(action) : h("span", { class: "quiet" }, "none")),
-    h("details", { open: Boolean(error) || !found }, h("summary", {}, "Response as it was written"), h("pre", {}, said(response))));
+    h("details", { open: Boolean(error) || !found }, h("summary", {}, "Response as it was written"), h("pre", {}, said(response))),
+    patch ? [h("h2", {}, "Performed and read later in its place"), h("pre", { class: "patch" }, said(patch))] : null);
 }
 
 // --- tokens --------------------------------------------------------------------------------------------------------

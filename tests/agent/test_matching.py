@@ -1,0 +1,78 @@
+"""Agreement with an expert's action, part by part, and what it is worth."""
+
+import pytest
+
+from arpo.agent.actions import (
+    CallUser,
+    Click,
+    DoubleClick,
+    Drag,
+    Fail,
+    Finished,
+    Hotkey,
+    KeyDown,
+    KeyUp,
+    Press,
+    Scroll,
+    TypeText,
+    Wait,
+)
+from arpo.agent.matching import Match, StepScore, compare
+from arpo.errors import ConfigError
+
+NOTHING = Match(kind=False, point=False, text=False)
+ALL = Match(kind=True, point=True, text=True)
+ELSEWHERE = Match(kind=True, point=False, text=True)
+OTHERWISE = Match(kind=True, point=True, text=False)
+
+PAIRS = [
+    (Click(10, 10), Click(10, 10), ALL),
+    (Click(15, 5), Click(10, 10), ALL),  # a corner of the box
+    (Click(15.5, 10), Click(10, 10), ELSEWHERE),
+    (Click(10, 4), Click(10, 10), ELSEWHERE),
+    (DoubleClick(10, 10), Click(10, 10), NOTHING),
+    (Drag(1, 1, 50, 50), Drag(1, 1, 54, 46), ALL),
+    (Drag(1, 1, 50, 50), Drag(1, 1, 56, 50), ELSEWHERE),
+    (Drag(9, 1, 50, 50), Drag(1, 1, 50, 50), ELSEWHERE),
+    (Scroll("down", 10, 10), Scroll("down", 12, 12), ALL),
+    (Scroll("up", 10, 10), Scroll("down", 12, 12), OTHERWISE),
+    (Scroll("down"), Scroll("down"), ALL),
+    (Scroll("down"), Scroll("down", 12, 12), ELSEWHERE),
+    (TypeText("two  words "), TypeText("two words"), ALL),
+    (TypeText("ｆｕｌｌ"), TypeText("full"), ALL),
+    (TypeText("word\n"), TypeText("word"), OTHERWISE),  # one of them is submitted
+    (TypeText("Word"), TypeText("word"), OTHERWISE),  # a password has its case
+    (Press("enter"), Hotkey(("enter",)), ALL),
+    (Press("a"), Press("b"), OTHERWISE),
+    (Hotkey(("ctrl", "c")), Hotkey(("ctrl", "v")), OTHERWISE),
+    (KeyDown("a"), KeyDown("b"), OTHERWISE),
+    (KeyDown("a"), KeyUp("a"), NOTHING),
+    (Finished("done"), Finished(), ALL),
+    (Finished(), Fail(), NOTHING),
+    (CallUser(), CallUser(), ALL),
+    (Wait(), Wait(), ALL),
+]
+
+
+@pytest.mark.parametrize(("action", "expert", "match"), PAIRS, ids=repr)
+def test_parts_that_agree(action, expert, match):
+    assert compare(action, expert, tolerance=5) == match
+    assert compare(expert, action, tolerance=5) == match
+
+
+def test_golden_scores_of_ui_s1():
+    score = StepScore()
+    assert [score.of(match) for match in (ALL, ELSEWHERE, OTHERWISE, NOTHING)] == pytest.approx([1, 0.55, 0.55, 0.19])
+
+
+def test_scores_of_a_hybrid_and_of_two_verdicts():
+    hybrid = StepScore(format=0.1, kind=0.2, point=0.3, text=0.4, exact=0)
+    assert [hybrid.of(match) for match in (ALL, ELSEWHERE, OTHERWISE, NOTHING)] == pytest.approx([1, 0.7, 0.6, 0.1])
+    verdicts = StepScore(format=1, kind=0, exact=1)
+    assert [verdicts.of(match) for match in (ALL, ELSEWHERE, OTHERWISE, NOTHING)] == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["format", "kind", "point", "text", "exact"])
+def test_a_weight_below_zero_is_refused(name):
+    with pytest.raises(ConfigError, match=name):
+        StepScore(**{name: -0.1})
