@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from arpo.agent.actions import Click, Finished, Wait
+from arpo.agent.actions import Finished, Wait
 from arpo.agent.matching import StepScore
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
+from arpo.envs.fake import FakeDesktop
 from arpo.envs.recorded import RecordedDesktop
 from arpo.errors import ConfigError
 from arpo.methods.kto import mismatched
@@ -77,12 +78,13 @@ def test_later_responses_read_the_expert_s_answer_in_the_place_of_a_wrong_one(ch
 
 
 def test_a_correction_names_points_of_the_model_s_picture(chat, store):
-    said = solved(chat, store, "sequence")
-    played = replayed(chat, store.root, [WAIT, said[1]])
-    right, _ = solution("sequence")
-    step = played.steps[0]
-    assert isinstance(right, Click)
-    assert step.patch == render_response(chat.frame(step.width, step.height).to_model(right))
+    desktop = FakeDesktop(150, 100)
+    desktop.reset(spec_of().task)
+    frame = chat.frame(150, 100)
+    (right,) = desktop.solve()
+    assert frame.to_model(right) != right
+    store.write(Played(chat, [render_response(frame.to_model(right))], spec_of(), desktop=desktop).trajectory)
+    assert replayed(chat, store.root, [WAIT]).steps[0].patch == render_response(frame.to_model(right))
 
 
 def test_a_finish_that_comes_too_early_does_not_end_an_episode_that_is_corrected(chat, store):
