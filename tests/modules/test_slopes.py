@@ -14,6 +14,10 @@ from arpo.methods.ppo import PPO
 from arpo.methods.spa import ShortestPath
 from arpo.methods.ui_tars2 import UITars2
 from tests.modules.conftest import fit, weights
+from arpo.methods.ui_s1 import UIS1
+from arpo.models.collate import collate
+from arpo.models.tokenization import tokenize
+from tests.modules.conftest import fit
 from tests.modules.test_critic import states_of
 from tests.modules.test_grpo import logprobs_of
 
@@ -132,6 +136,76 @@ def test_every_optimizer_step_of_c3po_divides_by_its_share_of_the_budget(make_mo
         fit(module, groups)
         moved.append(weights(module.policy) - start)
     torch.testing.assert_close(moved[1], 2 * moved[0], rtol=1e-3, atol=1e-5)
+def corrected(chat, trajectory, *wrong):
+    """The trajectory with an expert's answer in the place of some responses, as an episode would have gone on."""
+    steps, prompt_ids = [], trajectory.steps[0].prompt_ids
+    for number, step in enumerate(trajectory.steps):
+        patch = "Action: click(start_box='(3,4)')" if number in wrong else ""
+        ids = chat.encode_response(patch) if patch else ()
+        reward = 0.55 if patch else 1.0
+        steps.append(replace(step, prompt_ids=prompt_ids, patch=patch, patch_ids=ids, reward=reward))
+        prompt_ids = chat.next_prompt(steps[-1].history_ids)
+    return replace(trajectory, steps=tuple(steps))
+
+
+def sampled_logprobs(policy, trajectory):
+    """Log-probabilities of each response, from a forward of its own over the context in which it was sampled."""
+    rows = []
+    for number, step in enumerate(trajectory.steps):
+        before = [replace(each, response_ids=each.history_ids, patch_ids=()) for each in trajectory.steps[:number]]
+        before = [replace(each, sampler_logprobs=(0.0,) * len(each.response_ids)) for each in before]
+        read = replace(trajectory, steps=(*before, replace(step, patch_ids=())))
+        batch = collate(tokenize(read, policy.chat), trajectory.screenshots, policy.images)
+        output = policy.action_logprobs(batch)
+        rows.append(output.logprobs[output.mask][-len(step.response_ids) :])
+    return rows
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [65536, 1])
+def test_an_update_of_corrected_episodes_is_the_slope_of_the_formula_over_their_sequences(
+    make_module, make_policy, make_group, micro_batch_tokens
+):
+    """1/N Σ over sequences of the mean of the surrogate (2509.11543): one more begins after each corrected step."""
+    group, policy = make_group(0.0, 0.0, 0.0, 0.0), make_policy()
+    wrong = [(0,), (0,), (), (1,)]  # the second and the last one have two steps
+    pairs = zip(group.trajectories, wrong, strict=True)
+    members = [corrected(policy.chat, trajectory, *places) for trajectory, places in pairs]
+    group = replace(group, trajectories=tuple(members))
+    assert [len(tokenize(each, policy.chat)) for each in members] == [1, 2, 1, 1]
+    # Rewards .55 | .55, 1 | 1 | 1, .55: mean .775, sample deviation sqrt(6 * .225² / 5).
+    episode = [[-1.0], [-1.0, 1.0], [1.0], [1.0, -1.0]]
+    # Returns at step 0: .55, .55, 1, 1, of mean .775, sample deviation sqrt(4 * .225² / 3); at step 1: 1 and .55.
+    step = [[-1.0], [-1.0, 1.0], [1.0], [1.0, -1.0]]
+    scales = [(5 / 6) ** 0.5, (3 / 4) ** 0.5, 0.5**0.5]
+    advantages = [
+        [scales[0] * a + scales[1 + number] * b for number, (a, b) in enumerate(zip(*rows, strict=True))]
+        for rows in zip(episode, step, strict=True)
+    ]
+    old = [[row.detach() for row in sampled_logprobs(policy, each)] for each in members]
+
+    def loss():
+        parts = []
+        for trajectory, before, lessons, places in zip(members, old, advantages, wrong, strict=True):
+            ratios = [(new - was).exp() for new, was in zip(sampled_logprobs(policy, trajectory), before, strict=True)]
+            rows = [
+                -torch.minimum(ratio * lesson, ratio.clamp(0.8, 1.3) * lesson)
+                for ratio, lesson in zip(ratios, lessons, strict=True)
+            ]
+            alone = 0 in places and len(rows) == 2
+            parts += [row.mean() for row in rows] if alone else [torch.cat(rows).mean()]
+        return torch.stack(parts).mean()
+
+    module = make_module(method=UIS1(least_spread=0.2), micro_batch_tokens=micro_batch_tokens)
+    (taken_step,) = taken(module, group)
+    for measured, expected in slopes(loss, policy, taken_step):
+        assert measured == pytest.approx(expected, rel=5e-4)
+    record = module.last_update
+    lengths = [each.action_tokens for each in members]
+    assert [len(record.tokens(number)["logprobs"]) for number in range(4)] == lengths
+    for number, (rows, lessons) in enumerate(zip(old, advantages, strict=True)):
+        assert record.tokens(number)["old_logprobs"].tolist() == pytest.approx(torch.cat(rows).tolist(), abs=1e-5)
+        means = sum(lesson * len(row) for lesson, row in zip(lessons, rows, strict=True)) / lengths[number]
+        assert record.advantages[number] == pytest.approx(means, abs=1e-4)
 
 
 def gae(rewards, values, discount, decay):
