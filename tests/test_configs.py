@@ -50,6 +50,7 @@ CHOICES = sorted({f"{path.parent}={path.stem}" for path in FILES if path.parent.
 """Those that no experiment is made of, which is composed anyway."""
 PRESETS = [f"preset={name}" for name in ("official", "dart_paper", "dart_code")]
 OF_A_WARM_START = ("module=sft", "datamodule=demonstrations", "callbacks=sft")
+ON_RECORDINGS = ("method=mobile_r1",)
 OFFLINE = ("module=dpo", "module=kto", "datamodule=trajectories", "callbacks=offline")
 
 
@@ -128,6 +129,7 @@ def test_every_preset_goes_with_an_experiment_of_each_kind(experiment, variant):
 def test_every_choice_composes_of_things_that_exist_with_arguments_that_they_have(choice):
     companions = ["datamodule=demonstrations", "module=sft"] if choice in OF_A_WARM_START else []
     companions += ["datamodule=trajectories", "module=dpo"] if choice in OFFLINE else []
+    companions += ["env=recorded", "tasks=recorded"] if choice in ON_RECORDINGS else []
     cfg = compose(*companions, choice)
     check_targets(cfg)
     check_arguments(cfg)
