@@ -30,8 +30,8 @@ class StepResult:
     reward: float = 0.0
     """What the action itself is worth, beside the verdict of `evaluate`; for methods that judge single steps."""
     patch: Patch | None = None
-    """What was performed in the place of the action; later responses read it in the place of the policy's. Then the
-    environment alone ends the episode, and an action such as `Finished` does not. None: the action was performed."""
+    """An expert's answer, where the action was not performed: later responses read it in the place of the policy's.
+    Then the environment alone ends the episode, and an action such as `Finished` does not. None: it was performed."""
 
 
 class DesktopEnv(Protocol):

@@ -36,6 +36,25 @@ def test_an_environment_without_tasks_to_recommend_is_told_what_it_cannot_run() 
         check_tasks(compose("train", words))
 
 
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (
+            ["tasks=recorded"],
+            "are tasks of recorded, which the environment fake cannot run: .* such as tasks=fake, or env",
+        ),
+        (
+            ["env=recorded"],
+            "are tasks of fake, which the environment recorded cannot run: .* such as tasks=recorded, or",
+        ),
+    ],
+)
+def test_recordings_and_the_tasks_of_another_desktop_do_not_go_together(words, refusal):
+    check_tasks(compose("train", ["env=recorded", "tasks=recorded"]))
+    with pytest.raises(ConfigError, match=refusal):
+        check_tasks(compose("train", words))
+
+
 @pytest.mark.parametrize("experiment", ["arpo_miniwob", "offline_rs", "offline_dpo"])
 def test_a_run_that_asks_its_engine_anything_sends_it_the_policy(experiment: str) -> None:
     check_callbacks(compose("train", [f"experiment={experiment}"]))

@@ -69,7 +69,7 @@ function answer(member, step) {
     h("h2", {}, "Action"),
     error ? h("p", { class: "broken" }, h("b", {}, "parse error: "), said(error)) : h("p", { class: "action" }, action ? said(action) : h("span", { class: "quiet" }, "none")),
     h("details", { open: Boolean(error) || !found }, h("summary", {}, "Response as it was written"), h("pre", {}, said(response))),
-    patch ? [h("h2", {}, "Performed and read later in its place"), h("pre", { class: "patch" }, said(patch))] : null);
+    patch ? [h("h2", {}, "An expert's answer, read later in its place"), h("pre", { class: "patch" }, said(patch))] : null);
 }
 
 // --- tokens --------------------------------------------------------------------------------------------------------
