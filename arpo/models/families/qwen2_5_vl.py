@@ -25,8 +25,7 @@ from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.tiny import CONTEXT, train_words
-from arpo.models.transfer import to_device
-from arpo.models.vision.attention import PatchEmbedding, SegmentAttention, Segments
+from arpo.models.vision.attention import Segments, on_device, rearranged, replace_slow_layers
 from arpo.models.vision.patches import Grid, ImagePatches
 
 log = logging.getLogger(__name__)
@@ -65,7 +64,13 @@ AXES = 3
 VISION_DEPTH = 2
 VISION_SPREAD = 0.1
 """Standard deviation of the vision tower's first weights: 0.02, the real model's, suits a width of 1,280."""
-VISION = {"depth": VISION_DEPTH, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2}
+VISION = {
+    "depth": VISION_DEPTH,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_heads": 2,
+    "initializer_range": VISION_SPREAD,
+}
 IMAGE_MEAN = (1.0, 1.0, 1.0)
 IMAGE_SPREAD = (0.15, 0.15, 0.15)
 """White is zero: most of a page is white, and a grey button on it would differ from it by a hundredth of its norm."""
@@ -93,11 +98,7 @@ class VisionTower:
         self._visual = visual
         self._sizes = (config.spatial_merge_size, config.window_size, config.patch_size)
         self._windowed: bool = len(config.fullatt_block_indexes) < config.depth
-        self._by_segments: bool = config._attn_implementation == "sdpa"
-        visual.patch_embed = PatchEmbedding(visual.patch_embed.proj, mean, std)
-        if self._by_segments:
-            for block in visual.blocks:
-                block.attn = SegmentAttention(block.attn, apply_rotary_pos_emb_vision)
+        self._by_segments = replace_slow_layers(visual, mean, std, apply_rotary_pos_emb_vision)
 
     def __call__(
         self, pixels: UInt8[Tensor, "patches channels height width"], grids: tuple[Grid, ...]
@@ -112,8 +113,7 @@ class VisionTower:
             layout = segment_layout(grids, *self._sizes, windowed=self._windowed)
         else:
             layout = cumulative_layout(grids, *self._sizes)
-        given = {name: _sent(value, pixels.device) for name, value in layout.items()}
-        tokens: Tensor = self._visual(pixels, grid_thw=None, **given).pooler_output
+        tokens: Tensor = self._visual(pixels, grid_thw=None, **on_device(layout, pixels.device)).pooler_output
         return tokens
 
 
@@ -152,8 +152,8 @@ def segment_layout(grids: tuple[Grid, ...], merge: int, window: int, patch: int,
     by_size = windows.argsort(descending=True, stable=True) if windowed else torch.arange(len(windows))
     largest_first = pictures.argsort(descending=True, stable=True)
     # The tokens in the tower's order, and where in it those lie whose windows come picture by picture.
-    order = _rearranged(torch.arange(len(index)), windows // merge**2, by_size)
-    places = _rearranged(order.argsort(), pictures // merge**2, largest_first)
+    order = rearranged(torch.arange(len(index)), windows // merge**2, by_size)
+    places = rearranged(order.argsort(), pictures // merge**2, largest_first)
     patches = (places.unsqueeze(1) * merge**2 + torch.arange(merge**2)).flatten()
     return {
         "position_ids": plain["position_ids"],
@@ -161,18 +161,6 @@ def segment_layout(grids: tuple[Grid, ...], merge: int, window: int, patch: int,
         "cu_seqlens": Segments.of(pictures[largest_first].tolist(), patches),
         "cu_window_seqlens": Segments.of(windows[by_size].tolist(), torch.arange(len(patches))),
     }
-
-
-def _rearranged(values: Tensor, lengths: Tensor, order: Tensor) -> Tensor:
-    """Return values whose stretches of some lengths stand in another order."""
-    stretches = torch.split(values, lengths.tolist())
-    return torch.cat([stretches[number] for number in order])
-
-
-def _sent(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return to_device(value, device)
-    return value.to(device) if isinstance(value, Segments) else value
 
 
 class Qwen25VL:
@@ -313,40 +301,32 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
     """
     if not set(full_attention) <= set(range(VISION_DEPTH)):
         raise ConfigError(f"full_attention must name layers 0 to {VISION_DEPTH - 1}, got {list(full_attention)}")
-    if hidden < 2 * HEAD_DIM or hidden % (2 * HEAD_DIM):
-        raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
-    check_at_least(1, layers=layers, context=context)
-    check_positive(rotary_base=rotary_base)
-    sections = list(rotary_sections)
-    if len(sections) != AXES or sum(sections) != HEAD_DIM // 2 or min(sections) < 1:
-        raise ConfigError(
-            f"rotary_sections must be {AXES} positive numbers with the sum {HEAD_DIM // 2}, got {sections}"
-        )
-    if not 0 < min_pixels <= max_pixels:
-        raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {min_pixels} and {max_pixels}")
-    tokenizer = _train_tokenizer(corpus, words, max_pixels, context)
-    rotary = {"rope_type": "default", "rope_theta": rotary_base, "mrope_section": sections}
-    model = _build_model(tokenizer, hidden, layers, list(full_attention), rotary, seed, context)
-    model.save_pretrained(directory)
-    Qwen2_5_VLProcessor(
-        image_processor=Qwen2VLImageProcessor(
-            min_pixels=min_pixels, max_pixels=max_pixels, image_mean=IMAGE_MEAN, image_std=IMAGE_SPREAD
-        ),
+    tokenizer = train_tokenizer(corpus, words, isqrt(max_pixels * 16 // 9), context)
+    text = language_settings(tokenizer, hidden, layers, context, rotary_base, rotary_sections)
+    vision = VISION | {"out_hidden_size": hidden, "fullatt_block_indexes": list(full_attention)}
+    config = Qwen2_5_VLConfig(
+        text_config=text | {"max_window_layers": layers}, vision_config=vision, **shared_settings(tokenizer)
+    )
+    processor = Qwen2_5_VLProcessor(
+        image_processor=image_processor(min_pixels, max_pixels),
         tokenizer=tokenizer,
         video_processor=Qwen2VLVideoProcessor(),
         chat_template=CHAT_TEMPLATE,
-    ).save_pretrained(directory)
-    log.info("made a tiny Qwen2.5-VL: %d parameters, %d words", model.num_parameters(), len(tokenizer))
-    return Path(directory)
+    )
+    return write_tiny(directory, Qwen2_5_VLForConditionalGeneration, config, processor, seed)
 
 
-def _train_tokenizer(corpus: Sequence[str], words: int, max_pixels: int, context: int) -> PreTrainedTokenizerFast:
-    largest_number = isqrt(max_pixels * 16 // 9)
+def train_tokenizer(corpus: Sequence[str], words: int, largest_number: int, context: int) -> PreTrainedTokenizerFast:
+    """Return a tokenizer in which every number up to the largest is one token.
+
+    Raises:
+        ConfigError: If the words are too few.
+    """
     smallest_vocabulary = len(SPECIAL_TOKENS) + 256 + largest_number
     if words < smallest_vocabulary:
         raise ConfigError(
             f"words must be at least {smallest_vocabulary} (special tokens, bytes and numbers to {largest_number}), "
-            f"got {words}; raise it or lower max_pixels"
+            f"got {words}"
         )
     return PreTrainedTokenizerFast(
         tokenizer_object=train_words(corpus, words, largest_number, SPECIAL_TOKENS),
@@ -359,46 +339,80 @@ def _train_tokenizer(corpus: Sequence[str], words: int, max_pixels: int, context
     )
 
 
-def _build_model(
+def language_settings(
     tokenizer: PreTrainedTokenizerFast,
     hidden: int,
     layers: int,
-    full_attention: list[int],
-    rotary: dict[str, object],
-    seed: int,
     context: int,
-) -> Qwen2_5_VLForConditionalGeneration:
-    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL_TOKENS}
-    rows = -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-    config = Qwen2_5_VLConfig(
-        text_config={
-            "vocab_size": rows,
-            "hidden_size": hidden,
-            "intermediate_size": 3 * hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": hidden // HEAD_DIM,
-            "num_key_value_heads": hidden // HEAD_DIM // 2,
-            "max_position_embeddings": context,
-            "max_window_layers": layers,
-            "rope_parameters": rotary,
-            "tie_word_embeddings": True,
-            "bos_token_id": ids["<|endoftext|>"],
-            "eos_token_id": ids["<|im_end|>"],
-            "pad_token_id": ids["<|endoftext|>"],
-        },
-        vision_config=VISION
-        | {"initializer_range": VISION_SPREAD, "out_hidden_size": hidden, "fullatt_block_indexes": full_attention},
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-        tie_word_embeddings=True,
+    rotary_base: float,
+    rotary_sections: Sequence[int],
+) -> dict[str, Any]:
+    """Return the configuration of a tiny language model.
+
+    Raises:
+        ConfigError: If the numbers do not make one.
+    """
+    if hidden < 2 * HEAD_DIM or hidden % (2 * HEAD_DIM):
+        raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
+    check_at_least(1, layers=layers, context=context)
+    check_positive(rotary_base=rotary_base)
+    sections = list(rotary_sections)
+    if len(sections) != AXES or sum(sections) != HEAD_DIM // 2 or min(sections) < 1:
+        raise ConfigError(
+            f"rotary_sections must be {AXES} positive numbers with the sum {HEAD_DIM // 2}, got {sections}"
+        )
+    return {
+        "vocab_size": -(-len(tokenizer) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE,
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // HEAD_DIM,
+        "num_key_value_heads": hidden // HEAD_DIM // 2,
+        "max_position_embeddings": context,
+        "rope_parameters": {"rope_type": "default", "rope_theta": rotary_base, "mrope_section": sections},
+        "tie_word_embeddings": True,
+        "bos_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """Return what the configuration of a tiny model says of both towers."""
+    named = {
+        "image_token_id": "<|image_pad|>",
+        "video_token_id": "<|video_pad|>",
+        "vision_start_token_id": "<|vision_start|>",
+        "vision_end_token_id": "<|vision_end|>",
+    }
+    ids = {key: tokenizer.convert_tokens_to_ids(name) for key, name in named.items()}
+    return ids | {"tie_word_embeddings": True}
+
+
+def image_processor(min_pixels: int, max_pixels: int, **settings: int) -> Qwen2VLImageProcessor:
+    """Return the image processor of a tiny model.
+
+    Raises:
+        ConfigError: If the limits contradict each other.
+    """
+    if not 0 < min_pixels <= max_pixels:
+        raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {min_pixels} and {max_pixels}")
+    return Qwen2VLImageProcessor(
+        min_pixels=min_pixels, max_pixels=max_pixels, image_mean=IMAGE_MEAN, image_std=IMAGE_SPREAD, **settings
     )
-    config.architectures = ["Qwen2_5_VLForConditionalGeneration"]
+
+
+def write_tiny(directory: str | Path, model_class: Any, config: Any, processor: Any, seed: int) -> Path:
+    """Write a randomly initialised model with its processor, and return the directory."""
+    tokenizer = processor.tokenizer
+    config.architectures = [model_class.__name__]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2_5_VLForConditionalGeneration(config)
+        model = model_class(config)
     model.generation_config = GenerationConfig(
-        eos_token_id=ids["<|im_end|>"], pad_token_id=ids["<|endoftext|>"], do_sample=True
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
     )
-    return model
+    model.save_pretrained(directory)
+    processor.save_pretrained(directory)
+    log.info("made a tiny %s: %d parameters, %d words", config.model_type, model.num_parameters(), len(tokenizer))
+    return Path(directory)

@@ -1,6 +1,6 @@
 """The parts of a vision tower that transformers computes slowly: its first layer, and attention within segments."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -107,6 +107,48 @@ class SegmentAttention(nn.Module):
         attended = _within(query, key, value, cu_seqlens, self._scaling)
         projected: Tensor = self.proj(attended.flatten(1))
         return projected
+
+
+def replace_slow_layers(
+    visual: Any,
+    mean: Float[Tensor, "channels 1"],
+    std: Float[Tensor, "channels 1"],
+    rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> bool:
+    """Replace a vision tower's first layer and, under sdpa, its attention, in place; all weights keep their names.
+
+    Args:
+        visual: transformers' own tower.
+        mean: See `normalized_films`, as for `std`.
+        std: By which the checkpoint normalizes.
+        rotate: See `SegmentAttention`.
+
+    Returns:
+        Whether its attention now takes `Segments`.
+    """
+    visual.patch_embed = PatchEmbedding(visual.patch_embed.proj, mean, std)
+    by_segments: bool = visual.config._attn_implementation == "sdpa"
+    if by_segments:
+        for block in visual.blocks:
+            block.attn = SegmentAttention(block.attn, rotate)
+    return by_segments
+
+
+def rearranged(values: Tensor, lengths: Tensor, order: Tensor) -> Tensor:
+    """Return values whose stretches of some lengths stand in another order."""
+    stretches = torch.split(values, lengths.tolist())
+    return torch.cat([stretches[number] for number in order])
+
+
+def on_device(layout: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return what a tower's forward takes beside the patches, on a device."""
+
+    def sent(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return to_device(value, device)
+        return value.to(device) if isinstance(value, Segments) else value
+
+    return {name: sent(value) for name, value in layout.items()}
 
 
 def _within(query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float) -> Tensor:
