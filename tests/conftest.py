@@ -98,6 +98,21 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("tiny"), corpus=TINY_CORPUS * 4, words=600)
 
 
+@pytest.fixture(scope="session")
+def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a random Qwen3-VL of 0.9 million parameters: 20 visual tokens a 112 x 140 screenshot."""
+    from arpo.models.families.qwen3_vl import make_tiny
+
+    return make_tiny(tmp_path_factory.mktemp("tiny_qwen3"), corpus=TINY_CORPUS * 4, words=600)
+
+
+@pytest.fixture(params=["tiny_model", "tiny_qwen3"])
+def each_tiny(request: pytest.FixtureRequest) -> Path:
+    """The tiny model of each family."""
+    directory: Path = request.getfixturevalue(request.param)
+    return directory
+
+
 INSTANT_VENV = """#!/bin/sh
 [ "$1 $2 $3" = "-m venv --clear" ] || exit 1
 rm -r "$4"; mkdir -p "$4/bin"; : > "$4/bin/python"; echo "version = 3.11.7" > "$4/pyvenv.cfg"

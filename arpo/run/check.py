@@ -24,7 +24,7 @@ from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, rank, refuse_to_overwrite
 from arpo.run.preflight import missing_login, preflight
 from arpo.run.shipped import comes_with_the_code
-from arpo.run.warmstart import check_warmstart, demonstrations_of
+from arpo.run.warmstart import check_warmstart, demonstrations_of, shared_with_warmstart
 
 EXAMPLES = {
     "fake": "fake",
@@ -74,7 +74,7 @@ def check_training(cfg: DictConfig) -> None:
     check_pool(cfg)
     check_source(cfg)
     if cfg.warmstart is not None:
-        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
+        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared_with_warmstart(cfg))
     check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
     check_callbacks(cfg)
     check_examples(cfg)
@@ -250,8 +250,9 @@ def check_pool(cfg: DictConfig) -> None:
         )
     if cfg.resume is not None and any(Path(cfg.paths.checkpoints).glob("iteration_*")):
         return
-    own = demonstrations_of(cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
-    unpacked = cfg.rollout.settings.image_window is None and comes_with_the_code(cfg.warmstart)
+    shared = shared_with_warmstart(cfg)
+    own = demonstrations_of(cfg.warmstart, cfg.paths.output, *shared)
+    unpacked = not any(shared) and comes_with_the_code(cfg.warmstart)
     made = unpacked or (Path(str(cfg.model.path)) / "config.json").exists()
     to_come = [] if made else own
     for directory in cfg.experience if pool else ():

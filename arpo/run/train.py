@@ -33,7 +33,7 @@ from arpo.host.session import Session
 from arpo.run.build import build
 from arpo.run.folder import hold, rank
 from arpo.run.loggers import finishing
-from arpo.run.warmstart import ensure_model
+from arpo.run.warmstart import ensure_model, shared_with_warmstart
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +81,8 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
     patience_s = 0.0  # where the run fails, other ranks may wait for this one
     try:
         if cfg.warmstart is not None:  # in the session: its process is to end with this one
-            ensure_model(
-                Path(cfg.model.path),
-                cfg.warmstart,
-                cfg.paths.output,
-                cfg.rollout.settings.image_window,
-                OmegaConf.select(cfg, "env.size"),
-            )
+            shared, desktops = shared_with_warmstart(cfg), OmegaConf.select(cfg, "env.size")
+            ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared, desktops=desktops)
         torch.set_num_threads(cfg.threads)
         expand_segments()
         L.seed_everything(cfg.seed, verbose=False)

@@ -6,6 +6,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from omegaconf import DictConfig, OmegaConf
+
 from arpo.errors import ConfigError
 from arpo.run.before.words import override
 from arpo.run.folder import run_name
@@ -24,36 +26,52 @@ WINDOW = "rollout.settings.image_window"
 """The key of a run by which its warm start tells demonstrations as conversations."""
 
 
-def policy_of(warmstart: str | None, output: str, image_window: int | None = None) -> str:
+def policy_of(warmstart: str | None, output: str, image_window: int | None = None, model: str | None = None) -> str:
     """Return the directory that a warm start writes its policy to; empty where there is no warm start.
 
     >>> policy_of("warmstart_fake", "outputs")
     'outputs/warmstart_fake/default/policy'
     >>> policy_of("warmstart_fake", "outputs", image_window=2)
     'outputs/warmstart_fake/rollout.settings.image_window=2/policy'
+    >>> policy_of("warmstart_fake", "outputs", model="tiny_qwen3")
+    'outputs/warmstart_fake/model=tiny_qwen3/policy'
     """
-    return f"{_folder(warmstart, output, image_window)}/policy" if warmstart else ""
+    return f"{_folder(warmstart, output, image_window, model)}/policy" if warmstart else ""
 
 
-def demonstrations_of(warmstart: str | None, output: str, image_window: int | None = None) -> list[str]:
+def demonstrations_of(
+    warmstart: str | None, output: str, image_window: int | None = None, model: str | None = None
+) -> list[str]:
     """Return the directory of a warm start's demonstrations in a list; an empty one where there is no warm start.
 
     >>> demonstrations_of("warmstart_fake", "outputs")
     ['outputs/warmstart_fake/default/demonstrations']
     """
-    return [f"{_folder(warmstart, output, image_window)}/demonstrations"] if warmstart else []
+    return [f"{_folder(warmstart, output, image_window, model)}/demonstrations"] if warmstart else []
 
 
-def _folder(warmstart: str | None, output: str, image_window: int | None) -> str:
-    return f"{output}/{warmstart}/{run_name(_overrides(image_window))}"
+def shared_with_warmstart(cfg: DictConfig) -> tuple[int | None, str | None]:
+    """Return what a warm start has to know of a run: its image window, and its model where that is another."""
+    return cfg.rollout.settings.image_window, OmegaConf.select(cfg, "model.tiny")
 
 
-def _overrides(image_window: int | None) -> list[str]:
+def _folder(warmstart: str | None, output: str, image_window: int | None, model: str | None) -> str:
+    return f"{output}/{warmstart}/{run_name(_overrides(image_window, model))}"
+
+
+def _overrides(image_window: int | None, model: str | None) -> list[str]:
     """Return what a warm start has to know of the run that goes on from it."""
-    return [] if image_window is None else [f"{WINDOW}={image_window}"]
+    given = {"model": model, WINDOW: image_window}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
 
 
-def check_warmstart(model_path: str, warmstart: str | None, output: str, image_window: int | None = None) -> None:
+def check_warmstart(
+    model_path: str,
+    warmstart: str | None,
+    output: str,
+    image_window: int | None = None,
+    model: str | None = None,
+) -> None:
     """Check that a checkpoint which is not there yet is the one that the warm start writes.
 
     Raises:
@@ -66,7 +84,7 @@ def check_warmstart(model_path: str, warmstart: str | None, output: str, image_w
         raise ConfigError(
             f"warmstart={warmstart} is no experiment that writes a policy; choose one of {', '.join(known)}"
         )
-    written = policy_of(warmstart, output, image_window)
+    written = policy_of(warmstart, output, image_window, model)
     if Path(model_path) != Path(written):
         raise ConfigError(
             f"there is no checkpoint at model.path={model_path}, and experiment={warmstart} would write one to "
@@ -75,7 +93,13 @@ def check_warmstart(model_path: str, warmstart: str | None, output: str, image_w
 
 
 def ensure_model(
-    path: Path, warmstart: str, output: str, image_window: int | None = None, desktops: int | None = None
+    path: Path,
+    warmstart: str,
+    output: str,
+    image_window: int | None = None,
+    model: str | None = None,
+    *,
+    desktops: int | None = None,
 ) -> None:
     """Write the policy of a warm start to `path`, if none is there: the one that comes with the code, or a new one.
 
@@ -86,6 +110,7 @@ def ensure_model(
         warmstart: The experiment.
         output: The folder of all runs.
         image_window: Of the run that goes on from it.
+        model: The word by which the run chooses another tiny model than the usual one.
         desktops: How many to start, whatever the experiment says; its folder is the same with more or fewer.
 
     Raises:
@@ -94,11 +119,11 @@ def ensure_model(
     if (path / "config.json").exists():
         note_another(warmstart, path)
         return
-    if image_window is None and unpack(warmstart, path):
+    if image_window is None and model is None and unpack(warmstart, path):
         return
-    what = [f"experiment={warmstart}", override("paths.output", output), *_overrides(image_window)]
+    what = [f"experiment={warmstart}", override("paths.output", output), *_overrides(image_window, model)]
     if desktops is not None:
-        what += [f"env.size={desktops}", override("hydra.run.dir", _folder(warmstart, output, image_window))]
+        what += [f"env.size={desktops}", override("hydra.run.dir", _folder(warmstart, output, image_window, model))]
     command = [sys.executable, sys.argv[0], *what]
     log.info("%s does not exist yet: running %s first", path, " ".join(command[1:]))
     process = subprocess.Popen([*command, "resume=auto"], process_group=0)  # Ctrl-C reaches it through us, once

@@ -22,8 +22,8 @@ from tests.models.samples import screenshot, trajectory
 
 
 @pytest.fixture
-def policy(tiny_model: Path) -> Policy:
-    return Policy(tiny_model)
+def policy(each_tiny: Path) -> Policy:
+    return Policy(each_tiny)
 
 
 def as_batch(policy: Policy, *episodes: Trajectory) -> TokenBatch:
@@ -44,9 +44,7 @@ def mixed_batch(policy: Policy) -> TokenBatch:
     return as_batch(policy, *mixed_episodes(policy))
 
 
-def full_logprobs(
-    model: Qwen2_5_VLForConditionalGeneration, policy: Policy, episode: Trajectory, temperature: float
-) -> Tensor:
+def full_logprobs(model: Any, policy: Policy, episode: Trajectory, temperature: float) -> Tensor:
     """The plain way: the model's own forward pass over one sequence, every image processed, all logits."""
     (tokens,) = tokenize(episode, policy.chat)
     pixels = [policy.images(key, episode.screenshots[key]) for key in tokens.screenshots]
@@ -65,9 +63,9 @@ def full_logprobs(
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_and_gradients_equal_the_plain_forward_pass(
-    tiny_model: Path, policy: Policy, temperature: float
+    each_tiny: Path, policy: Policy, temperature: float
 ) -> None:
-    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny_model)
+    plain = policy.family.model_class.from_pretrained(policy.path)
     episodes = [trajectory(policy.chat, (0, 1, 2)), trajectory(policy.chat, (0, 3))]
     output = policy.action_logprobs(as_batch(policy, *episodes), temperature)
     expected = [full_logprobs(plain, policy, episode, temperature) for episode in episodes]
@@ -78,7 +76,7 @@ def test_logprobs_and_gradients_equal_the_plain_forward_pass(
     sum(values.exp().sum() for values in expected).backward()
     (output.logprobs.exp() * output.mask).sum().backward()
     gradients = {name: parameter.grad for name, parameter in plain.named_parameters()}
-    assert len(gradients) == 56
+    assert len(gradients) > 50
     for name, parameter in policy.model.named_parameters():
         torch.testing.assert_close(parameter.grad, gradients[name], atol=1e-5, rtol=1e-4, msg=name)
 
@@ -96,10 +94,10 @@ def test_a_row_does_not_depend_on_the_rest_of_its_micro_batch(policy: Policy) ->
         torch.testing.assert_close(together.entropy[row, :width], alone.entropy[0], atol=1e-5, rtol=0)
 
 
-def test_logits_chunks_change_nothing(tiny_model: Path, policy: Policy) -> None:
+def test_logits_chunks_change_nothing(each_tiny: Path, policy: Policy) -> None:
     batch = mixed_batch(policy)
     torch.testing.assert_close(
-        Policy(tiny_model, logits_chunk=3).action_logprobs(batch).logprobs, policy.action_logprobs(batch).logprobs
+        Policy(each_tiny, logits_chunk=3).action_logprobs(batch).logprobs, policy.action_logprobs(batch).logprobs
     )
 
 
@@ -140,11 +138,11 @@ def backward_of(batch: TokenBatch, policy: Policy) -> Calls:
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_no_checkpointing_changes_a_bit_of_a_gradient(
-    tiny_model: Path, options: dict[str, Any], lora: LoraSettings | None, dtype: str
+    each_tiny: Path, options: dict[str, Any], lora: LoraSettings | None, dtype: str
 ) -> None:
     # With LoRA nothing before the blocks has a gradient; a checkpoint that asks its inputs for one would lose all.
     plain, checkpointed = (
-        Policy(tiny_model, dtype=dtype, lora=lora, train_vision=lora is None, **each) for each in ({}, options)
+        Policy(each_tiny, dtype=dtype, lora=lora, train_vision=lora is None, **each) for each in ({}, options)
     )
     for policy in (plain, checkpointed):
         backward_of(mixed_batch(policy), policy)
@@ -172,8 +170,8 @@ def test_checkpointing_that_does_not_fit_is_refused(tiny_model: Path) -> None:
         Policy(tiny_model, gradient_checkpointing="selective", attention="eager")
 
 
-def test_a_frozen_vision_tower_has_no_gradient_and_the_rest_has(tiny_model: Path) -> None:
-    frozen = Policy(tiny_model, train_vision=False)
+def test_a_frozen_vision_tower_has_no_gradient_and_the_rest_has(each_tiny: Path) -> None:
+    frozen = Policy(each_tiny, train_vision=False)
     frozen.action_logprobs(mixed_batch(frozen)).logprobs.sum().backward()
     for name, parameter in frozen.model.named_parameters():
         assert (parameter.grad is None) == name.startswith("model.visual."), name
@@ -205,9 +203,9 @@ def test_a_frozen_policy_takes_the_memory_of_its_format_and_says_the_same(tiny_m
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(4)], ids=["all", "lora"])
-def test_in_bfloat16_every_block_computes_in_bfloat16(tiny_model: Path, lora: LoraSettings | None) -> None:
+def test_in_bfloat16_every_block_computes_in_bfloat16(each_tiny: Path, lora: LoraSettings | None) -> None:
     """Also where its weights are float32: the sums between blocks have the engine's format and half the memory."""
-    half = Policy(tiny_model, dtype="bfloat16", train_vision=lora is None, lora=lora)
+    half = Policy(each_tiny, dtype="bfloat16", train_vision=lora is None, lora=lora)
     between: list[torch.dtype] = []
     for block in (*half.model.model.visual.blocks, *half.model.model.language_model.layers):
         block.register_forward_hook(lambda block, inputs, output: between.append(output.dtype))
@@ -251,8 +249,8 @@ def test_in_bfloat16_log_probabilities_are_those_of_a_float32_head(
     torch.testing.assert_close(output.logprobs[output.mask].double(), expected, atol=1e-4, rtol=0)
 
 
-def test_lora_starts_as_the_base_and_trains_the_language_blocks_only(tiny_model: Path, policy: Policy) -> None:
-    lora = Policy(tiny_model, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
+def test_lora_starts_as_the_base_and_trains_the_language_blocks_only(each_tiny: Path, policy: Policy) -> None:
+    lora = Policy(each_tiny, train_vision=False, lora=LoraSettings(rank=4, alpha=8))
     batch = mixed_batch(policy)
     torch.testing.assert_close(lora.action_logprobs(batch).logprobs, policy.action_logprobs(batch).logprobs)
     trained = [name for name, parameter in lora.model.named_parameters() if parameter.requires_grad]
@@ -261,8 +259,8 @@ def test_lora_starts_as_the_base_and_trains_the_language_blocks_only(tiny_model:
     assert all("language_model.layers." in name and ".lora_" in name for name in trained)
 
 
-def test_without_its_adapters_a_policy_is_its_base_for_a_while(tiny_model: Path, policy: Policy) -> None:
-    lora = with_random_lora(tiny_model)
+def test_without_its_adapters_a_policy_is_its_base_for_a_while(each_tiny: Path, policy: Policy) -> None:
+    lora = with_random_lora(each_tiny)
     batch = mixed_batch(policy)
     trained, base = lora.action_logprobs(batch).logprobs, policy.action_logprobs(batch).logprobs
     with lora.without_adapters():
@@ -304,9 +302,9 @@ def test_the_weights_of_a_saved_policy_are_as_readable_as_its_other_files(policy
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_saved_policy_loads_as_a_checkpoint_with_the_same_logprobs(
-    tiny_model: Path, tmp_path: Path, lora: bool
+    each_tiny: Path, tmp_path: Path, lora: bool
 ) -> None:
-    policy = with_random_lora(tiny_model) if lora else Policy(tiny_model)
+    policy = with_random_lora(each_tiny) if lora else Policy(each_tiny)
     policy.save(tmp_path / "saved")
     again = Policy(tmp_path / "saved")
     batch = mixed_batch(policy)
@@ -314,26 +312,26 @@ def test_a_saved_policy_loads_as_a_checkpoint_with_the_same_logprobs(
     torch.testing.assert_close(again.action_logprobs(batch).logprobs, expected, atol=1e-5, rtol=1e-5)
     assert again.chat.forbidden_ids == policy.chat.forbidden_ids
     assert AutoProcessor.from_pretrained(tmp_path / "saved").chat_template
-    base = Policy(tiny_model).action_logprobs(batch).logprobs
+    base = Policy(each_tiny).action_logprobs(batch).logprobs
     assert torch.allclose(base, expected, atol=1e-3) != lora
 
 
-def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(tiny_model: Path, tmp_path: Path) -> None:
-    policy = Policy(tiny_model)
+def test_the_tensors_for_the_engine_are_exactly_those_of_a_checkpoint_file(each_tiny: Path, tmp_path: Path) -> None:
+    policy = Policy(each_tiny)
     policy.save(tmp_path)
     tensors = list(policy.checkpoint_tensors())
     assert len(tensors) == len(dict(tensors))
     assert not any(tensor.requires_grad for _, tensor in tensors)
-    for saved in (load_file(tmp_path / "model.safetensors"), load_file(tiny_model / "model.safetensors")):
+    for saved in (load_file(tmp_path / "model.safetensors"), load_file(each_tiny / "model.safetensors")):
         assert dict(tensors).keys() == saved.keys()
     torch.testing.assert_close(dict(tensors), load_file(tmp_path / "model.safetensors"), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_with_lora_the_tensors_for_the_engine_are_the_adapter_s_in_the_format_of_the_computation(
-    tiny_model: Path, dtype: str
+    each_tiny: Path, dtype: str
 ) -> None:
-    policy = with_random_lora(tiny_model, dtype)
+    policy = with_random_lora(each_tiny, dtype)
     tensors = dict(policy.checkpoint_tensors())
     assert len(tensors) == 2 * 7 * 2
     assert all(".lora_" in name for name in tensors)
@@ -395,16 +393,17 @@ def test_an_empty_chunk_is_refused(tiny_model: Path) -> None:
         Policy(tiny_model, logits_chunk=0)
 
 
-def test_a_chat_tokenizer_agrees_with_the_images_on_every_size(tiny_model: Path, chat: ChatTokenizer) -> None:
-    images = ImageProcessor(tiny_model)
+def test_a_chat_tokenizer_agrees_with_the_images_on_every_size(each_tiny: Path) -> None:
+    images, chat = ImageProcessor(each_tiny), ChatTokenizer(each_tiny)
+    patch = chat.family.resize_factor // 2
     for size in [(112, 140), (50, 40), (640, 480), (1920, 1080), (1000, 100)]:
         _, rows, columns = images(*screenshot(0, *size)).grid
         assert chat.image_tokens(*size) == rows * columns // 4
-        assert chat.model_size(*size) == (14 * columns, 14 * rows)
+        assert chat.model_size(*size) == (patch * columns, patch * rows)
 
 
-def test_what_a_frozen_tower_saw_before_changes_no_logprob_and_no_gradient(tiny_model: Path) -> None:
-    policy = Policy(tiny_model, train_vision=False)
+def test_what_a_frozen_tower_saw_before_changes_no_logprob_and_no_gradient(each_tiny: Path) -> None:
+    policy = Policy(each_tiny, train_vision=False)
     episodes = mixed_episodes(policy)
     expected = policy.action_logprobs(as_batch(policy, *episodes)).logprobs
     (expected_gradient,) = torch.autograd.grad(expected.sum(), policy.model.model.language_model.norm.weight)
@@ -419,9 +418,9 @@ def test_what_a_frozen_tower_saw_before_changes_no_logprob_and_no_gradient(tiny_
 
 
 @pytest.mark.parametrize("train_vision", [True, False])
-def test_no_forward_and_no_backward_asks_the_device_for_a_number(tiny_model: Path, train_vision: bool) -> None:
+def test_no_forward_and_no_backward_asks_the_device_for_a_number(each_tiny: Path, train_vision: bool) -> None:
     """On the meta device there are no numbers: whoever asks for one fails."""
-    policy = Policy(tiny_model, train_vision=train_vision)
+    policy = Policy(each_tiny, train_vision=train_vision)
     batch = mixed_batch(policy)
     policy.to("meta")
     output = policy.action_logprobs(batch, with_entropy=True)

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_two_shards_are_one_policy(tiny_model, tmp_path):
-    command = [sys.executable, "-m", "tests.models.sharded", str(tiny_model), str(tmp_path / "policy")]
+def test_two_shards_are_one_policy(each_tiny, tmp_path):
+    command = [sys.executable, "-m", "tests.models.sharded", str(each_tiny), str(tmp_path / "policy")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    pairs = zip(Policy(tmp_path / "policy").parameters(), Policy(tiny_model).parameters(), strict=True)
+    pairs = zip(Policy(tmp_path / "policy").parameters(), Policy(each_tiny).parameters(), strict=True)
     assert all(torch.equal(saved, first * 1.5) for saved, first in pairs)
 
 

@@ -240,6 +240,11 @@ def policy_directory(cfg: DictConfig) -> Iterator[Path]:
         with TemporaryDirectory(prefix="arpo_plan_") as directory:
             yield build(cfg.model.make)(directory, corpus=())
     else:
+        if "architecture" not in cfg:
+            raise ConfigError(
+                "there is no checkpoint at model.path, and no file of conf/architecture has the name of the model: "
+                "download it, or choose a model of its shape, such as architecture=qwen2_5_vl_7b"
+            )
         architecture: Any = OmegaConf.to_container(cfg.architecture, resolve=True)
         with stand_in(architecture, *family_named(cfg.architecture.model_type).pixels) as directory:
             yield directory

@@ -31,7 +31,7 @@ from arpo.run.check import check_callbacks, check_constructors, check_tasks, che
 from arpo.run.folder import folder_name, hold, run_name
 from arpo.run.model import check_context
 from arpo.run.preflight import missing_here
-from arpo.run.warmstart import check_warmstart
+from arpo.run.warmstart import check_warmstart, shared_with_warmstart
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def recast_of(cfg: DictConfig, run_dir: Path, policy: Path) -> DryRunConfig:
     check_values(whole)
     check_update(whole)
     if cfg.warmstart is not None:
-        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, cfg.rollout.settings.image_window)
+        check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared_with_warmstart(cfg))
     check_arguments(whole)
     check_context(whole)
     recast = with_stand_ins(cfg, policy)
@@ -174,7 +174,8 @@ def _teach(cfg: DictConfig, folder: Path) -> None:
 
 def _school(cfg: DictConfig) -> DictConfig:
     """Return the imitation that gives a policy the form of actions, in conversations as an experiment has them."""
-    recast = DryRunConfig(compose("train", ["experiment=warmstart_fake"]))
+    tiny = OmegaConf.select(cfg, "model.tiny")
+    recast = DryRunConfig(compose("train", ["experiment=warmstart_fake", *([f"model={tiny}"] if tiny else [])]))
     recast.put("prompt", OmegaConf.to_container(cfg.prompt, resolve=True))
     recast.put("rollout.settings.image_window", cfg.rollout.settings.image_window)
     recast.put("model.make.context", max(CONTEXT, cfg.rollout.settings.max_context))

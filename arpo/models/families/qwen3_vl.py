@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLProcessor, Qwen3VLVideoProcessor
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import (
@@ -118,6 +118,11 @@ class Qwen3VL(Qwen25VL):
         return CoordinateFrame(*screen, SCALE, SCALE)
 
     @override
+    def blocks(self, model: Any) -> list[nn.Module]:
+        """Return the blocks of both towers and DeepStack's mergers, each as large as a block of the vision tower."""
+        return [*super().blocks(model), *model.model.visual.deepstack_merger_list]
+
+    @override
     def tower(self, model: Any, mean: Tensor, std: Tensor) -> Any:
         """Return the vision tower, and have the language model take DeepStack's features by places, not by a mask."""
         model.model.language_model._deepstack_process = _added
@@ -177,7 +182,7 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
     corpus: Sequence[str],
     hidden: int = 128,
     layers: int = 2,
-    words: int = 1472,
+    words: int = 640,
     seed: int = 0,
     min_pixels: int = 64 * 64,
     max_pixels: int = 128 * 160,
@@ -194,13 +199,15 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
         directory: Created if missing; `from_pretrained` and vLLM load it.
         corpus: See Qwen2.5-VL's `make_tiny`, as for all that are not below.
         layers: Depth of the language model; two at least, to the first two of which DeepStack adds.
-        words: Size of the vocabulary at most, special tokens, bytes and numbers included.
+        words: Size of the vocabulary at most, without the numbers.
+        rotary_sections: How many of the 16 rotations are those of time, row and column; they take turns, so that rows
+            and columns get five at most, and time the rest.
 
     Raises:
         ConfigError: If the numbers do not make a model.
     """
     check_at_least(len(DEEPSTACK), layers=layers)
-    tokenizer = train_tokenizer(corpus, words, SCALE - 1, context)
+    tokenizer = train_tokenizer(corpus, words + SCALE, SCALE - 1, context)
     text = language_settings(tokenizer, hidden, layers, context, rotary_base, rotary_sections)
     text["rope_parameters"]["mrope_interleaved"] = True
     text["head_dim"] = HEAD_DIM

@@ -1,6 +1,8 @@
 """The contract of a family, on a tiny model of each, and which family a checkpoint is of."""
 
 import json
+import math
+import random
 import re
 import shutil
 from collections.abc import Callable
@@ -13,6 +15,8 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
 from arpo.agent.actions import Click
+from arpo.agent.parser import parse_action
+from arpo.agent.render import render
 from arpo.errors import ConfigError
 from arpo.models.family import FAMILIES, ModelFamily, family_named, family_of
 from arpo.models.images import ImageProcessor
@@ -23,6 +27,7 @@ from tests.conftest import TINY_CORPUS
 from tests.models.samples import screenshot
 
 SIZES = ((112, 140), (1920, 1080))
+SCREENS = ((160, 210), (640, 480), (1280, 720), (1920, 1080), (2560, 1440), (1080, 1920))
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))
@@ -172,6 +177,25 @@ def test_a_point_of_the_screen_survives_the_way_to_the_model_and_back(family: Mo
         back = frame.to_screen(frame.to_model(point))
         assert abs(back.x - point.x) <= 1
         assert abs(back.y - point.y) <= 1
+
+
+@pytest.mark.parametrize("screen", SCREENS, ids=str)
+def test_clicks_that_the_model_writes_land_in_their_box(
+    family: ModelFamily, chat: ChatTokenizer, screen: tuple[int, int]
+) -> None:
+    """A thousand boxes as small as the model's points allow, whose middle is written, read and clicked."""
+    frame = family.frame(screen, chat.model_size(*screen))
+    side = max(
+        4, *(2 * math.ceil(of / to) for of, to in zip(screen, (frame.model_width, frame.model_height), strict=True))
+    )
+    rng = random.Random(0)
+    for _ in range(1000):
+        left, top = rng.randrange(screen[0] - side), rng.randrange(screen[1] - side)
+        middle = Click(left + side // 2, top + side // 2)
+        click = frame.to_screen(parse_action(render(frame.to_model(middle))))
+        assert isinstance(click, Click)
+        assert left <= click.x < left + side
+        assert top <= click.y < top + side
 
 
 def test_special_tokens_are_words_and_stand_around_each_picture(
