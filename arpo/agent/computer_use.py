@@ -48,8 +48,8 @@ def parse_response(text: str, *, max_actions: int | None = None) -> ParsedRespon
     return ParsedResponse(thought.strip(), found)
 
 
-def render_response(action: Action, thought: str = "") -> str:
-    """Return a whole response: a thought, if there is one, and an action.
+def render_response(action: Action, thought: str = "", *others: Action) -> str:
+    """Return a whole response: a thought, if there is one, an action, and perhaps others behind it.
 
     A `Press` is written, and so read, as a `Hotkey` of its key.
 
@@ -59,7 +59,8 @@ def render_response(action: Action, thought: str = "") -> str:
     if OPENING in thought or CLOSING in thought:
         raise ValueError(f"a thought must not hold {OPENING} or {CLOSING}, got {thought[:80]!r}")
     said = [thought.strip()] if thought.strip() else []
-    return "\n".join([*said, *map(_written, _named(action))])
+    calls = [call for each in (action, *others) for call in _named(each)]
+    return "\n".join([*said, *map(_written, calls)])
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

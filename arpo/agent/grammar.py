@@ -21,8 +21,8 @@ class ParseResponse(Protocol):
 class RenderResponse(Protocol):
     """A writer of responses."""
 
-    def __call__(self, action: Action, thought: str = "") -> str:
-        """Return a response that the reader reads as this thought and this action."""
+    def __call__(self, action: Action, thought: str = "", *others: Action) -> str:
+        """Return a response that the reader reads as this thought and these actions."""
 
 
 @dataclass(frozen=True, slots=True)

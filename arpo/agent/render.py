@@ -42,10 +42,10 @@ def render(action: Action) -> str:
     return f"{_NAMES[type(action)]}({arguments})"
 
 
-def render_response(action: Action, thought: str = "") -> str:
-    """Return a whole response: a thought, if there is one, and an action."""
+def render_response(action: Action, thought: str = "", *others: Action) -> str:
+    """Return a whole response: a thought, if there is one, an action, and perhaps others behind it."""
     header = f"Thought: {thought.strip()}\n" if thought.strip() else ""
-    return f"{header}Action: {render(action)}"
+    return "\n".join([f"{header}Action: {render(action)}", *map(render, others)])
 
 
 _NAMES = {

@@ -13,7 +13,7 @@ from arpo.agent.actions import Action, Fail, Finished, Terminal
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.grammar import GRAMMARS, ActionGrammar
 from arpo.agent.prompt import Prompt
-from arpo.agent.render import render, render_response
+from arpo.agent.render import render
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.protocol import Patch, StepResult
 from arpo.errors import ActionParseError, ConfigError, DesktopDestroyedError, EngineError, EnvError
@@ -200,7 +200,7 @@ async def _follow(
             return Outcome.DESTROYED
         reward += result.reward
         if result.patch is not None:
-            patch = _as_response(actions[:number], result.patch, frame)
+            patch = _as_response(actions[:number], result.patch, frame, grammar)
             break
         if isinstance(action, Terminal) or result.terminated or result.truncated:
             break
@@ -213,10 +213,10 @@ def _text(actions: Sequence[Action]) -> str:
     return "\n".join(render(action) for action in actions)
 
 
-def _as_response(before: Sequence[Action], patch: Patch, frame: CoordinateFrame) -> str:
+def _as_response(before: Sequence[Action], patch: Patch, frame: CoordinateFrame, grammar: ActionGrammar) -> str:
     """Return the response that performs some actions, which the model named, and then what a patch says."""
     first, *others = [*before, frame.to_model(patch.action)]
-    return "\n".join([render_response(first, patch.thought), *map(render, others)])
+    return grammar.render(first, patch.thought, *others)
 
 
 def outcome_of(action: Action, result: StepResult) -> Outcome | None:

@@ -48,6 +48,7 @@ def test_the_thought_is_what_stands_before_and_more_calls_may_follow():
     text = f"I open it.\n{called(action='left_click', coordinate=[1, 2])}\n{called(action='type', text='a')}\n"
     parsed = parse_response(text)
     assert parsed.thought == "I open it."
+    assert render_response(parsed.actions[0], parsed.thought, *parsed.actions[1:]) == text.rstrip()
     assert parsed.actions == (actions.Click(1, 2), actions.TypeText("a"))
     with pytest.raises(ActionParseError, match="2 actions, more than max_actions=1") as refused:
         parse_response(text, max_actions=1)

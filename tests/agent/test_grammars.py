@@ -77,6 +77,13 @@ def test_what_is_written_is_read_as_the_same_action_and_thought(name, action, th
     assert parsed.thought == thought.strip()
 
 
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_a_response_of_several_actions_is_read_as_these(name):
+    several = (actions.Click(1, 2), actions.TypeText("it's"), actions.Drag(1, 2, 3, 4), actions.Finished())
+    parsed = GRAMMARS[name].parse(GRAMMARS[name].render(several[0], "I see.", *several[1:]))
+    assert (parsed.thought, parsed.actions) == ("I see.", several)
+
+
 def test_a_prompt_of_an_unknown_grammar_is_refused():
     with pytest.raises(ConfigError, match="grammar must be one of ui_tars, computer_use, got 'xml'"):
         Prompt("", "{instruction}", grammar="xml")  # type: ignore[arg-type]

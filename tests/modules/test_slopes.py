@@ -12,12 +12,11 @@ from arpo.methods.digirl import DigiRL
 from arpo.methods.gigpo import GiGPO
 from arpo.methods.ppo import PPO
 from arpo.methods.spa import ShortestPath
-from arpo.methods.ui_tars2 import UITars2
-from tests.modules.conftest import fit, weights
 from arpo.methods.ui_s1 import UIS1
+from arpo.methods.ui_tars2 import UITars2
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
-from tests.modules.conftest import fit
+from tests.modules.conftest import fit, weights
 from tests.modules.test_critic import states_of
 from tests.modules.test_grpo import logprobs_of
 
@@ -136,6 +135,8 @@ def test_every_optimizer_step_of_c3po_divides_by_its_share_of_the_budget(make_mo
         fit(module, groups)
         moved.append(weights(module.policy) - start)
     torch.testing.assert_close(moved[1], 2 * moved[0], rtol=1e-3, atol=1e-5)
+
+
 def corrected(chat, trajectory, *wrong):
     """The trajectory with an expert's answer in the place of some responses, as an episode would have gone on."""
     steps, prompt_ids = [], trajectory.steps[0].prompt_ids
