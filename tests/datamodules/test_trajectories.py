@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arpo.agent.actions import Click
+from arpo.agent.grammar import GRAMMARS
 from arpo.datamodules.examples import every_episode, pairs, successes
 from arpo.datamodules.trajectories import TrajectoryDataModule, passes
 from arpo.errors import ConfigError
@@ -147,6 +149,9 @@ def test_episodes_of_another_tokenizer_are_told_anew(make_data, source, runtime)
     assert told.steps[0].response_ids == runtime.chat.encode_response("Action: wait()\n")
 
 
+COMPUTER_USE = GRAMMARS["computer_use"].render(Click(40, 50))
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +182,26 @@ def test_an_episode_that_shows_what_is_no_screenshot_is_left_out(make_data, sour
     with caplog.at_level(logging.WARNING):
         assert read(make_data(source(episode(0), odd))) == ["0/0/0"]
     assert "1 episodes show pictures that are no screenshots: left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("response", "action", "reason"),
+    [
+        ("Action: click(start_box='(40,50)')", "click(start_box='(40,50)')", ""),
+        ("Action: click(start_box='(40,50)')", "click(start_box='(41,49)')", ""),  # rounded on its way to the screen
+        ("Action: click(start_box='(400,500)')", "click(start_box='(45,70)')", "name other points than they clicked"),
+        ("Action: click(start_box='(40,50)')", "error_env()", ""),  # the policy's action was another one
+        (COMPUTER_USE, "click(start_box='(40,50)')", "are not written in the prompt's grammar, ui_tars"),
+    ],
+)
+def test_an_episode_whose_words_mean_something_else_to_this_policy_is_left_out(
+    make_data, source, chat, caplog, response, action, reason
+):
+    other = replace(samples.trajectory(chat, (0,)), id="0/0/1")
+    other = replace(other, steps=(replace(other.steps[0], response=response, action=action),))
+    with caplog.at_level(logging.WARNING):
+        assert read(make_data(source(episode(0), other))) == (["0/0/0"] if reason else ["0/0/0", "0/0/1"])
+    assert f"1 episodes {reason}" in caplog.text or not reason
 
 
 def test_fewer_episodes_than_asked_for_are_refused(make_data, source):

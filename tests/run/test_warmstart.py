@@ -78,6 +78,17 @@ def test_a_warm_start_tells_demonstrations_in_the_image_window_of_the_run(entry_
     assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
 
 
+def test_a_warm_start_makes_the_model_of_the_run(entry_point):
+    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
+    ensure_model(root / "policy", "warmstart_fake", "outputs", model="tiny_qwen3")
+    assert "model=tiny_qwen3" in (root / "called").read_text().split()
+    cfg = compose_file("train", ["experiment=dart_miniwob", "model=tiny_qwen3", "paths.output=out"])
+    folder = "out/warmstart_miniwob_fixed/model=tiny_qwen3"
+    assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
+    cfg = compose_file("train", ["experiment=warmstart_miniwob", "model=tiny_qwen3"])
+    assert cfg.datamodule.collector.family == "qwen3_vl"
+
+
 def test_a_warm_start_has_as_many_desktops_as_the_run_and_writes_to_the_same_folder(entry_point):
     root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
     ensure_model(root / "policy", "warmstart_fake", "some/outputs", 2, desktops=4)

@@ -4,15 +4,21 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from arpo.agent.grammar import GRAMMARS
+from arpo.agent.matching import same_point
+from arpo.agent.parser import parse_actions
 from arpo.agent.prompt import Prompt
 from arpo.envs.screenshot import check_screenshot
-from arpo.errors import ArpoError, EnvError
+from arpo.errors import ActionParseError, ArpoError, EnvError
 from arpo.models.tokenization import ChatTokenizer, trained_spans
 from arpo.rollout.runtime import RolloutRuntime
 from arpo.rollout.storage import TrajectoryStore
 from arpo.types import Observation, Step, Trajectory
 
 log = logging.getLogger(__name__)
+
+NEAR = 2.0
+"""Pixels that a point may lie beside where it was performed: points are rounded on their way to the screen."""
 
 
 class RetokenizationError(ArpoError, ValueError):
@@ -28,9 +34,11 @@ def retokenize_for(runtime: RolloutRuntime, trajectory: Trajectory, store: Traje
         store: Has its screenshots; one that is lost is not looked at.
 
     Raises:
-        RetokenizationError: If it shows a picture that is no screenshot, or if it is longer than a context.
+        RetokenizationError: If it shows a picture that is no screenshot, if its responses name other points to this
+            policy than they clicked, or if it is longer than a context.
     """
     _check_pictures(trajectory, store)
+    _check_points(trajectory, runtime.chat, runtime.prompt)
     told = retokenize(trajectory, runtime.chat, runtime.prompt, runtime.settings.image_window)
     if longest_context(told, runtime.chat) > (room := runtime.settings.max_context):
         raise RetokenizationError(f"are longer than max_context={room}")
@@ -47,6 +55,21 @@ def _check_pictures(trajectory: Trajectory, store: TrajectoryStore) -> None:
     except EnvError as error:
         log.warning("trajectory %s of task %s: %s", trajectory.id, trajectory.task_id, error)
         raise RetokenizationError("show pictures that are no screenshots") from error
+
+
+def _check_points(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt) -> None:
+    """Check that responses mean to this policy what they once did: pixels of one picture are none of another."""
+    for step in trajectory.steps:
+        if step.parse_error or not step.action:
+            continue
+        try:
+            said = GRAMMARS[prompt.grammar].parse(step.response).actions
+        except ActionParseError as error:
+            raise RetokenizationError(f"are not written in the prompt's grammar, {prompt.grammar}") from error
+        frame = chat.family.frame((step.width, step.height), chat.model_size(step.width, step.height))
+        for own, done in zip(said, parse_actions(step.action), strict=False):  # an episode may end before the last
+            if type(own) is type(done) and not same_point(frame.to_screen(own), done, tolerance=NEAR):
+                raise RetokenizationError("name other points than they clicked, as a model with other pictures does")
 
 
 def retokenize(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt, image_window: int | None) -> Trajectory:

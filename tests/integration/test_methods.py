@@ -1,0 +1,58 @@
+"""Each way to learn, as a person chooses it: killed after an iteration, it ends bit for bit like one left alone."""
+
+import signal
+
+import pytest
+
+from tests.integration.runs import Smoke, assert_same_checkpoint
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
+
+ITERATIONS = 4
+WORDS = {
+    "adapr": "replay=adapr",
+    "relevance": "replay=relevance",
+    "entropulse": "entropulse=on entropulse.share=1 entropulse.window=1",
+    "failures": "curriculum=failures",
+    "stages": "curriculum=stages datamodule.sampler.stage_iterations=1",
+    "spa": "method=spa",
+    "computer_rl": "method=computer_rl",
+    "gigpo": "method=gigpo",
+    "c3po": "method=c3po module.objective.budget=120",
+    "ppo": "method=ppo",
+    "ui_tars2": "method=ui_tars2 module.critic_warmup=2 module.objective.length_weight=2",
+    "digirl": "method=digirl",
+    "ui_s1": "method=ui_s1 env=recorded tasks=recorded",
+    "mobile_r1": "method=mobile_r1 env=recorded tasks=recorded",
+    "judge": "judge=own rollout.settings.max_context=2048",
+}
+"""A run each, by its words."""
+
+
+@pytest.fixture
+def runs(smoke: Smoke, tmp_path, ending):
+    """Makes a run of some words, from the policy of the smoke run."""
+
+    def of(name: str, *words: str):
+        shared = ("engine=hf", "env.backend=thread", f"iterations={ITERATIONS}")
+        return ending(smoke.again(tmp_path / name, *shared, *words))
+
+    return of
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_each_way_to_learn_goes_on_where_it_was_killed(runs, smoke, name):
+    words = WORDS[name].split()
+    if "env=recorded" in words:
+        words.append(f"source={smoke.policy.parent / 'demonstrations'}")
+    whole, killed = runs("whole", *words), runs("killed", *words)
+    assert whole.go() == 0, whole.said
+    killed.start()
+    killed.wait_until(lambda: len(killed.checkpoints) == 2, "its second checkpoint")
+    killed.tell(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert killed.go("resume=auto") == 0, killed.said
+    assert killed.learned == whole.learned
+    assert_same_checkpoint(killed.checkpoints[-1], whole.checkpoints[-1])
+    assert len(whole.metrics) == ITERATIONS + 1
+    assert any(line.get("train/grad_norm") for line in whole.metrics)  # something was learned
