@@ -6,7 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import DictConfig, OmegaConf
+from transformers import AutoConfig
 
 from arpo.apps.plan import command, fit
 from arpo.apps.plan.command import (
@@ -25,6 +27,7 @@ from arpo.apps.plan.longest import Longest
 from arpo.apps.plan.report import Plan
 from arpo.errors import ConfigError
 from arpo.models.families.qwen2_5_vl import make_tiny
+from arpo.models.family import family_of
 from arpo.run.build import build
 
 PLAN = Plan(
@@ -191,6 +194,33 @@ def test_a_plan_of_a_checkpoint_on_disk_reads_its_shape(tmp_path: Path) -> None:
     assert plan.troubles() == []
     assert {name: figure for name, figure, _ in plan.rows()}["longest trajectory"] == "1024 tokens"
     assert plan.mfu > 0.35  # of an update that computes attention twice
+
+
+@pytest.mark.parametrize(
+    ("words", "shape"),
+    [
+        (["experiment=arpo_subset32"], ("qwen2_5_vl", 8.29)),
+        (["experiment=arpo_subset32", "model=qwen3_vl_8b"], ("qwen3_vl", 8.77)),
+        (["experiment=arpo_subset32", "model=qwen3_vl_4b"], ("qwen3_vl", 4.44)),
+        (["experiment=arpo_subset32", "architecture=qwen3_vl_4b"], ("qwen3_vl", 4.44)),
+    ],
+)
+def test_where_no_checkpoint_is_on_disk_the_shape_is_that_of_the_model_s_name(
+    words: list[str], shape: tuple[str, float]
+) -> None:
+    cfg = command.compose(words)
+    with command.policy_directory(cfg) as directory:
+        assert family_of(directory).model_type == shape[0]
+        with torch.device("meta"):
+            model = family_of(directory).model_class(AutoConfig.from_pretrained(directory))
+    assert model.num_parameters() / 1e9 == pytest.approx(shape[1], abs=5e-3)
+
+
+def test_a_model_without_a_checkpoint_and_without_a_known_shape_is_refused() -> None:
+    cfg = command.compose(["experiment=arpo_subset32"])
+    del cfg.architecture
+    with pytest.raises(ConfigError, match="no file of conf/architecture has the name of the model"):
+        command.policy_directory(cfg).__enter__()
 
 
 def test_a_run_for_gpus_that_are_too_small_is_refused_with_the_figures_of_its_plan(
