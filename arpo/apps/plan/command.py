@@ -83,7 +83,8 @@ def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
     own: Any = OmegaConf.to_container(OmegaConf.load(CONF / "plan.yaml"))
     numbers = {key: value for key, value in own.items() if key not in ("defaults", "paths")}
     for group, choice in (chosen for entry in own["defaults"] if isinstance(entry, dict) for chosen in entry.items()):
-        numbers[group] = OmegaConf.load(CONF / group / f"{choice}.yaml")
+        if not group.startswith("optional "):  # a shape, of which a run that can start has no need
+            numbers[group] = OmegaConf.load(CONF / group / f"{choice}.yaml")
     here = {
         "gpu": {"name": "GPU here", "memory_gib": memory_gib},
         "assumptions": {"cache_share": 0.0},  # PyTorch gives its cache back before it runs out
