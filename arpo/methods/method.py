@@ -87,6 +87,8 @@ class Method(ABC):
 
     needs_values: ClassVar[bool] = False
     """Whether `credits` asks for the values of a critic."""
+    needs_step_rewards: ClassVar[bool] = False
+    """Whether it learns nothing where the environment rewards no step."""
 
     format_weight: float = 1.0
     clip_low: float = 0.2

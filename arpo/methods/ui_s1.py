@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -40,6 +41,8 @@ class UIS1(Method):
     Raises:
         ConfigError: When a value is out of its range, or a format reward is asked for; see also `Method`.
     """
+
+    needs_step_rewards: ClassVar[bool] = True
 
     format_weight: float = 0.0
     discount: float = 0.5

@@ -173,6 +173,7 @@ def check_update(cfg: DictConfig) -> None:
         )
     if rolls_out(cfg) and "objective" in cfg.module:
         _check_groups(cfg)
+        _check_warmup(cfg)
         if sharded and method_of(cfg).needs_values:
             raise ConfigError(
                 f"module.objective._target_={cfg.module.objective._target_} needs a critic, which trainer=fsdp does "
@@ -204,6 +205,20 @@ def _check_groups(cfg: DictConfig) -> None:
             "rollout.settings.group_size=1 leaves nothing to compare an episode with, so that every advantage is 0: "
             "set it to 2 or more, imitate successes with module.objective.imitation, take a method with a critic, or "
             "only collect, with module.optimizer.lr=0"
+        )
+
+
+def _check_warmup(cfg: DictConfig) -> None:
+    """Check that iterations are left for the policy once the critic has learned alone.
+
+    Raises:
+        ConfigError: With both numbers.
+    """
+    warmup = cfg.module.get("critic_warmup")
+    if isinstance(warmup, int) and warmup >= cfg.iterations:
+        raise ConfigError(
+            f"module.critic_warmup={warmup} leaves none of iterations={cfg.iterations} to the policy: raise "
+            "iterations, or lower module.critic_warmup"
         )
 
 

@@ -36,6 +36,8 @@ EXAMPLES = {
 """Tasks for each environment of ours, to recommend."""
 LOADERS = {"arpo.rollout.recorded.recorded_tasks": "recorded"}
 """Functions that return tasks of an environment of ours from elsewhere, because they read what a run wrote."""
+REWARDS_STEPS = ("recorded",)
+"""Environments of ours that reward single steps."""
 OPTIONAL = {"lightning.pytorch.loggers.WandbLogger": "wandb"}
 """Packages that requirements.txt leaves out, by who needs them."""
 WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection", "evaluation")
@@ -75,6 +77,7 @@ def check_training(cfg: DictConfig) -> None:
     check_source(cfg)
     if cfg.warmstart is not None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared_with_warmstart(cfg))
+    check_step_rewards(cfg)
     check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
     check_callbacks(cfg)
     check_examples(cfg)
@@ -394,6 +397,25 @@ def check_callbacks(cfg: DictConfig) -> None:
         "no callback sends the policy to the engine, which would go on with the weights that it started with: put "
         "callbacks.weight_sync back"
     )
+
+
+def check_step_rewards(cfg: DictConfig) -> None:
+    """Check that an environment of ours rewards steps where the method learns from nothing else.
+
+    Raises:
+        ConfigError: With the method, the environment, and what to choose.
+    """
+    chosen, env = OmegaConf.select(cfg, "module.objective._target_"), _room(cfg.env.make_env.get("_target_"))
+    if chosen is None or env not in EXAMPLES or env in REWARDS_STEPS:
+        return
+    from arpo.methods.method import Method
+
+    method = pydoc.locate(str(chosen))
+    if isinstance(method, type) and issubclass(method, Method) and method.needs_step_rewards:
+        raise ConfigError(
+            f"{chosen} learns from the rewards of steps, and the environment {env} gives none: take env=recorded "
+            "tasks=recorded source=DIR, or another method"
+        )
 
 
 def _plain(node: DictConfig) -> Mapping[str, object]:

@@ -15,6 +15,7 @@ from arpo.run.check import (
     check_examples,
     check_method,
     check_pool,
+    check_step_rewards,
     check_tasks,
     check_training,
 )
@@ -90,6 +91,36 @@ def test_a_group_of_one_is_refused_where_episodes_are_compared() -> None:
 def test_a_critic_that_would_be_cut_into_shards_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"ppo\.PPO needs a critic, which trainer=fsdp does not cut into shards"):
         check_update(compose("train", ["experiment=smoke", "method=ppo", "trainer=fsdp"]))
+
+
+@pytest.mark.parametrize(("iterations", "refused"), [(4, True), (5, False)])
+def test_a_run_that_ends_while_its_critic_learns_alone_is_refused(iterations: int, refused: bool) -> None:
+    cfg = compose("train", ["experiment=smoke", "method=ui_tars2", f"iterations={iterations}"])
+    if not refused:
+        check_update(cfg)
+        return
+    with pytest.raises(ConfigError, match=r"module\.critic_warmup=4 leaves none of iterations=4 to the policy: raise"):
+        check_update(cfg)
+
+
+@pytest.mark.parametrize("env", ["fake", "fake_functions", "desktop", "miniwob", "osworld"])
+def test_a_method_that_learns_from_rewards_of_steps_alone_is_refused_where_there_are_none(env: str) -> None:
+    for method in ("ui_s1", "mobile_r1"):
+        with pytest.raises(ConfigError, match=r"UIS1 learns from the rewards of steps, .* take env=recorded tasks="):
+            check_step_rewards(compose("train", [f"env={env}", f"method={method}"]))
+    check_step_rewards(compose("train", [f"env={env}", "method=gigpo"]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["env=recorded", "tasks=recorded", "method=mobile_r1"],
+        ["method=ui_s1", "env.make_env._target_=arpo.envs.mine.env.MyDesktop"],  # which may reward steps
+        ["experiment=offline_dpo"],
+    ],
+)
+def test_a_method_is_not_refused_where_steps_may_be_rewarded_or_need_not_be(words: list[str]) -> None:
+    check_step_rewards(compose("train", words))
 
 
 @pytest.mark.parametrize(
