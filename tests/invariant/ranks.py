@@ -25,7 +25,9 @@ from torch.utils.data import DataLoader
 from arpo.callbacks.entropulse import Entropulse
 from arpo.callbacks.replay import ReplayInjection
 from arpo.methods.c3po import C3PO
+from arpo.methods.digirl import DigiRL
 from arpo.methods.grpo import GRPO
+from arpo.methods.ppo import PPO
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.sharding import full
 from arpo.modules.grpo import GRPOModule
@@ -50,11 +52,25 @@ CASES: dict[str, dict[str, Any]] = {
     "windowed": {"objective": {"estimator": "step_grpo", "high_entropy_steps": 0.4}, "image_window": 1},
     "budget": {"method": C3PO, "objective": {"budget": 200, "over": "truncate"}, "image_window": 1},
     "pulse": {"objective": {}, "pulse": True},
+    "critic": {"method": PPO, "objective": {"kl_coefficient": 0.1}, "reference": True, "ways": ("ddp",)},
+    "warmup": {
+        "method": DigiRL,
+        "objective": {"kept": 0.5},
+        "module": {"critic_warmup": 2},
+        "image_window": 1,
+        "ways": ("ddp",),
+    },
 }
 """What is trained, by name, with GRPO unless another method is named. `pass_at_k` leaves one sample for several ranks;
 `dart` compares steps of all ranks, of which `windowed` leaves so many out that a rank may have none; `twice` deals a
 sample to another rank in each pass; `budget` leaves out trajectories and the last steps of one; `pulse` imitates
-successes in its second iteration, by another method on every rank."""
+successes in its second iteration, by another method on every rank; `critic` and `warmup` have a critic, which is not
+cut into shards, and in `warmup` it learns alone at first."""
+
+
+def ways(case: str) -> Sequence[str]:
+    """The ways to train a case on several ranks."""
+    return CASES[case].get("ways", ("ddp", "fsdp"))
 
 
 def strategy(way: str) -> Strategy | str:
@@ -140,7 +156,9 @@ class Result(L.Callback):
         self.tokens.append({name: torch.from_numpy(values) for name, values in numbers.items()})
 
     def on_train_end(self, trainer, pl_module) -> None:
-        weights = {name: full(parameter.detach()) for name, parameter in pl_module.policy.named_parameters()}
+        critic = {} if pl_module.critic is None else {f"critic.{n}": p for n, p in pl_module.critic.named_parameters()}
+        learned = {**dict(pl_module.policy.named_parameters()), **critic}
+        weights = {name: full(parameter.detach()) for name, parameter in learned.items()}
         result = {
             "weights": weights,
             "metrics": self.metrics,
@@ -207,7 +225,7 @@ def _shown_with(batch: RolloutBatch, image_window: int | None) -> RolloutBatch:
 def main(model: str, batches: str, out: str, case: str, several: str) -> None:
     torch.set_num_threads(1)
     loaded: list[RolloutBatch] = pickle.loads(Path(batches).read_bytes())
-    for way, ranks in (("one", 1), ("ddp", int(several)), ("fsdp", int(several))):
+    for way, ranks in (("one", 1), *((way, int(several)) for way in ways(case))):
         on_ranks(ranks, train, model, loaded, out, way, ranks, case)
 
 

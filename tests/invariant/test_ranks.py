@@ -8,19 +8,19 @@ import torch
 from torch.testing import assert_close
 
 from arpo.types import RolloutBatch
-from tests.invariant.ranks import CASES
+from tests.invariant.ranks import CASES, ways
 from tests.invariant.running import run_module
 
 in_cases = pytest.mark.parametrize(
-    ("case", "ranks"),
+    ("case", "ranks", "way"),
     [
-        pytest.param(case, ranks, marks=[] if (case, ranks) == ("arpo", 2) else pytest.mark.long)
+        pytest.param(case, ranks, way, marks=[] if (case, ranks) == ("arpo", 2) else pytest.mark.long)
         for case in CASES
         for ranks in (2, 4)
+        for way in ways(case)
     ],
 )
 """One of them is trained in make test."""
-in_both_ways = pytest.mark.parametrize("way", ["ddp", "fsdp"])
 pytestmark = pytest.mark.slow
 
 
@@ -49,13 +49,12 @@ def trained(batches, tiny_model, tmp_path_factory):
         run_module("ranks", tiny_model, directory / "batches", directory / "out", case, ranks)
         return {
             way: [torch.load(directory / f"out.{case}.{way}{number}.{rank}") for rank in range(number)]
-            for way, number in (("one", 1), ("ddp", ranks), ("fsdp", ranks))
+            for way, number in (("one", 1), *((way, ranks) for way in ways(case)))
         }
 
     return of
 
 
-@in_both_ways
 @in_cases
 def test_several_ranks_end_with_the_weights_of_one_and_log_what_was_measured_on_all(trained, case, way, ranks):
     (alone,), several = trained(case, ranks)["one"], trained(case, ranks)[way]
@@ -71,7 +70,6 @@ def test_several_ranks_end_with_the_weights_of_one_and_log_what_was_measured_on_
     assert all("train/grad_norm" in metrics for metrics in alone["metrics"][:3])
 
 
-@in_both_ways
 @in_cases
 def test_several_ranks_record_of_every_token_what_one_records(trained, case, way, ranks):
     (alone,), several = trained(case, ranks)["one"], trained(case, ranks)[way]
@@ -80,8 +78,7 @@ def test_several_ranks_record_of_every_token_what_one_records(trained, case, way
         assert ("after_logprobs" in one) == ("logprobs" in one and number != 1)
         for name, values in one.items():
             assert_close(here[name], values, rtol=0, atol=2e-5, equal_nan=True)
-    first = alone["tokens"][0]
-    assert not torch.equal(first["after_logprobs"].nan_to_num(), first["logprobs"].nan_to_num())
+    assert _moved(alone["tokens"][2])
 
 
 def test_arpo_has_replay_and_a_term_of_kl(trained):
@@ -97,12 +94,25 @@ def test_a_pulse_imitates_a_success_of_each_of_three_tasks_and_ends(trained):
 
 
 @pytest.mark.long
+def test_while_a_critic_learns_alone_the_policy_stays_as_it_is(trained):
+    (warmup,) = trained("warmup", 2)["one"]
+    assert [_moved(warmup["tokens"][iteration]) for iteration in (0, 2)] == [False, True]
+    assert [each["train/grad_norm"] > 0 for each in warmup["metrics"]] == [False, False, True, True, True]
+    assert warmup["weights"]["critic.weight"].any()
+
+
+@pytest.mark.long
 def test_the_other_cases_are_what_they_are_called(trained):
     """There was a term of KL, a skipped update, and steps were left out."""
     lora, scarce, dart = (trained(case, 2)["one"][0]["metrics"] for case in ("lora", "scarce", "dart"))
     assert lora[4]["train/kl_reference"] > 1e-9
     assert "train/grad_norm" not in scarce[3]
     assert 0.5 < dart[0]["policy/trained_steps"] < 1
+
+
+def _moved(numbers):
+    """Whether an update has changed what the policy says of its tokens."""
+    return not torch.equal(numbers["after_logprobs"].nan_to_num(), numbers["logprobs"].nan_to_num())
 
 
 def without_time(metrics):
