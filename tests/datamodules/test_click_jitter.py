@@ -4,11 +4,13 @@ import random
 from dataclasses import replace
 from statistics import fmean, pstdev
 
-from arpo.agent.grammar import GRAMMARS
 from arpo.agent.actions import Click
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.parser import parse_response
 from arpo.datamodules.click_jitter import with_click_jitter
 from arpo.types import Outcome, Step, Trajectory
+
+UI_TARS = GRAMMARS["ui_tars"]
 
 RESPONSES = ("Action: click(start_box='(60,2)')", "Thought: a name\nAction: type(content='ann')", "Action: wait()")
 
@@ -21,7 +23,7 @@ def demonstration(responses=RESPONSES):
 def clicks(pixels, count=2000):
     rng = random.Random(0)
     for _ in range(count):
-        (action,) = parse_response(with_click_jitter(demonstration(), GRAMMARS["ui_tars"], pixels, rng).steps[0].response).actions
+        (action,) = parse_response(with_click_jitter(demonstration(), UI_TARS, pixels, rng).steps[0].response).actions
         assert isinstance(action, Click)
         yield action
 
@@ -40,7 +42,7 @@ def test_a_click_never_leaves_the_screen_at_its_top_or_left():
 
 def test_what_is_no_click_and_all_that_is_not_the_text_stay():
     told = demonstration()
-    moved = with_click_jitter(told, GRAMMARS["ui_tars"], 3.0, random.Random(1))
+    moved = with_click_jitter(told, UI_TARS, 3.0, random.Random(1))
     assert moved.steps[1:] == told.steps[1:]
     assert replace(moved, steps=told.steps) == told
     assert replace(moved.steps[0], response=told.steps[0].response) == told.steps[0]
@@ -48,6 +50,6 @@ def test_what_is_no_click_and_all_that_is_not_the_text_stay():
 
 def test_a_thought_before_a_click_stays():
     moved = with_click_jitter(
-        demonstration(["Thought: here\nAction: click(start_box='(60, GRAMMARS["ui_tars"],50)')"]), 3.0, random.Random(1)
+        demonstration(["Thought: here\nAction: click(start_box='(60,50)')"]), UI_TARS, 3.0, random.Random(1)
     )
     assert parse_response(moved.steps[0].response).thought == "here"
