@@ -45,6 +45,9 @@ BASES = (
     ("train", "experiment=arpo_desktop32"),
     ("train", "experiment=warmstart_miniwob"),
     ("train", "experiment=offline_dpo"),
+    ("train", "experiment=smoke", "method=c3po", "entropulse=on", "curriculum=stages", "replay=adapr"),
+    ("train", "experiment=smoke", "method=ui_tars2"),
+    ("train", "experiment=smoke", "method=ui_s1", "env=recorded", "tasks=recorded"),
     ("select", "experiment=smoke"),
 )
 """Whole configurations that have every key of ours between them."""
