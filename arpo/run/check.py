@@ -277,6 +277,8 @@ def check_method(cfg: DictConfig) -> None:
     """
     module, offline = cfg.module.get("_target_"), "source" in cfg.datamodule
     _check_preset(cfg)
+    if offline or imitates(cfg):
+        _check_no_rollouts(cfg)
     methods = "experiment=offline_rs, offline_dpo or offline_kto"
     if offline and module == "arpo.modules.grpo.GRPOModule":
         raise ConfigError(f"module=grpo learns from rollouts, and datamodule=trajectories has none: take {methods}")
@@ -297,6 +299,18 @@ def check_method(cfg: DictConfig) -> None:
         raise ConfigError(
             "module=kto compares each episode with another one of its batch: datamodule.batch_size=2 or more"
         )
+
+
+def _check_no_rollouts(cfg: DictConfig) -> None:
+    """Check that nothing was chosen that acts on rollouts; the default, replay=on, is not built.
+
+    Raises:
+        ConfigError: With what was chosen.
+    """
+    usual = OmegaConf.select(cfg, "replay.buffer._target_") == "arpo.replay.ReplayBuffer"
+    for name in ("entropulse", "judge") if usual else ("replay", "entropulse", "judge"):
+        if OmegaConf.select(cfg, f"{name}._target_"):
+            raise ConfigError(f"{name} acts on rollouts, of which this run has none: leave it out")
 
 
 def _check_preset(cfg: DictConfig) -> None:

@@ -133,6 +133,11 @@ def test_a_method_is_not_refused_where_steps_may_be_rewarded_or_need_not_be(word
             ["offline_dpo", "preset=dart_code"],
             r"preset=dart_code has numbers for .*, and this run learns by .*DPOModule",
         ),
+        (["offline_rs", "entropulse=on"], "entropulse acts on rollouts, of which this run has none: leave it out"),
+        (["offline_dpo", "replay=adapr"], "replay acts on rollouts"),
+        (["offline_kto", "judge=own"], "judge acts on rollouts"),
+        (["warmstart_fake", "entropulse=on"], "entropulse acts on rollouts"),
+        (["warmstart_fake", "replay=adapr"], "replay acts on rollouts"),
         (["smoke", "module=dpo"], r"dpo\.DPOModule learns from stored episodes, not from rollouts: take experiment="),
         (
             ["offline_dpo", "module=sft"],
