@@ -12,7 +12,7 @@ from typing_extensions import override
 from arpo.errors import ConfigError, check_at_least
 from arpo.methods.grpo import GRPO
 from arpo.methods.method import Method
-from arpo.modules.grpo import GRPOModule
+from arpo.modules.grpo import GRPOModule, OldLogprobs
 from arpo.replay import ReplayBuffer
 from arpo.rollout.hooks import RolloutCallback, broadcast, runtime_of
 from arpo.rollout.storage import TrajectoryStore
@@ -63,7 +63,7 @@ class Entropulse(RolloutCallback):
         self.iterations = iterations
         self._entropies: list[float] = []
         self._taken = 0
-        self._usual: Method | None = None
+        self._usual: tuple[Method, OldLogprobs] | None = None
         self._store: TrajectoryStore | None = None
         self._restored: dict[str, Any] | None = None
 
@@ -84,7 +84,8 @@ class Entropulse(RolloutCallback):
     ) -> None:
         if broadcast(self._is_due()):  # rank 0 knows; the loss of all ranks is by the same method
             module = _learner(pl_module)
-            self._usual, module.objective = module.objective, IMITATION
+            self._usual = module.objective, module.replayed_old_logprobs
+            module.objective, module.replayed_old_logprobs = IMITATION, "recompute"  # so that the ratio is 1
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
@@ -103,7 +104,7 @@ class Entropulse(RolloutCallback):
     ) -> None:
         module = _learner(pl_module)
         if self._usual is not None:
-            module.objective, self._usual = self._usual, None
+            (module.objective, module.replayed_old_logprobs), self._usual = self._usual, None
             self._taken += 1
         elif module.last_update is not None:  # rank 0
             entropies = module.last_update.numbers.get("entropy", np.empty(0))

@@ -49,6 +49,8 @@ from arpo.rollout.hooks import RolloutCallback, broadcast
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
 
+OldLogprobs = Literal["recompute", "stored"]
+
 
 class GRPOModule(PolicyModule):
     """A policy whose `training_step` learns from one rollout batch in `minibatches * epochs` optimizer steps.

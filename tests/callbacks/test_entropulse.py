@@ -52,12 +52,13 @@ def run(module, callback, past, *batches):
     return {name: value.item() for name, value in trainer.callback_metrics.items()}
 
 
+@pytest.mark.parametrize("old", ["recompute", "stored"])
 def test_the_update_imitates_one_success_a_task_and_nothing_that_was_collected(
-    make_module, make_policy, make_group, past
+    make_module, make_policy, make_group, past, old
 ):
     """The gradient is that of -log π, the mean over all tokens of the successes; the method comes back."""
     usual = ComputerRL()
-    module, policy, callback = make_module(method=usual), make_policy(), pulse(window=1)
+    module, policy, callback = make_module(method=usual, replayed_old_logprobs=old), make_policy(), pulse(window=1)
     callback.load_state_dict(state(past))
     collected = make_group(1.0, 0.0, first=9)
     replayed = replace(past.groups[1], trajectories=(*collected.trajectories, past.groups[1].trajectories[1]))
@@ -73,7 +74,7 @@ def test_the_update_imitates_one_success_a_task_and_nothing_that_was_collected(
     (-torch.cat([logprobs_of(policy, each) for each in imitated]).mean()).backward()
     gradient = torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
     assert_close(start - weights(module.policy), gradient, rtol=1e-3, atol=1e-5)
-    assert module.objective is usual
+    assert (module.objective, module.replayed_old_logprobs) == (usual, old)
     assert callback.state_dict()["taken"] == 1
     assert len(callback.buffer) == 4  # what was collected meanwhile has a success, too
 
