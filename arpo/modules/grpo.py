@@ -94,7 +94,7 @@ class GRPOModule(PolicyModule):
         micro_batch_tokens: int = 65536,
         max_grad_norm: float = 1.0,
         temperature: float = 1.0,
-        replayed_old_logprobs: Literal["recompute", "stored"] = "recompute",
+        replayed_old_logprobs: OldLogprobs = "recompute",
         critic_rate: float = 1e-3,
         critic_warmup: int = 0,
         seed: int = 0,
@@ -128,7 +128,7 @@ class GRPOModule(PolicyModule):
         self.minibatches = minibatches
         self.epochs = epochs
         self.temperature = temperature
-        self.replayed_old_logprobs = replayed_old_logprobs
+        self.replayed_old_logprobs: OldLogprobs = replayed_old_logprobs
         self.critic_rate = critic_rate
         self.critic_warmup = critic_warmup
         self.critic: torch.nn.Linear | None = None
@@ -236,7 +236,7 @@ class GRPOModule(PolicyModule):
 
         No update comes before the first minibatch: its old log-probabilities are those of its own forward, None here.
         A selection by entropy cannot wait for that forward, as a group may be spread over micro-batches and ranks.
-        Where every step is a sequence, those that are not selected are not computed again.
+        A sequence of which no step is selected is not computed again, unless it teaches a critic.
         """
         keep_fraction = self.objective.high_entropy_steps
         later = [self.old_logprobs(minibatch, work, known) for minibatch in minibatches[1:]]
@@ -247,7 +247,7 @@ class GRPOModule(PolicyModule):
         chosen = [select_steps(each, known.entropies, keep_fraction=keep_fraction) for each in minibatches]
         for sample in (sample for minibatch in chosen for sample in minibatch.samples if not sample.filler):
             work.averages.mean("policy/trained_steps", fmean(sample.trained or ()), len(sample.trained or ()))
-        trained = [without_untrained(minibatch) for minibatch in chosen]
+        trained = chosen if self.objective.needs_values else [without_untrained(minibatch) for minibatch in chosen]
         return [(minibatch, [known.logprobs[sample.key] for sample in minibatch.samples]) for minibatch in trained]
 
     @torch.no_grad()

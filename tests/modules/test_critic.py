@@ -57,12 +57,18 @@ def states_of(policy, trajectory):
 
 
 @pytest.mark.parametrize("window", [None, 1])
-@pytest.mark.parametrize("micro_batch_tokens", [65536, 1])
-def test_a_first_update_teaches_the_critic_by_its_formula(make_module, make_group, window, micro_batch_tokens):
-    """From V = 0 the gradient of the mean of (V - R)² / 2 is -1/N Σ_i mean_t R s, with s the state of a token."""
+@pytest.mark.parametrize(("micro_batch_tokens", "selected"), [(65536, None), (1, None), (65536, 0.1)])
+def test_a_first_update_teaches_the_critic_by_its_formula(
+    make_module, make_group, window, micro_batch_tokens, selected
+):
+    """From V = 0 the gradient of the mean of (V - R)² / 2 is -1/N Σ_i mean_t R s, with s the state of a token.
+
+    Of steps that are not selected, too, which teach the policy nothing.
+    """
     group = make_group(1.0, 0.0)
     group = replace(group, trajectories=tuple(replace(each, image_window=window) for each in group.trajectories))
-    module = make_module(method=Counting(), critic_rate=0.5, micro_batch_tokens=micro_batch_tokens)
+    method = Counting(high_entropy_steps=selected)
+    module = make_module(method=method, critic_rate=0.5, micro_batch_tokens=micro_batch_tokens)
     means = []
     for trajectory in group.trajectories:
         rows = states_of(module.policy, trajectory)
