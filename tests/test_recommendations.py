@@ -34,7 +34,7 @@ HEADS = GROUPS | {
 """What an override of ours begins with."""
 OVERRIDE = re.compile(r"(?<![\w.{/%-])([a-z_]+(?:\.[a-z_0-9]+)*=[^\s,;:()\"'`]+|[a-z_]+(?:\.[a-z_0-9]+)+)")
 ELSEWHERE = {"env.step", "model.embed_tokens.weight", "model.language_model", "model.safetensors", "model.visual"}
-ELSEWHERE |= {"model.make.context", "model.make.hidden"}
+ELSEWHERE |= {"model.make.context", "model.make.hidden", "model.language_model.embed_tokens.weight", "model.tiny"}
 """Names of methods and tensors that look like keys, and keys that a rehearsal adds itself."""
 READERS_OWN = {"env=mine", "tasks=mine"}
 """Files that a reader is about to write."""

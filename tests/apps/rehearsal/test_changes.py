@@ -77,7 +77,9 @@ def test_the_paper_s_runs_are_played_with_their_own_parts(experiment):
     assert (cfg.model.policy.dtype, cfg.evaluation.protocol) == ("bfloat16", "standard")
     assert cfg.rollout.settings.group_size == 8
     names = {name for name, node in cfg.callbacks.items() if node is not None and node.get("_target_")}
-    assert names == {name for name, node in composed(f"experiment={experiment}").callbacks.items() if node and node.get("_target_")}
+    assert names == {
+        name for name, node in composed(f"experiment={experiment}").callbacks.items() if node and node.get("_target_")
+    }
 
 
 @pytest.mark.parametrize(
