@@ -9,8 +9,8 @@ CONTEXT = 32768
 """Tokens of a conversation that the model is made for, unless it is told otherwise."""
 QUOTED = r"""(?<=["'])\w[^"'()\n]*(?=["'])"""
 """What an instruction quotes, and what a response has in quotes."""
-COPIED = r"""(?:(?<=")|(?<=content='))\w[^"'()\n]*(?=["'])"""
-"""The part of it that is copied from the one to the other, and is no word of the grammar."""
+COPIED = r"""(?:(?<=")(?<!": ")|(?<="text": ")|(?<=content='))\w[^"'()\n]*(?=["'])(?!": ["{\[\d-])"""
+"""The part of it that is copied from the one to the other, and is no word of a grammar: no key or value of a call."""
 FREQUENT = 1000
 """The repetitions of what must become one word in the tokenizer's training: more than anything in the corpus has."""
 

@@ -2,6 +2,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from arpo.agent.actions import Click, TypeText
+from arpo.agent.grammar import GRAMMARS
 from arpo.models.families.qwen2_5_vl import make_tiny
 
 
@@ -43,6 +45,16 @@ def test_a_quoted_word_of_the_grammar_is_one_token(tmp_path: Path) -> None:
     scroll = "Action: scroll(start_box='(60,50)', direction='down')"
     tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=[scroll] * 8, words=640))
     assert tokenizer.convert_tokens_to_ids("down") in tokenizer(scroll).input_ids
+
+
+def test_a_tool_call_is_short_and_spells_what_it_types_alone(tmp_path: Path) -> None:
+    write = GRAMMARS["computer_use"].render
+    click, typed = write(Click(60, 50)), write(TypeText("riley"))
+    tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=[click, typed] * 8, words=640))
+    assert len(tokenizer(click).input_ids) == 19
+    assert len(tokenizer(typed).input_ids) == 16 + len("riley")
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "riley"]
+    assert all(letter in tokenizer(typed).input_ids for letter in letters)
 
 
 def test_any_text_survives_encoding_and_decoding(tiny_model: Path) -> None:
