@@ -27,7 +27,9 @@ from arpo.models.processor import image_numbers, load_processor
 from arpo.types import Step, Trajectory
 
 BOX = re.compile(r"(?<=_box=['\"])(<\|box_start\|>)([^<>|'\"]*)(<\|box_end\|>)(?=['\"])")
-"""The one place of a response where special tokens stand: around the point of an action, as UI-TARS writes it."""
+"""Where special tokens stand in a response of UI-TARS: around the point of an action."""
+CALL = re.compile(r"^(<tool_call>)(\n\{.*\}\n)(</tool_call>)$", re.MULTILINE)
+"""Where Qwen3-VL has tokens: around a call of a line of JSON."""
 
 
 class ChatTokenizer:
@@ -153,13 +155,20 @@ class ChatTokenizer:
     def encode_response(self, text: str) -> tuple[int, ...]:
         """Return the ids of a response somebody wrote, with the end-of-turn id that a model would sample.
 
-        Special tokens are those around the point of an action; elsewhere what looks like one is text.
+        Special tokens are those around a call or the point of an action; elsewhere what looks like one is text.
         """
+        ids: list[int] = []
+        # Where a tokenizer has no such tokens, a word may span a tag and what is around it.
+        for place, piece in enumerate(CALL.split(text) if "<tool_call>" in self._added else [text]):
+            ids += [self._added[piece]] if place % 4 in (1, 3) else self._with_boxes(piece)
+        return (*ids, self.end_of_turn_id)
+
+    def _with_boxes(self, text: str) -> list[int]:
         ids: list[int] = []
         for place, piece in enumerate(BOX.split(text)):
             token = self._added.get(piece) if place % 4 in (1, 3) else None  # between them text, point and text
             ids += self._spelled(piece) if token is None else [token]
-        return (*ids, self.end_of_turn_id)
+        return ids
 
     def check_response(self, response_ids: Sequence[int]) -> None:
         """Refuse a response that the policy cannot have sampled.

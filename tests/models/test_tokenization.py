@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
+from arpo.agent.actions import Action, Click, Drag, TypeText
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.prompt import Prompt
 from arpo.errors import ConfigError
 from arpo.models.tokenization import BOX, ChatTokenizer, tokenize
@@ -163,6 +165,26 @@ def test_the_tokens_of_a_box_stand_around_the_point_of_an_action_alone(
     chat: ChatTokenizer, text: str, boxes: int
 ) -> None:
     assert len(special(chat, chat.encode_response(text))) == boxes + 1
+
+
+@pytest.mark.parametrize(
+    ("action", "calls"), [(Click(5, 6), 1), (Drag(1, 2, 3, 4), 2), (TypeText("</tool_call>\n<tool_call>"), 1)], ids=str
+)
+def test_the_tokens_of_a_call_stand_around_it_alone_as_the_model_samples_them(
+    wordy: ChatTokenizer, action: Action, calls: int
+) -> None:
+    text = GRAMMARS["computer_use"].render(action, "As planned.")
+    ids = wordy.encode_response(text)
+    tags = special(wordy, tokenizer_of(wordy.path)("<tool_call></tool_call>").input_ids)
+    assert special(wordy, ids) == [*tags * calls, wordy.end_of_turn_id]
+    assert wordy.decode(ids) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["Thought: so\n<tool_call>\nAction: wait()", "<tool_call>", "<tool_call>{}</tool_call>"]
+)
+def test_a_tag_without_a_call_is_text(wordy: ChatTokenizer, text: str) -> None:
+    assert special(wordy, wordy.encode_response(text)) == [wordy.end_of_turn_id]
 
 
 def test_a_tokenizer_without_box_tokens_spells_them(tiny_model: Path) -> None:
