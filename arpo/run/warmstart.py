@@ -15,7 +15,8 @@ from arpo.run.shipped import note_another, unpack
 
 log = logging.getLogger(__name__)
 
-EXPERIMENTS = Path(__file__).parent.parent.parent / "conf" / "experiment"
+CONF = Path(__file__).parent.parent.parent / "conf"
+EXPERIMENTS, PROMPTS = CONF / "experiment", CONF / "prompt"
 WARMSTART_GRACE_S = 20.0
 """The time that a warm start may take to end its browsers when the run is interrupted."""
 ITERATION_S = 5.0
@@ -24,9 +25,17 @@ ITERATION_S = 5.0
 
 WINDOW = "rollout.settings.image_window"
 """The key of a run by which its warm start tells demonstrations as conversations."""
+USUAL_PROMPT = "compact"
+"""The prompt of every warm start that is told no other."""
 
 
-def policy_of(warmstart: str | None, output: str, image_window: int | None = None, model: str | None = None) -> str:
+def policy_of(
+    warmstart: str | None,
+    output: str,
+    image_window: int | None = None,
+    model: str | None = None,
+    prompt: str | None = None,
+) -> str:
     """Return the directory that a warm start writes its policy to; empty where there is no warm start.
 
     >>> policy_of("warmstart_fake", "outputs")
@@ -35,34 +44,51 @@ def policy_of(warmstart: str | None, output: str, image_window: int | None = Non
     'outputs/warmstart_fake/rollout.settings.image_window=2/policy'
     >>> policy_of("warmstart_fake", "outputs", model="tiny_qwen3")
     'outputs/warmstart_fake/model=tiny_qwen3/policy'
+    >>> policy_of("warmstart_fake", "outputs", prompt="arpo.agent.prompt.Prompt.compact_computer_use")
+    'outputs/warmstart_fake/prompt=compact_computer_use/policy'
     """
-    return f"{_folder(warmstart, output, image_window, model)}/policy" if warmstart else ""
+    return f"{_folder(warmstart, output, image_window, model, prompt)}/policy" if warmstart else ""
 
 
 def demonstrations_of(
-    warmstart: str | None, output: str, image_window: int | None = None, model: str | None = None
+    warmstart: str | None,
+    output: str,
+    image_window: int | None = None,
+    model: str | None = None,
+    prompt: str | None = None,
 ) -> list[str]:
     """Return the directory of a warm start's demonstrations in a list; an empty one where there is no warm start.
 
     >>> demonstrations_of("warmstart_fake", "outputs")
     ['outputs/warmstart_fake/default/demonstrations']
     """
-    return [f"{_folder(warmstart, output, image_window, model)}/demonstrations"] if warmstart else []
+    return [f"{_folder(warmstart, output, image_window, model, prompt)}/demonstrations"] if warmstart else []
 
 
-def shared_with_warmstart(cfg: DictConfig) -> tuple[int | None, str | None]:
-    """Return what a warm start has to know of a run: its image window, and its model where that is another."""
-    return cfg.rollout.settings.image_window, OmegaConf.select(cfg, "model.tiny")
+def shared_with_warmstart(cfg: DictConfig) -> tuple[int | None, str | None, str | None]:
+    """Return what a warm start has to know of a run: its image window, and its model and prompt where not the usual.
+
+    A policy that has learned to answer one prompt would fail to answer another one.
+    """
+    return cfg.rollout.settings.image_window, OmegaConf.select(cfg, "model.tiny"), _word_of(cfg.prompt["_target_"])
 
 
-def _folder(warmstart: str | None, output: str, image_window: int | None, model: str | None) -> str:
-    return f"{output}/{warmstart}/{run_name(_overrides(image_window, model))}"
+def _folder(
+    warmstart: str | None, output: str, image_window: int | None, model: str | None, prompt: str | None
+) -> str:
+    return f"{output}/{warmstart}/{run_name(_overrides(image_window, model, prompt))}"
 
 
-def _overrides(image_window: int | None, model: str | None) -> list[str]:
+def _overrides(image_window: int | None, model: str | None, prompt: str | None) -> list[str]:
     """Return what a warm start has to know of the run that goes on from it."""
-    given = {"model": model, WINDOW: image_window}
+    given = {"model": model, "prompt": _word_of(prompt), WINDOW: image_window}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _word_of(prompt: str | None) -> str | None:
+    """Return the word that chooses a prompt, the last of its function; None for the usual one, and where none does."""
+    word = (prompt or USUAL_PROMPT).rpartition(".")[2]
+    return word if word != USUAL_PROMPT and (PROMPTS / f"{word}.yaml").exists() else None
 
 
 def check_warmstart(
@@ -71,6 +97,7 @@ def check_warmstart(
     output: str,
     image_window: int | None = None,
     model: str | None = None,
+    prompt: str | None = None,
 ) -> None:
     """Check that a checkpoint which is not there yet is the one that the warm start writes.
 
@@ -84,7 +111,7 @@ def check_warmstart(
         raise ConfigError(
             f"warmstart={warmstart} is no experiment that writes a policy; choose one of {', '.join(known)}"
         )
-    written = policy_of(warmstart, output, image_window, model)
+    written = policy_of(warmstart, output, image_window, model, prompt)
     if Path(model_path) != Path(written):
         raise ConfigError(
             f"there is no checkpoint at model.path={model_path}, and experiment={warmstart} would write one to "
@@ -98,6 +125,7 @@ def ensure_model(
     output: str,
     image_window: int | None = None,
     model: str | None = None,
+    prompt: str | None = None,
     *,
     desktops: int | None = None,
 ) -> None:
@@ -111,6 +139,7 @@ def ensure_model(
         output: The folder of all runs.
         image_window: Of the run that goes on from it.
         model: The word by which the run chooses another tiny model than the usual one.
+        prompt: The word by which it chooses another prompt, or the name of its function.
         desktops: How many to start, whatever the experiment says; its folder is the same with more or fewer.
 
     Raises:
@@ -119,11 +148,13 @@ def ensure_model(
     if (path / "config.json").exists():
         note_another(warmstart, path)
         return
-    if image_window is None and model is None and unpack(warmstart, path):
+    shared = _overrides(image_window, model, prompt)
+    if not shared and unpack(warmstart, path):
         return
-    what = [f"experiment={warmstart}", override("paths.output", output), *_overrides(image_window, model)]
+    what = [f"experiment={warmstart}", override("paths.output", output), *shared]
     if desktops is not None:
-        what += [f"env.size={desktops}", override("hydra.run.dir", _folder(warmstart, output, image_window, model))]
+        folder = _folder(warmstart, output, image_window, model, prompt)
+        what += [f"env.size={desktops}", override("hydra.run.dir", folder)]
     command = [sys.executable, sys.argv[0], *what]
     log.info("%s does not exist yet: running %s first", path, " ".join(command[1:]))
     process = subprocess.Popen([*command, "resume=auto"], process_group=0)  # Ctrl-C reaches it through us, once

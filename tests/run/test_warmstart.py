@@ -16,7 +16,7 @@ from arpo.run.build import compose as compose_file
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_training
 from arpo.run.folder import run_name
-from arpo.run.warmstart import check_warmstart, ensure_model, policy_of, wait_or_kill
+from arpo.run.warmstart import check_warmstart, ensure_model, policy_of, shared_with_warmstart, wait_or_kill
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -87,6 +87,22 @@ def test_a_warm_start_makes_the_model_of_the_run(entry_point):
     assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
     cfg = compose_file("train", ["experiment=warmstart_miniwob", "model=tiny_qwen3"])
     assert cfg.datamodule.collector.family == "qwen3_vl"
+
+
+def test_a_warm_start_learns_to_answer_the_prompt_of_the_run(entry_point):
+    root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
+    words = ["experiment=dart_miniwob", "prompt=compact_computer_use", "paths.output=out"]
+    cfg = compose_file("train", words)
+    ensure_model(root / "policy", "warmstart_fake", "outputs", *shared_with_warmstart(cfg))
+    assert "prompt=compact_computer_use" in (root / "called").read_text().split()
+    folder = "out/warmstart_miniwob_fixed/prompt=compact_computer_use"
+    assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
+    both = compose_file("train", [*words, "model=tiny_qwen3"]).model.path
+    assert both == "out/warmstart_miniwob_fixed/model=tiny_qwen3,prompt=compact_computer_use/policy"
+    usual = compose_file("train", [words[0], "prompt=compact", words[2]])
+    assert usual.model.path == "out/warmstart_miniwob_fixed/default/policy"
+    own = compose_file("train", [*words, "prompt._target_=arpo.agent.prompt.Prompt"])
+    assert own.model.path == usual.model.path  # no word chooses it
 
 
 def test_a_warm_start_has_as_many_desktops_as_the_run_and_writes_to_the_same_folder(entry_point):
