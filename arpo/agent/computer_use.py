@@ -22,7 +22,14 @@ from arpo.agent.actions import INTEGER_DIGITS, Action
 from arpo.agent.boxes import MAX_COORDINATE
 from arpo.agent.error_kinds import ParseErrorKind
 from arpo.agent.keys import canonical_key
-from arpo.agent.parser import MAX_CHARACTERS, ParsedResponse, check_length, check_number_of_actions
+from arpo.agent.parser import (
+    MAX_CHARACTERS,
+    MAX_HOTKEY_CHARACTERS,
+    ParsedResponse,
+    check_length,
+    check_number_of_actions,
+)
+from arpo.agent.render import render
 from arpo.errors import ActionParseError
 
 TOOL = "computer_use"
@@ -210,7 +217,10 @@ def _keys(given: Mapping[str, Any]) -> Action:
     known = [key for key in keys if key is not None]
     if len(known) < len(keys):
         _refuse(ParseErrorKind.BAD_ARGUMENT, f"unknown key in {str(names)[:80]}")
-    return actions.Hotkey(tuple(key.lower() for key in known) if len(known) > 1 else tuple(known))
+    action = actions.Hotkey(tuple(key.lower() for key in known) if len(known) > 1 else tuple(known))
+    # as it is stored, so that it can be read again
+    check_length(render(action), "hotkey", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
+    return action
 
 
 def _scrolled(ways: tuple[actions.Direction, actions.Direction], given: Mapping[str, Any]) -> Action:

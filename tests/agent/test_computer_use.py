@@ -7,7 +7,9 @@ import pytest
 from arpo.agent import actions
 from arpo.agent.computer_use import parse_response, render_response
 from arpo.agent.functions import Function
+from arpo.agent.parser import parse_action
 from arpo.agent.prompt import Prompt
+from arpo.agent.render import render
 from arpo.agent.tools import system_message
 from arpo.errors import ActionParseError
 
@@ -169,3 +171,12 @@ def test_the_prompt_lists_the_tool_and_the_functions_of_the_desktop():
     assert tools[1]["parameters"]["properties"] == {"path": {"type": "string"}, "n": {"type": "integer"}}
     assert Prompt.computer_use().system == system_message()
     assert prompt.messages("Do it.")[1]["content"][0]["text"] == "Do it."
+
+
+def test_a_chord_that_could_not_be_read_again_is_refused():
+    """A step is stored in UI-TARS's words, which spell plus and minus and have a limit."""
+    with pytest.raises(ActionParseError, match="more than 100") as refused:
+        parse_response(called(action="key", keys=["+"] * 20))
+    assert refused.value.kind == "bad_argument"
+    (action,) = parse_response(called(action="key", keys=["ctrl", "shift", "alt", "launchmediaselect", "+"])).actions
+    assert parse_action(render(action)) == action

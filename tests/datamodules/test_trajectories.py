@@ -191,6 +191,7 @@ def test_an_episode_that_shows_what_is_no_screenshot_is_left_out(make_data, sour
         ("Action: click(start_box='(40,50)')", "click(start_box='(41,49)')", ""),  # rounded on its way to the screen
         ("Action: click(start_box='(400,500)')", "click(start_box='(45,70)')", "name other points than they clicked"),
         ("Action: click(start_box='(40,50)')", "error_env()", ""),  # the policy's action was another one
+        ("Action: click(start_box='(40,50)')", "press it", "have an action that cannot be read"),
         (COMPUTER_USE, "click(start_box='(40,50)')", "are not written in the prompt's grammar, ui_tars"),
     ],
 )

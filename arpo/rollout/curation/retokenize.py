@@ -66,8 +66,12 @@ def _check_points(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt) -
             said = GRAMMARS[prompt.grammar].parse(step.response).actions
         except ActionParseError as error:
             raise RetokenizationError(f"are not written in the prompt's grammar, {prompt.grammar}") from error
+        try:
+            performed = parse_actions(step.action)
+        except ActionParseError as error:
+            raise RetokenizationError("have an action that cannot be read") from error
         frame = chat.family.frame((step.width, step.height), chat.model_size(step.width, step.height))
-        for own, done in zip(said, parse_actions(step.action), strict=False):  # an episode may end before the last
+        for own, done in zip(said, performed, strict=False):  # an episode may end before the last
             if type(own) is type(done) and not same_point(frame.to_screen(own), done, tolerance=NEAR):
                 raise RetokenizationError("name other points than they clicked, as a model with other pictures does")
 
