@@ -177,7 +177,7 @@ def test_the_experiment_of_a_laptop_needs_nothing_special():
     ("env", "function", "alike"),
     [("fake_functions", "fake.press", "fake"), ("desktop_functions", "mousepad.open", "desktop")],
 )
-@pytest.mark.parametrize("prompt", ["compact", "ui_tars", "official"])
+@pytest.mark.parametrize("prompt", ["compact", "ui_tars", "official", "compact_computer_use"])
 def test_a_desktop_with_functions_is_one_with_a_prompt_that_lists_them(env, function, alike, prompt):
     cfg, bare = (compose(f"env={name}", f"tasks={TASKS_OF[alike]}", f"prompt={prompt}") for name in (env, alike))
     assert function in hydra.utils.instantiate(cfg.prompt).template

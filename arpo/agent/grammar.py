@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from arpo.agent import computer_use, parser, render
 from arpo.agent.actions import Action
 from arpo.agent.parser import ParsedResponse
+from arpo.errors import ActionParseError, TaskFormatError
 
 GrammarName = Literal["ui_tars", "computer_use"]
 
@@ -32,8 +33,32 @@ class ActionGrammar:
     parse: ParseResponse
     render: RenderResponse
 
+    def answer(self, action: Action, thought: str = "", *others: Action) -> str:
+        """Return the response of somebody who is not bound to this grammar, such as the expert of a task.
+
+        Raises:
+            TaskFormatError: If the grammar has no words for it.
+        """
+        try:
+            return self.render(action, thought, *others)
+        except ValueError as error:
+            raise TaskFormatError(
+                f"an expert's answer cannot be written in the prompt's grammar ({error}): choose another prompt, or "
+                "leave the task out"
+            ) from error
+
 
 GRAMMARS: Mapping[GrammarName, ActionGrammar] = {
     "ui_tars": ActionGrammar(parser.parse_response, render.render_response),
     "computer_use": ActionGrammar(computer_use.parse_response, computer_use.render_response),
 }
+
+
+def thought_of(response: str) -> str:
+    """Return the thought of a response in whichever grammar reads it; none where none does."""
+    for grammar in GRAMMARS.values():
+        try:
+            return grammar.parse(response).thought
+        except ActionParseError:
+            continue
+    return ""

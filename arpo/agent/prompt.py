@@ -110,9 +110,9 @@ class Prompt:
         return cls(system_message(functions), _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
 
     @classmethod
-    def compact_computer_use(cls) -> Self:
+    def compact_computer_use(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt for calls of that tool, for tiny models."""
-        return cls("", _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
+        return cls("", _listed(functions) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
 
     def messages(self, instruction: str) -> list[dict[str, Any]]:
         """Return chat messages that end with the first screenshot, ready for the chat template."""

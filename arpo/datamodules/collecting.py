@@ -171,7 +171,7 @@ class DemonstrationCollector:
                 frame = self._frame(observation)
                 said = frame.to_model(await self._next_action(env, task, length, rng))
                 done = frame.to_screen(said)
-                steps.append(_step(observation, GRAMMARS[self.grammar].render(said), done))
+                steps.append(_step(observation, GRAMMARS[self.grammar].answer(said), done))
                 screenshots[steps[-1].screenshot] = observation.screenshot
                 result = await env.step(done)
                 outcome = outcome_of(done, result)

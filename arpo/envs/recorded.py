@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from arpo.agent.actions import Action
+from arpo.agent.grammar import thought_of
 from arpo.agent.matching import StepScore, compare
-from arpo.agent.parser import parse_action, parse_response
+from arpo.agent.parser import parse_action
 from arpo.envs.protocol import Patch, StepResult
 from arpo.errors import ActionParseError, EnvError, TaskFormatError, check_at_least, check_one_of
 from arpo.types import Observation, Task
@@ -113,12 +114,7 @@ class RecordedDesktop:
         return self._steps
 
     def _thought_of(self, step: RecordedStep) -> str:
-        if self._thought == "free":
-            return ""
-        try:
-            return parse_response(step.response).thought
-        except ActionParseError:  # of a step that was not performed as it was written
-            return ""
+        return "" if self._thought == "free" else thought_of(step.response)
 
     def _observe(self) -> Observation:
         at = self._steps[min(self._place, len(self._steps) - 1)]

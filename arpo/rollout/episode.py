@@ -216,7 +216,7 @@ def _text(actions: Sequence[Action]) -> str:
 def _as_response(before: Sequence[Action], patch: Patch, frame: CoordinateFrame, grammar: ActionGrammar) -> str:
     """Return the response that performs some actions, which the model named, and then what a patch says."""
     first, *others = [*before, frame.to_model(patch.action)]
-    return grammar.render(first, patch.thought, *others)
+    return grammar.answer(first, patch.thought, *others)
 
 
 def outcome_of(action: Action, result: StepResult) -> Outcome | None:

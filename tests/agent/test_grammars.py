@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from arpo.agent import actions
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.error_kinds import ParseErrorKind
-from arpo.agent.grammar import GRAMMARS
+from arpo.agent.grammar import GRAMMARS, thought_of
 from arpo.agent.prompt import Prompt
 from arpo.agent.pyautogui import to_pyautogui
 from arpo.agent.render import render
-from arpo.errors import ActionParseError, ConfigError
+from arpo.errors import ActionParseError, ConfigError, TaskFormatError
 from tests.agent.strategies import any_action, calls, plain_text
 
 RESPONSES = 5_000
@@ -82,6 +82,19 @@ def test_a_response_of_several_actions_is_read_as_these(name):
     several = (actions.Click(1, 2), actions.TypeText("it's"), actions.Drag(1, 2, 3, 4), actions.Finished())
     parsed = GRAMMARS[name].parse(GRAMMARS[name].render(several[0], "I see.", *several[1:]))
     assert (parsed.thought, parsed.actions) == ("I see.", several)
+
+
+@pytest.mark.parametrize("action", [actions.KeyDown("ctrl"), actions.KeyUp("ctrl"), actions.CallUser()], ids=str)
+def test_an_expert_s_answer_that_a_grammar_has_no_words_for_is_named(action):
+    with pytest.raises(TaskFormatError, match=r"cannot be written in the prompt's grammar .*choose another prompt"):
+        GRAMMARS["computer_use"].answer(action)
+    assert GRAMMARS["ui_tars"].answer(action) == GRAMMARS["ui_tars"].render(action)
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_a_thought_is_found_in_whichever_grammar_it_stands(name):
+    assert thought_of(GRAMMARS[name].render(actions.Click(1, 2), "I see.")) == "I see."
+    assert thought_of("No action at all.") == ""
 
 
 def test_a_prompt_of_an_unknown_grammar_is_refused():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from arpo.agent.actions import Finished, Wait
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.matching import StepScore
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render_response
@@ -111,6 +112,18 @@ def test_the_recorded_thought_is_read_where_it_is_wanted(chat, store):
     said = solved(chat, store)
     played = replayed(chat, store.root, [WAIT, *said[1:]], thought="recorded")
     assert played.steps[0].patch == said[0]
+
+
+def test_a_recorded_thought_is_read_in_the_words_of_tool_calls_too(chat, store):
+    write = GRAMMARS["computer_use"].render
+    said = [write(action, "As planned.") for action in solution("type")]
+    prompt, room = Prompt.compact_computer_use(), {"max_tokens": 200, "max_context": 8000}
+    store.write(Played(chat, list(said), spec_of("type", **room), prompt=prompt).trajectory)
+    (task,) = recorded_tasks(store.root)
+    desktop = RecordedDesktop(StepScore(), thought="recorded")
+    spec = spec_of(task=task, max_steps=task.max_steps, **room)
+    played = Played(chat, [write(Wait()), *said[1:]], spec, desktop=desktop, prompt=prompt)
+    assert played.steps[0].patch == chat.decode(chat.encode_response(said[0]))
 
 
 def test_a_response_that_does_not_parse_ends_the_episode(chat, store):
