@@ -36,7 +36,7 @@ def merge(shares: Sequence[tuple[Path, float]], directory: Path) -> None:
 
     Raises:
         ConfigError: If weights add up to something else, a directory has no policy, policies differ in anything but
-            the values of their weights, or the directory exists.
+            the values of their weights, one of these is not finite, or the directory exists.
     """
     if len(shares) < 2:
         raise ConfigError(f"name at least two policies, as A=0.5 B=0.5; got {len(shares)}")
@@ -117,6 +117,8 @@ def _mean(name: str, policies: Sequence[CheckpointWeights], shares: Sequence[flo
                 "both alike"
             )
         total.add_(other.float(), alpha=share)
+    if not bool(total.isfinite().all()):
+        raise ConfigError(f"the mean of {name} is not finite: one of the policies has diverged; evaluate them first")
     return total.to(first.dtype)
 
 

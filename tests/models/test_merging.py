@@ -130,6 +130,10 @@ def widened(folder):
     changed_weights(folder, lambda weights, name: weights.update({name: weights[name].float()}))
 
 
+def diverged(folder):
+    changed_weights(folder, lambda weights, name: weights[name].view(-1)[:1].fill_(float("nan")))
+
+
 def damaged(folder):
     file = min(folder.glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:100])
@@ -143,6 +147,7 @@ def damaged(folder):
         (reshaped, r"differ in weights: [\w.]+$"),
         (without_one, r"differ in weights: [\w.]+$"),
         (widened, r"is torch.bfloat16 in .*first and torch.float32 in"),
+        (diverged, r"the mean of [\w.]+ is not finite: .* has diverged"),
         (damaged, r"a file of .* cannot be read"),
         (shutil.rmtree, r"holds no policy: name a folder"),
     ],
