@@ -52,7 +52,13 @@ CASES: dict[str, dict[str, Any]] = {
     "windowed": {"objective": {"estimator": "step_grpo", "high_entropy_steps": 0.4}, "image_window": 1},
     "budget": {"method": C3PO, "objective": {"budget": 200, "over": "truncate"}, "image_window": 1},
     "pulse": {"objective": {}, "pulse": True},
-    "critic": {"method": PPO, "objective": {"kl_coefficient": 0.1}, "reference": True, "ways": ("ddp",)},
+    "critic": {
+        "method": PPO,
+        "objective": {"kl_coefficient": 0.1, "high_entropy_steps": 0.4},
+        "reference": True,
+        "module": {"epochs": 2},
+        "ways": ("ddp",),
+    },
     "warmup": {
         "method": DigiRL,
         "objective": {"kept": 0.5},
