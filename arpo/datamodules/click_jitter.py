@@ -9,7 +9,7 @@ from arpo.types import Step, Trajectory
 
 
 def with_click_jitter(
-    demonstration: Trajectory, grammar: ActionGrammar, pixels: float, rng: random.Random
+    demonstration: Trajectory, grammar: ActionGrammar, spread: tuple[float, float], rng: random.Random
 ) -> Trajectory:
     """Return a demonstration whose clicks are moved a little: their texts, that is, and not what came of them.
 
@@ -20,19 +20,19 @@ def with_click_jitter(
     Args:
         demonstration: Text, of which no token was sampled.
         grammar: Of its responses.
-        pixels: Standard deviation of the move in each direction, in the model's image.
+        spread: Standard deviations of the move, across and down, in the units in which the model names points.
         rng: Draws the moves.
     """
-    return replace(demonstration, steps=tuple(_moved(step, grammar, pixels, rng) for step in demonstration.steps))
+    return replace(demonstration, steps=tuple(_moved(step, grammar, spread, rng) for step in demonstration.steps))
 
 
-def _moved(step: Step, grammar: ActionGrammar, pixels: float, rng: random.Random) -> Step:
+def _moved(step: Step, grammar: ActionGrammar, spread: tuple[float, float], rng: random.Random) -> Step:
     response = grammar.parse(step.response)
     (action,) = response.actions
     if not isinstance(action, Click):
         return step
 
     def jitter(x: float, y: float) -> tuple[float, float]:
-        return max(0, round(rng.gauss(x, pixels))), max(0, round(rng.gauss(y, pixels)))
+        return max(0, round(rng.gauss(x, spread[0]))), max(0, round(rng.gauss(y, spread[1])))
 
     return replace(step, response=grammar.render(moved(action, jitter), response.thought))

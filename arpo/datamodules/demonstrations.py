@@ -30,7 +30,7 @@ from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.curation.retokenize import retokenize
 from arpo.rollout.seeds import derive_seed
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Task, Trajectory
+from arpo.types import Step, Task, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -162,10 +162,17 @@ class DemonstrationDataModule(L.LightningDataModule):
             known = self._arrivals.first(self._known(step))
             drawn = rng.sample(known, min(self.batch_size, len(known)))
             if self.click_jitter:
-                yield [self._tell(with_click_jitter(each, grammar, self.click_jitter, rng)) for each in drawn]
+                spread = self._spread
+                yield [self._tell(with_click_jitter(each, grammar, spread(each.steps[0]), rng)) for each in drawn]
                 continue
             told |= {each.id: self._tell(each) for each in drawn if each.id not in told}
             yield [told[each.id] for each in drawn]
+
+    def _spread(self, step: Step) -> tuple[float, float]:
+        """Return the jitter of a click, across and down, in the units in which the model names points."""
+        seen = self._chat.model_size(step.width, step.height)
+        frame = self._chat.family.frame((step.width, step.height), seen)
+        return self.click_jitter * (frame.model_width / seen[0]), self.click_jitter * (frame.model_height / seen[1])
 
     def _tell(self, demonstration: Trajectory) -> Trajectory:
         return retokenize(demonstration, self._chat, self.prompt, self.image_window)

@@ -20,29 +20,33 @@ def demonstration(responses=RESPONSES):
     return Trajectory("demonstration-0/0/0", "t", "", "", 0, steps, Outcome.TERMINATED, 1.0, 0.0)
 
 
-def clicks(pixels, count=2000):
+def clicks(across, down, count=2000):
     rng = random.Random(0)
     for _ in range(count):
-        (action,) = parse_response(with_click_jitter(demonstration(), UI_TARS, pixels, rng).steps[0].response).actions
+        (action,) = parse_response(
+            with_click_jitter(demonstration(), UI_TARS, (across, down), rng).steps[0].response
+        ).actions
         assert isinstance(action, Click)
         yield action
 
 
 def test_clicks_are_spread_around_their_place_as_widely_as_asked_for():
-    across = [click.x for click in clicks(pixels=3.0)]
+    moved = list(clicks(across=3.0, down=0.0))
+    across = [click.x for click in moved]
     assert abs(fmean(across) - 60) < 0.3
     assert abs(pstdev(across) - 3.0) < 0.2
+    assert {click.y for click in moved} == {2}
 
 
 def test_a_click_never_leaves_the_screen_at_its_top_or_left():
-    down = [click.y for click in clicks(pixels=3.0)]
+    down = [click.y for click in clicks(across=0.0, down=3.0)]
     assert min(down) == 0
     assert max(down) > 5
 
 
 def test_what_is_no_click_and_all_that_is_not_the_text_stay():
     told = demonstration()
-    moved = with_click_jitter(told, UI_TARS, 3.0, random.Random(1))
+    moved = with_click_jitter(told, UI_TARS, (3.0, 3.0), random.Random(1))
     assert moved.steps[1:] == told.steps[1:]
     assert replace(moved, steps=told.steps) == told
     assert replace(moved.steps[0], response=told.steps[0].response) == told.steps[0]
@@ -50,6 +54,6 @@ def test_what_is_no_click_and_all_that_is_not_the_text_stay():
 
 def test_a_thought_before_a_click_stays():
     moved = with_click_jitter(
-        demonstration(["Thought: here\nAction: click(start_box='(60,50)')"]), UI_TARS, 3.0, random.Random(1)
+        demonstration(["Thought: here\nAction: click(start_box='(60,50)')"]), UI_TARS, (3.0, 3.0), random.Random(1)
     )
     assert parse_response(moved.steps[0].response).thought == "here"

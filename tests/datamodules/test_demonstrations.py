@@ -7,10 +7,12 @@ import re
 import threading
 import time
 from functools import partial
+from statistics import pstdev
 
 import pytest
 from PIL import Image
 
+from arpo.agent.actions import Click
 from arpo.agent.coordinates import CoordinateFrame, smart_resize
 from arpo.agent.parser import parse_response
 from arpo.agent.prompt import Prompt
@@ -232,6 +234,31 @@ def test_clicks_are_jittered_anew_each_time_a_demonstration_is_drawn_and_follow_
     assert drawn() == first
     assert drawn("tremor") == first
     assert "datamodule.tremor is now datamodule.click_jitter" in caplog.text
+
+
+def test_a_click_is_jittered_by_pixels_in_whatever_units_a_family_names_points(make_data, tiny_qwen3):
+    """A picture of 128 pixels is 1,000 wide to Qwen3-VL, so a jitter of 4 pixels is one of 31."""
+
+    def moves(**options):
+        plain, moved = (
+            [
+                (parse_response(step.response).actions[0], trajectory.id, number)
+                for batch in batches(set_up(make_data(steps=40, click_jitter=jitter, **options)))
+                for trajectory in batch
+                for number, step in enumerate(trajectory.steps)
+            ]
+            for jitter in (0.0, 4.0)
+        )
+        places = {(id, number): action for action, id, number in plain}
+        return [
+            action.x - places[id, number].x
+            for action, id, number in moved
+            if isinstance(action, Click) and (id, number) in places
+        ]
+
+    qwen3 = {"model": tiny_qwen3, "family": "qwen3_vl", "image_limits": (4096, 20480)}
+    assert pstdev(moves()) == pytest.approx(4.0, rel=0.3)
+    assert pstdev(moves(**qwen3)) == pytest.approx(4.0 * 1000 / 128, rel=0.3)
 
 
 def test_a_negative_jitter_is_refused(make_data):
