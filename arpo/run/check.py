@@ -38,6 +38,8 @@ LOADERS = {"arpo.rollout.recorded.recorded_tasks": "recorded"}
 """Functions that return tasks of an environment of ours from elsewhere, because they read what a run wrote."""
 REWARDS_STEPS = ("recorded",)
 """Environments of ours that reward single steps."""
+USUAL_METHOD = "arpo.methods.grpo.GRPO"
+"""That of nearly every run; it needs no rewards of steps, and a check that asks it brings torch along."""
 OPTIONAL = {"lightning.pytorch.loggers.WandbLogger": "wandb"}
 """Packages that requirements.txt leaves out, by who needs them."""
 WITHOUT_A_TRAINER = ("env", "tasks", "prompt", "engine", "rollout", "selection", "evaluation")
@@ -420,7 +422,7 @@ def check_step_rewards(cfg: DictConfig) -> None:
         ConfigError: With the method, the environment, and what to choose.
     """
     chosen, env = OmegaConf.select(cfg, "module.objective._target_"), _room(cfg.env.make_env.get("_target_"))
-    if chosen is None or env not in EXAMPLES or env in REWARDS_STEPS:
+    if chosen in (None, USUAL_METHOD) or env not in EXAMPLES or env in REWARDS_STEPS:
         return
     from arpo.methods.method import Method
 

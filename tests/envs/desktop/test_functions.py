@@ -63,7 +63,7 @@ def refused(name, **arguments):
 
 def opened(home):
     """What a program says that it opens; it goes on when the function has ended."""
-    return (home.parent / "opened").read_text()
+    return (home.parent / "opened").read_text(encoding="utf-8")
 
 
 def test_environment_and_guest_have_the_same_functions():
@@ -75,9 +75,9 @@ def test_environment_and_guest_have_the_same_functions():
 
 def test_a_file_is_written_whole_and_written_again(home):
     assert run("mousepad.write", path="~/note.txt", text="żółw 'a' \"b\"\n$HOME `id` 🐢\n") == ""
-    assert (home / "note.txt").read_text() == "żółw 'a' \"b\"\n$HOME `id` 🐢\n"
+    assert (home / "note.txt").read_text(encoding="utf-8") == "żółw 'a' \"b\"\n$HOME `id` 🐢\n"
     assert run("mousepad.write", path=str(home / "note.txt"), text="") == ""
-    assert (home / "note.txt").read_text() == ""
+    assert (home / "note.txt").read_text(encoding="utf-8") == ""
 
 
 def test_the_longest_texts_of_any_characters_fit_the_words_of_a_program(home):
@@ -85,13 +85,13 @@ def test_the_longest_texts_of_any_characters_fit_the_words_of_a_program(home):
         text = character * LONGEST_TEXT
         assert run("mousepad.write", path="a", text=text) == ""
         assert run("mousepad.replace", path="a", find=text, by=character + text[1:]) == ""
-        assert (home / "a").read_text() == text
+        assert (home / "a").read_text(encoding="utf-8") == text
 
 
 def test_a_text_is_replaced_wherever_it_is(home):
     (home / "pets.txt").write_text("a cat and a cat\n")
     assert run("mousepad.replace", path="pets.txt", find="cat", by="dog") == ""
-    assert (home / "pets.txt").read_text() == "a dog and a dog\n"
+    assert (home / "pets.txt").read_text(encoding="utf-8") == "a dog and a dog\n"
     assert "does not hold 'cat'" in run("mousepad.replace", path="pets.txt", find="cat", by="dog")
     assert "does not hold ''" in refused("mousepad.replace", path="pets.txt", find="", by="dog")
 
@@ -99,7 +99,7 @@ def test_a_text_is_replaced_wherever_it_is(home):
 def test_a_replacement_may_not_make_a_file_of_any_size(home):
     (home / "a").write_text("a" * 1000)
     assert "more than 1048576 bytes" in run("mousepad.replace", path="a", find="a", by="b" * LONGEST_TEXT)
-    assert (home / "a").read_text() == "a" * 1000
+    assert (home / "a").read_text(encoding="utf-8") == "a" * 1000
     with (home / "large").open("wb") as file:
         file.truncate(2**40)
     assert "more than 1048576 bytes" in refused("mousepad.replace", path="large", find="\0", by="b")
@@ -109,7 +109,7 @@ def test_folders_are_made_and_things_are_moved(home):
     assert run("pcmanfm.make_folder", path="papers") == ""
     assert run("mousepad.write", path="papers/old.txt", text="x") == ""
     assert run("pcmanfm.move", path="papers/old.txt", to="~/new.txt") == ""
-    assert (home / "new.txt").read_text() == "x"
+    assert (home / "new.txt").read_text(encoding="utf-8") == "x"
     assert run("pcmanfm.move", path="papers", to="letters") == ""
     assert sorted(each.name for each in home.iterdir()) == ["letters", "new.txt"]
     assert "there is something at letters" in refused("pcmanfm.move", path="new.txt", to="letters")
@@ -145,7 +145,7 @@ def test_no_path_leaves_the_home_directory(home, path):
         ("pcmanfm.move", {"path": "mine", "to": path}),
     ):
         assert "is not in the home directory" in refused(name, **arguments), name
-    assert (home.parent / "outside").read_text() == "theirs"
+    assert (home.parent / "outside").read_text(encoding="utf-8") == "theirs"
     assert (home / "mine").exists()
 
 
