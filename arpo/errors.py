@@ -133,6 +133,17 @@ def check_positive(**values: float) -> None:
             raise ConfigError(f"{name} must be {'finite' if value == inf else 'above 0'}, got {value}")
 
 
+def check_share(**values: float) -> None:
+    """Refuse a value outside of [0, 1].
+
+    Raises:
+        ConfigError: Names the argument and its value.
+    """
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{name} must lie in [0, 1], got {value}")
+
+
 def check_threshold(**values: float) -> None:
     """Refuse a bound of rewards in [0, 1] above which none lies, or all do.
 

@@ -24,7 +24,7 @@ from arpo.datamodules.batches import Batches
 from arpo.datamodules.click_jitter import with_click_jitter
 from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.datamodules.prefetch import PrefetchBuffer
-from arpo.errors import ConfigError, check_at_least
+from arpo.errors import ConfigError, check_at_least, check_share
 from arpo.host.files import atomically
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.curation.retokenize import retokenize
@@ -89,8 +89,7 @@ class DemonstrationDataModule(L.LightningDataModule):
         tremor: float | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= arrival <= 1:
-            raise ConfigError(f"arrival must lie in [0, 1], got {arrival}")
+        check_share(arrival=arrival)
         if tremor is not None:
             log.warning("datamodule.tremor is now datamodule.click_jitter; the former name goes in the next version")
             click_jitter = tremor

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from arpo.algorithms.losses import TokenLoss
 from arpo.algorithms.returns import discounted_returns
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_share
 from arpo.methods.method import Credit, Method, TokenTerms
 from arpo.types import Group, Trajectory
 
@@ -49,8 +49,7 @@ class DigiRL(Method):
     kept: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.discount <= 1:
-            raise ConfigError(f"discount must lie in [0, 1], got {self.discount}")
+        check_share(discount=self.discount)
         if not 0 < self.kept <= 1:
             raise ConfigError(f"kept must lie in (0, 1], got {self.kept}; it is a share of the trajectories")
         super().__post_init__()

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.returns import Spread, discounted_returns, relative
-from arpo.errors import ConfigError, check_at_least, check_one_of
+from arpo.errors import check_at_least, check_one_of, check_share
 from arpo.methods.method import Credit, Method
 from arpo.types import Group
 
@@ -41,8 +41,7 @@ class GiGPO(Method):
     def __post_init__(self) -> None:
         check_one_of(Spread, std=self.std)
         check_at_least(0, step_weight=self.step_weight)
-        if not 0 <= self.discount <= 1:
-            raise ConfigError(f"discount must lie in [0, 1], got {self.discount}")
+        check_share(discount=self.discount)
         super().__post_init__()
 
     @override

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from arpo.algorithms.losses import TokenLoss
 from arpo.algorithms.returns import generalized_advantages, relative
-from arpo.errors import ConfigError
+from arpo.errors import check_share
 from arpo.methods.method import Credit, Method, TokenTerms
 from arpo.types import Group, Trajectory
 
@@ -37,9 +37,7 @@ class PPO(Method):
     gae_lambda: float = 0.95
 
     def __post_init__(self) -> None:
-        for name in ("discount", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        check_share(discount=self.discount, gae_lambda=self.gae_lambda)
         super().__post_init__()
 
     @override

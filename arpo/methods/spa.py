@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.rewards import is_success
-from arpo.errors import ConfigError, check_threshold
+from arpo.errors import check_share, check_threshold
 from arpo.methods.grpo import GRPO
 from arpo.types import Group
 
@@ -33,8 +33,7 @@ class ShortestPath(GRPO):
 
     def __post_init__(self) -> None:
         check_threshold(success_threshold=self.success_threshold)
-        if not 0 <= self.shortening <= 1:
-            raise ConfigError(f"shortening must lie in [0, 1], got {self.shortening}")
+        check_share(shortening=self.shortening)
         super().__post_init__()
 
     @override

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.returns import relative
-from arpo.errors import ConfigError, check_at_least
+from arpo.errors import ConfigError, check_at_least, check_share
 from arpo.methods.method import Credit, Method
 from arpo.types import Group, Trajectory
 
@@ -51,8 +51,7 @@ class UIS1(Method):
     least_spread: float | None = 0.3
 
     def __post_init__(self) -> None:
-        if not 0 <= self.discount <= 1:
-            raise ConfigError(f"discount must lie in [0, 1], got {self.discount}")
+        check_share(discount=self.discount)
         check_at_least(0, episode_weight=self.episode_weight, step_weight=self.step_weight)
         if self.least_spread is not None:
             check_at_least(0, least_spread=self.least_spread)

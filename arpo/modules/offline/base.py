@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 from typing_extensions import override
 
-from arpo.errors import ConfigError, check_at_least
+from arpo.errors import check_at_least, check_share
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.tokenization import ChatTokenizer, TokenizedTrajectory, tokenize
@@ -83,8 +83,7 @@ class OfflineModule(PolicyModule):
             policy, optimizer, micro_batch_tokens=micro_batch_tokens, max_grad_norm=max_grad_norm, reference=reference
         )
         check_at_least(3, steps=steps)  # one up, one at the top, one down
-        if not 0 <= warmup_fraction <= 1:
-            raise ConfigError(f"warmup_fraction must lie in [0, 1], got {warmup_fraction}")
+        check_share(warmup_fraction=warmup_fraction)
         self.steps = steps
         self.warmup_fraction = warmup_fraction
 
