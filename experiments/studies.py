@@ -439,7 +439,66 @@ SEEDS_A_PAGE = Study(
     bars=bars_of_seeds,
 )
 
+# --- methods --------------------------------------------------------------------------------------------------------
+
+OF_METHODS = {
+    "ARPO": (),
+    "GRPO": ("replay=off",),
+    "DART": ("preset=dart_paper",),
+    "SPA": ("method=spa",),
+    "AdaPR": ("replay=adapr",),
+    "failure curriculum": ("curriculum=failures",),
+    "UI-TARS-2": ("method=ui_tars2", "module.objective.length_weight=2"),
+    "ComputerRL": ("method=computer_rl",),
+    "Entropulse": ("entropulse=on", "entropulse.share=0.8"),
+    "stages": ("curriculum=stages", "datamodule.sampler.stage_iterations=5"),
+    "C3PO": ("method=c3po", "module.objective.budget=1200"),
+    "DigiRL": ("method=digirl",),
+    "relevance": ("replay=relevance",),
+    "UI-S1, then ARPO": ("warmstart=warmstart_sparse_semi_online",),
+    "Mobile-R1, then ARPO": ("warmstart=warmstart_sparse_actions",),
+}
+"""The words of each arm beside `experiment=methods`; the order is that of docs/methods.md."""
+
+
+def gains(comparison: Comparison) -> str:
+    """A row an arm: its success, and how it differs from ARPO's, best first."""
+    keys = {"evaluated": "after the last update", "trained": "last 5 iterations"}
+    arms = sorted(comparison.arms, key=lambda arm: -(comparison.mean(arm, "evaluated") or 0.0))
+    lines = [
+        [arm.name]
+        + [percent(comparison.mean(arm, key)) for key in keys]
+        + [difference_in_points(comparison, arm, key) for key in keys]
+        for arm in arms
+    ]
+    differences = [f"minus ARPO, {words}" for words in keys.values()]
+    return table(["success", *keys.values(), *differences], lines)
+
+
+def difference_in_points(comparison: Comparison, arm: compared_arms.Arm, key: str) -> str:
+    """How an arm differs from the reference, with its interval; a dash where no seed has both."""
+    found = None if arm is comparison.reference else comparison.difference(arm, key)
+    return DASH if found is None or not found.seeds else found.interval.points()
+
+
+OF_ALL_METHODS = Study(
+    title="Methods on sparse MiniWoB++ tasks",
+    arms=tuple(Arm(name, "methods", words) for name, words in OF_METHODS.items()),
+    measures=(
+        ON_ITS_TASKS,
+        replace(TRAINED, is_compared=True),
+        ALL_FAILED,
+        INJECTED,
+        Measure("episodes", "episodes an iteration", mean_of("rollout/episodes"), digits=1),
+        MINUTES,
+    ),
+    columns=COLUMNS,
+    first=gains,
+    panels=(TRAINING,),
+)
+
 STUDIES = {
+    "methods": OF_ALL_METHODS,
     "policy_lag": POLICY_LAG,
     "dart_ablation": DART_ABLATION,
     "dart_miniwob": DART_MINIWOB,

@@ -1,6 +1,7 @@
 """The studies: what they say is computed from runs, by formulas that were computed by hand here."""
 
 import json
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from arpo.evaluation.intervals import Interval
 from arpo.run.build import build
 from experiments import collect as collector
 from experiments import curves, studies, study
+from experiments import run as runner
 from experiments.miniwob import collect as miniwob
 from experiments.replay_ablation import collect as ablation
 from experiments.scheduling import collect as scheduling
@@ -176,6 +178,36 @@ def test_the_page_of_a_study_has_the_command_of_every_arm(name):
     typed = [line for line in page.splitlines() if line.startswith("python train.py")]
     assert typed == [arm.command(collected.seeds) for arm in collected.arms]
     assert page.count("<!-- measured -->") == page.count("<!-- /measured -->") == 1
+
+
+def test_all_runs_of_a_study_start_one_by_one_the_first_arm_of_a_seed_before_the_others():
+    found = [command[1:] for command in runner.commands("offline_online")]
+    arms, offline = STUDIES["offline_online"].arms, 3 * 2
+    assert found[0] == ["train.py", "-m", "resume=auto", "experiment=miniwob_small", "replay=off", "seed=0"]
+    assert len(found) == 5 * (len(arms) - offline) + 3 * offline  # offline arms have three seeds
+    assert [command[-1] for command in found[:: len(arms)]][:3] == ["seed=0", "seed=1", "seed=2"]
+
+
+def test_a_study_whose_runs_have_not_all_ended_says_so(monkeypatch, capsys, tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text("import sys\nsys.exit('bad' in sys.argv)")
+    started = [[sys.executable, str(script), word] for word in ("good", "bad", "so")]
+    monkeypatch.setattr(runner, "commands", lambda _: started)
+    assert runner.main(["methods", "--at-once", "2"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "2 of 3 runs have ended"
+
+
+def test_methods_are_listed_best_first_with_their_distance_from_arpo(tmp_path):
+    chosen = STUDIES["methods"]
+    for arm, gain in zip(chosen.arms[:3], (0.0, -0.1, 0.1), strict=True):
+        for seed in (0, 1):
+            folder = arm.folder(tmp_path, seed)
+            evaluations = {5: {"in_domain": 0.5 + 0.2 * seed + gain}}
+            write_run(folder.parent, folder.name, [0.4] * 5, seed=seed, evaluations=evaluations)
+    rows = studies.gains(compare_arms(tmp_path, chosen.arms, chosen.measures, against="ARPO")).splitlines()
+    assert [row.split(" | ")[0] for row in rows[2:6]] == ["| DART", "| ARPO", "| GRPO", "| SPA"]
+    assert rows[2] == "| DART | 70.0 % | 40.0 % | +10.0 points [+10.0, +10.0] | +0.0 points [+0.0, +0.0] |"
+    assert rows[5] == "| SPA | – | – | – | – |"
 
 
 def test_bars_are_made_of_every_run_s_measures(tmp_path):

@@ -14,14 +14,18 @@ log = logging.getLogger(__name__)
 
 
 class ExportPolicy(L.Callback):
-    """A callback that writes the trained policy at the end, whole or not at all, for vLLM and `from_pretrained`."""
+    """A callback that writes the trained policy after the last iteration, whole or not at all, for engines.
+
+    It does so before the last checkpoint: a run that has that one has its policy too; one that was stopped has none.
+    """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
     @override
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        export_policy(PolicyModule.of(pl_module).policy, self.directory, writes=trainer.is_global_zero)
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch + 1 == trainer.max_epochs:
+            export_policy(PolicyModule.of(pl_module).policy, self.directory, writes=trainer.is_global_zero)
 
 
 def export_policy(policy: Policy, directory: Path, *, card: str = "", writes: bool = True) -> None:

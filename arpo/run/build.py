@@ -14,7 +14,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from arpo.errors import ArpoError, ConfigError
 from arpo.run.before.words import CONF, check_words
 from arpo.run.folder import folder_name, moment, run_name
-from arpo.run.warmstart import demonstrations_of, policy_of
+from arpo.run.warmstart import demonstrations_of, policy_of, recordings_of
 
 
 def compose(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -33,7 +33,8 @@ def register_resolvers() -> None:
     """Teach OmegaConf the functions that our YAML calls; idempotent."""
     OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
     OmegaConf.register_new_resolver("folder_name", lambda name: folder_name(str(name)), replace=True)
-    functions: list[Callable[..., Any]] = [moment, policy_of, demonstrations_of, images_at_once, run_title]
+    of_folders: list[Callable[..., Any]] = [policy_of, demonstrations_of, recordings_of, run_title]
+    functions = [*of_folders, moment, images_at_once]
     of_numbers: list[Callable[..., Any]] = [gpu_range, node_gpus, node_engines, screenshots]
     for function in [*functions, *map(_of_numbers, of_numbers)]:
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.errors import ConfigError
+from arpo.host.session import Session
+from arpo.rollout.storage import TrajectoryStore
 from arpo.run.before.words import override
 from arpo.run.folder import run_name
 from arpo.run.shipped import note_another, unpack
@@ -65,6 +67,15 @@ def demonstrations_of(
     return [f"{_folder(warmstart, output, image_window, model, prompt)}/demonstrations"] if warmstart else []
 
 
+def recordings_of(*of: str | int | None) -> str:
+    """Return the first directory that `demonstrations_of` returns, as `source` names it; empty where there is none.
+
+    >>> recordings_of("warmstart_fake", "outputs")
+    'outputs/warmstart_fake/default/demonstrations'
+    """
+    return next(iter(demonstrations_of(*of)), "")  # type: ignore[arg-type]  # YAML says which is which
+
+
 def shared_with_warmstart(cfg: DictConfig) -> tuple[int | None, str | None, str | None]:
     """Return what a warm start has to know of a run: its image window, and its model and prompt where not the usual.
 
@@ -117,6 +128,25 @@ def check_warmstart(
             f"there is no checkpoint at model.path={model_path}, and experiment={warmstart} would write one to "
             f"{written}: leave model.path out, or set it to a directory that exists"
         )
+
+
+def write_source(cfg: DictConfig) -> None:
+    """Run the warm start at once where a run learns from what it writes, whose tasks nobody could check before.
+
+    Raises:
+        ConfigError: As `check_warmstart` and `ensure_model` do.
+    """
+    shared, source = shared_with_warmstart(cfg), str(cfg.source)
+    if not source or source not in demonstrations_of(cfg.warmstart, cfg.paths.output, *shared):
+        return
+    if TrajectoryStore(source).iterations():
+        return
+    check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared)
+    session = Session.start()  # ends the warm start with this process
+    try:
+        ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared)
+    finally:
+        session.close()
 
 
 def ensure_model(

@@ -31,10 +31,11 @@ def logprobs(policy):
         return policy.action_logprobs(batch).logprobs
 
 
-def run(policy, directory, rank=0):
+def run(policy, directory, rank=0, iteration=3):
     module = IdleModule()
     module.policy = policy
-    ExportPolicy(directory).on_train_end(SimpleNamespace(is_global_zero=rank == 0), module)
+    trainer = SimpleNamespace(is_global_zero=rank == 0, current_epoch=iteration - 1, max_epochs=3)
+    ExportPolicy(directory).on_train_epoch_end(trainer, module)
 
 
 def test_what_was_trained_is_what_is_loaded_also_by_transformers_alone(trained, tmp_path, tiny_model):
@@ -61,6 +62,11 @@ def test_an_older_export_is_replaced_and_nothing_else_is_left(trained, tmp_path)
 
 def test_only_rank_0_writes(trained, tmp_path):
     run(trained, tmp_path / "policy", rank=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_stopped_early_leaves_no_policy_that_others_would_start_from(trained, tmp_path):
+    run(trained, tmp_path / "policy", iteration=2)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,7 +16,14 @@ from arpo.run.build import compose as compose_file
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_training
 from arpo.run.folder import run_name
-from arpo.run.warmstart import check_warmstart, ensure_model, policy_of, shared_with_warmstart, wait_or_kill
+from arpo.run.warmstart import (
+    check_warmstart,
+    ensure_model,
+    policy_of,
+    shared_with_warmstart,
+    wait_or_kill,
+    write_source,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -32,7 +39,7 @@ def test_a_checkpoint_that_no_warm_start_would_write_is_refused_before_it_runs(t
 
 def test_an_experiment_that_does_not_exist_is_no_warm_start(tmp_path):
     path = policy_of("warmstart_fkae", "out")
-    with pytest.raises(ConfigError, match=r"warmstart=warmstart_fkae is no .*; choose one of warmstart_desktop, war"):
+    with pytest.raises(ConfigError, match=r"warmstart=warmstart_fkae is no .*; choose one of warmstart_actions, war"):
         check_warmstart(path, "warmstart_fkae", "out")
     (tmp_path / "config.json").touch()
     check_warmstart(str(tmp_path), "warmstart_fkae", "out")  # it will not run
@@ -67,6 +74,39 @@ def test_a_missing_policy_is_made_by_the_warm_start(entry_point):
     root = entry_point("(root / 'policy').mkdir()\n(root / 'policy' / 'config.json').write_text('{}')")
     ensure_model(root / "policy", "warmstart_fake", "some/outputs")
     assert (root / "called").read_text() == "experiment=warmstart_fake paths.output=some/outputs resume=auto"
+
+
+WRITES_ALL = """
+output = Path(sys.argv[2].removeprefix("paths.output="))
+for name in ("policy", "demonstrations/train/iteration_000001"):
+    (output / "warmstart_fake/default" / name).mkdir(parents=True)
+(output / "warmstart_fake/default/policy/config.json").write_text("{}")
+"""
+
+
+def test_a_run_that_learns_from_its_warm_start_s_recordings_has_it_run_before_anything_is_checked(entry_point):
+    root = entry_point(WRITES_ALL)
+    cfg = compose_file("train", ["experiment=warmstart_actions", f"paths.output={root}"])
+    assert cfg.source == f"{root}/warmstart_fake/default/demonstrations"
+    write_source(cfg)
+    assert (root / "called").read_text() == f"experiment=warmstart_fake paths.output={root} resume=auto"
+    (root / "called").unlink()
+    write_source(cfg)  # they are there
+    assert not (root / "called").exists()
+
+
+@pytest.mark.parametrize("words", [["source=elsewhere"], ["warmstart=null"], ["experiment=smoke"]])
+def test_nothing_runs_before_the_checks_where_the_recordings_are_not_the_warm_start_s(entry_point, words):
+    root = entry_point("raise SystemExit(1)")
+    write_source(compose_file("train", ["experiment=warmstart_actions", f"paths.output={root}", *words]))
+    assert not (root / "called").exists()
+
+
+@pytest.mark.parametrize("words", [["model=tiny_qwen3"], ["rollout.settings.image_window=2"]])
+def test_the_recordings_are_those_of_the_warm_start_that_knows_the_run(words):
+    cfg = compose_file("train", ["experiment=warmstart_actions", "paths.output=out", *words])
+    assert cfg.source == f"out/warmstart_fake/{run_name(words)}/demonstrations"
+    assert cfg.model.path == f"out/warmstart_fake/{run_name(words)}/policy"
 
 
 def test_a_warm_start_tells_demonstrations_in_the_image_window_of_the_run(entry_point):
