@@ -54,11 +54,11 @@ class Trainer:
     """The same checkpoint in plain transformers."""
 
     def __init__(self, path: Path) -> None:
-        from transformers import AutoImageProcessor, Qwen2_5_VLForConditionalGeneration
+        from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
         self.chat = ChatTokenizer(path)
         self._images = AutoImageProcessor.from_pretrained(path)
-        self._model = Qwen2_5_VLForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
+        self._model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()
         self.first_weights = self.weights()
 
     def weights(self) -> Weights:
@@ -122,6 +122,12 @@ def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
         return list(await asyncio.gather(*coroutines))
 
     return run(gather())
+
+
+@pytest.fixture(scope="session", params=["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.long)])
+def tiny_model(request: pytest.FixtureRequest, tiny_model: Path, tiny_qwen3: Path) -> Path:
+    """The tiny model of each family, in the place of that which other tests have."""
+    return tiny_qwen3 if request.param == "qwen3_vl" else tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,8 @@ def test_an_update_without_a_tensor_is_refused_and_the_engine_serves_no_more(
 ) -> None:
     engine = closing(HfEngine(tiny_model))
     weights = trainer.changed(1)
-    del weights["visual.blocks.0.attn.proj.weight"]
-    with pytest.raises(WeightSyncError, match=r"missing from the update: visual\.blocks\.0\.attn\.proj\.weight"):
+    del weights[next(name for name in weights if name.endswith("visual.blocks.0.attn.proj.weight"))]
+    with pytest.raises(WeightSyncError, match=r"missing from the update: .*visual\.blocks\.0\.attn\.proj\.weight"):
         asyncio.run(engine.update_weights(weights.items(), 1))
     with pytest.raises(EngineError, match="dead"):
         asyncio.run(engine.generate(questions.ask()))

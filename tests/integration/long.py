@@ -2,7 +2,7 @@
 
 import io
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,19 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 from transformers import AutoProcessor
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+from transformers.image_utils import (
+    IMAGENET_STANDARD_MEAN,
+    IMAGENET_STANDARD_STD,
+    OPENAI_CLIP_MEAN,
+    OPENAI_CLIP_STD,
+)
 
 from arpo.agent.actions import Action, Scroll
 from arpo.envs.protocol import StepResult
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response
 from arpo.inference.vllm import VllmEngine
 from arpo.models.collate import collate
-from arpo.models.families.qwen2_5_vl import VISION_SPREAD, make_tiny
+from arpo.models.families import qwen2_5_vl, qwen3_vl
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import ChatTokenizer, tokenize
 from arpo.rollout.settings import RolloutSettings
@@ -49,19 +54,31 @@ def response(generator: random.Random) -> str:
     return f"Thought: {thought}\nAction: scroll(start_box='(960,540)', direction='{direction}')"
 
 
-def write_talker(directory: Path) -> Path:
+MAKES: dict[str, Callable[..., Path]] = {
+    "qwen2_5_vl": partial(
+        qwen2_5_vl.make_tiny, full_attention=(1,)
+    ),  # the other layer has windows, as most of the 7B's
+    "qwen3_vl": qwen3_vl.make_tiny,
+}
+PIXELS = {
+    "qwen2_5_vl": (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD),
+    "qwen3_vl": (IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD),
+}
+"""Mean and deviation by which published checkpoints normalise colours."""
+
+
+def write_talker(directory: Path, family: str = "qwen2_5_vl") -> Path:
     """Write a policy that has learned to respond like that, whatever it sees: a random one is never understood."""
     generator = random.Random(0)
-    path = make_tiny(
+    path = MAKES[family](
         directory / "random",
         corpus=[response(generator) for _ in range(200)],
         hidden=64,
         words=3000,
         max_pixels=MAX_PIXELS,
-        full_attention=(1,),
         context=CONTEXT,
     )
-    policy = look_as_the_7b(path)
+    policy = look_as_published(path, family)
     optimizer = torch.optim.AdamW([each for each in policy.parameters() if each.requires_grad], lr=3e-3)
 
     def learn_from(logprobs: Tensor) -> None:
@@ -84,17 +101,17 @@ def write_talker(directory: Path) -> Path:
     return directory / "talker"
 
 
-def look_as_the_7b(path: Path) -> Policy:
-    """Load a tiny policy with the pixels and the first vision weights of Qwen2.5-VL in the place of its own."""
+def look_as_published(path: Path, family: str) -> Policy:
+    """Load a tiny policy with the pixels and the first vision weights of a published one in the place of its own."""
     processor = AutoProcessor.from_pretrained(path)
-    processor.image_processor.image_mean, processor.image_processor.image_std = OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+    processor.image_processor.image_mean, processor.image_processor.image_std = PIXELS[family]
     processor.save_pretrained(path)
     policy = Policy(path, train_vision=False)
     spread = policy.model.config.get_text_config().initializer_range
     with torch.no_grad():
         for weights in policy.model.model.visual.parameters():
             if weights.ndim > 1:  # biases begin as nought, and norms as one
-                weights.mul_(spread / VISION_SPREAD)
+                weights.mul_(spread / qwen2_5_vl.VISION_SPREAD)
     return policy
 
 

@@ -24,9 +24,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_talker(tmp_path_factory.mktemp("talker"))
+@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+def talker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_talker(tmp_path_factory.mktemp("talker"), request.param)
 
 
 def test_a_sound_run_passes_every_check(talker: Path, tmp_path: Path) -> None:

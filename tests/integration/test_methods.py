@@ -4,11 +4,14 @@ import signal
 
 import pytest
 
+from arpo.run.before.words import override
+from arpo.run.warmstart import policy_of
 from tests.integration.runs import Smoke, assert_same_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
 ITERATIONS = 4
+OF_ANOTHER_FAMILY = "model=tiny_qwen3"
 WORDS = {
     "adapr": "replay=adapr",
     "relevance": "replay=relevance",
@@ -24,6 +27,7 @@ WORDS = {
     "digirl": "method=digirl",
     "ui_s1": "method=ui_s1 env=recorded tasks=recorded",
     "mobile_r1": "method=mobile_r1 env=recorded tasks=recorded",
+    "qwen3": OF_ANOTHER_FAMILY,
     "judge": "judge=own rollout.settings.max_context=2048",
 }
 """A run each, by its words."""
@@ -41,8 +45,11 @@ def runs(smoke: Smoke, tmp_path, ending):
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_each_way_to_learn_goes_on_where_it_was_killed(runs, smoke, name):
+def test_each_way_to_learn_goes_on_where_it_was_killed(runs, smoke, tmp_path, name):
     words = WORDS[name].split()
+    if OF_ANOTHER_FAMILY in words:  # the first run makes its policy
+        policy = policy_of("warmstart_fake", str(tmp_path), model=OF_ANOTHER_FAMILY.removeprefix("model="))
+        words += [override("paths.output", str(tmp_path)), override("model.path", policy)]
     if "env=recorded" in words:
         words.append(f"source={smoke.policy.parent / 'demonstrations'}")
     whole, killed = runs("whole", *words), runs("killed", *words)
