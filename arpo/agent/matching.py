@@ -17,7 +17,7 @@ class Match:
     point: bool
     """Whether both name the same points, near enough; True where neither names one."""
     text: bool
-    """Whether both say the same: text, keys, direction; True where there is nothing to say."""
+    """Whether both say the same: text, keys, direction, call; True where there is nothing to say."""
 
     @property
     def exact(self) -> bool:
@@ -58,10 +58,11 @@ def same_point(action: Action, expert: Action, *, tolerance: float) -> bool:
 
 
 def same_text(action: Action, expert: Action) -> bool:
-    """Return whether two actions say the same: text, keys or direction.
+    """Return whether two actions say the same: text, keys, direction, or function and arguments.
 
     Typed text is compared without regard to the forms of its letters (NFKC) and to the length of white space. A
-    newline at its end counts, because it presses Enter. What `finished` tells the user does not count.
+    newline at its end counts, because it presses Enter. What `finished` tells the user does not count. The arguments
+    of a call are compared as they are, in any order: a path with one space more is another path.
     """
     return _text(action) == _text(expert)
 
@@ -91,6 +92,8 @@ def _text(action: Action) -> tuple[str, ...]:
             return (key,)
         case actions.Scroll(direction):
             return (direction,)
+        case actions.Call(function, arguments):
+            return (function, *(f"{name}={value!r}" for name, value in sorted(arguments.items())))
     return ()
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from arpo.agent.actions import (
+    Call,
     CallUser,
     Click,
     DoubleClick,
@@ -51,6 +52,12 @@ PAIRS = [
     (Finished(), Fail(), NOTHING),
     (CallUser(), CallUser(), ALL),
     (Wait(), Wait(), ALL),
+    (Call("f", {"a": "x", "b": 1}), Call("f", {"b": 1, "a": "x"}), ALL),
+    (Call("f", {"a": "x"}), Call("g", {"a": "x"}), OTHERWISE),
+    (Call("f", {"a": "x  y"}), Call("f", {"a": "x y"}), OTHERWISE),  # another path
+    (Call("f", {"a": True}), Call("f", {"a": 1}), OTHERWISE),
+    (Call("f", {"a": "1"}), Call("f", {"a": 1}), OTHERWISE),
+    (Call("f", {"a": 1}), Call("f"), OTHERWISE),
 ]
 
 
