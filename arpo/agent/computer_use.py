@@ -165,7 +165,7 @@ def _with_drags(found: Sequence[Action | _DragTo]) -> tuple[Action, ...]:
 def _function(name: str, given: Mapping[str, Any]) -> Action:
     if not name or not all(re.fullmatch(r"\w+", key) and key != "function" for key in given):
         _refuse(ParseErrorKind.BAD_CALL, f"{name[:40]!r} or one of its arguments is no name")
-    for key, value in {"name": name, **given}.items():
+    for key, value in [("name", name), *given.items()]:  # an argument may have that name, too
         if isinstance(value, str):
             _text({key: value}, key)
         elif not isinstance(value, bool) and not _is_number(value, 10**INTEGER_DIGITS):

@@ -123,6 +123,7 @@ def test_a_call_of_another_name_is_a_function_of_the_desktop():
         ),
         ('<tool_call>{"name": "", "arguments": {}}</tool_call>', "bad_call"),
         (r'<tool_call>{"name": "\ud800", "arguments": {}}</tool_call>', "bad_argument"),
+        (r'<tool_call>{"name": "\ud800", "arguments": {"name": "a"}}</tool_call>', "bad_argument"),
         ('<tool_call>{"name": "f", "arguments": {"function": 1}}</tool_call>', "bad_call"),
         ('<tool_call>{"name": "f", "arguments": {"a": [1]}}</tool_call>', "bad_call"),
         (f'<tool_call>{{"name": "f", "arguments": {{"a": {10**15}}}}}</tool_call>', "bad_call"),
