@@ -125,7 +125,8 @@ def main() -> int:
     if not refused:
         try:
             FUNCTIONS[name](**arguments)
-        except (RefusedError, OSError) as error:  # such as a file that is not there: the program's user may see why
+        # such as a file that is not there, or a chain of links: the program's user may see why
+        except (RefusedError, OSError, RecursionError) as error:
             refused = f"{name}: {error}"
     sys.stderr.write(refused)
     return int(bool(refused))
@@ -170,8 +171,10 @@ def _opened(place: str, flags: int) -> int:
 
 def _write(place: str, content: bytes) -> None:
     with os.fdopen(_opened(place, os.O_WRONLY | os.O_CREAT), "wb") as file:
-        file.truncate()  # not before it is known to be a file
+        if content:
+            os.posix_fallocate(file.fileno(), 0, len(content))  # or else a full disk would leave half of a text
         file.write(content)
+        file.truncate()
 
 
 def _start(program: str, place: str) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -105,6 +106,26 @@ def test_a_replacement_may_not_make_a_file_of_any_size(home):
     assert "more than 1048576 bytes" in refused("mousepad.replace", path="large", find="\0", by="b")
 
 
+def test_a_full_disk_leaves_a_file_as_it_was(home):
+    """A limit on the size of files stands in for the disk: a write ends in the middle, too."""
+    (home / "a").write_text("a" * 50)
+    for name, arguments in (
+        ("mousepad.write", {"path": "a", "text": "b" * 2000}),
+        ("mousepad.replace", {"path": "a", "find": "a", "by": "b" * 40}),
+    ):
+        done = subprocess.run(
+            guest.command_line(name, arguments),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "File too large" in done.stderr
+        assert (home / "a").read_text(encoding="utf-8") == "a" * 50
+
+
 def test_folders_are_made_and_things_are_moved(home):
     assert run("pcmanfm.make_folder", path="papers") == ""
     assert run("mousepad.write", path="papers/old.txt", text="x") == ""
@@ -162,6 +183,12 @@ def test_a_pipe_a_folder_and_a_link_in_circles_keep_nobody_waiting(home, path):
     assert refused("mousepad.write", path=path, text="a")
     assert refused("mousepad.replace", path=path, find="a", by="b")
     assert refused("mousepad.open", path=path)
+
+
+def test_a_long_chain_of_links_is_refused_as_a_short_circle_is(home):
+    for number in range(2000):
+        (home / f"{number}").symlink_to(home / f"{number + 1}")
+    assert run("mousepad.open", path="0")
 
 
 @pytest.mark.parametrize(
