@@ -34,7 +34,7 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("run_name", lambda overrides: run_name(list(overrides)), replace=True)
     OmegaConf.register_new_resolver("folder_name", lambda name: folder_name(str(name)), replace=True)
     of_folders: list[Callable[..., Any]] = [policy_of, demonstrations_of, recordings_of, run_title]
-    functions = [*of_folders, moment, images_at_once]
+    functions: list[Callable[..., Any]] = [*of_folders, moment, images_at_once]
     of_numbers: list[Callable[..., Any]] = [gpu_range, node_gpus, node_engines, screenshots]
     for function in [*functions, *map(_of_numbers, of_numbers)]:
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)
