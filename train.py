@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from arpo.apps.plan.fit import check_memory
 from arpo.run.build import register_resolvers
-from arpo.run.check import check_training
+from arpo.run.check import check_choices, check_training
 from arpo.run.entry import explained, start
 from arpo.run.warmstart import write_source
 
@@ -29,7 +29,7 @@ register_resolvers()
 def main(cfg: DictConfig) -> None:
     """Compose, check, run, and leave with an exit code."""
     with explained(cfg):
-        write_source(cfg)
+        write_source(cfg, check_choices)
         check_training(cfg)
         check_memory(cfg)
         from arpo.run.train import train  # after the check, because it imports torch and Lightning

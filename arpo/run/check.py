@@ -63,6 +63,22 @@ def check_training(cfg: DictConfig) -> None:
     quiet()
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return
+    check_choices(cfg)
+    check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
+    check_callbacks(cfg)
+    check_examples(cfg)
+    from arpo.run.model import check_sync
+
+    if rank() == 0:
+        check_sync(cfg)
+
+
+def check_choices(cfg: DictConfig) -> None:
+    """Check what can be said of a training before it is known what its warm start writes.
+
+    Raises:
+        ConfigError: With what is wrong and what to do; nothing was started or written.
+    """
     check_tasks(cfg)
     check_resume(cfg.resume, cfg.paths.checkpoints)
     refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
@@ -80,13 +96,6 @@ def check_training(cfg: DictConfig) -> None:
     if cfg.warmstart is not None:
         check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared_with_warmstart(cfg))
     check_step_rewards(cfg)
-    check_constructors(cfg, tuple(str(part) for part in cfg if part != "engine") if imitates(cfg) else ())
-    check_callbacks(cfg)
-    check_examples(cfg)
-    from arpo.run.model import check_sync
-
-    if rank() == 0:
-        check_sync(cfg)
 
 
 def check_evaluation(cfg: DictConfig) -> None:

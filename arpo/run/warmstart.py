@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -130,23 +131,34 @@ def check_warmstart(
         )
 
 
-def write_source(cfg: DictConfig) -> None:
+def write_source(cfg: DictConfig, check: Callable[[DictConfig], None]) -> None:
     """Run the warm start at once where a run learns from what it writes, whose tasks nobody could check before.
 
+    It ends with its policy: where that is not there yet, its recordings may be a part of what they will be.
+
+    Args:
+        cfg: Of the run.
+        check: Called before a warm start runs, with the configuration.
+
     Raises:
-        ConfigError: As `check_warmstart` and `ensure_model` do.
+        ConfigError: As `check` and `ensure_model` do, or where the warm start leaves no recordings.
     """
     shared, source = shared_with_warmstart(cfg), str(cfg.source)
     if not source or source not in demonstrations_of(cfg.warmstart, cfg.paths.output, *shared):
         return
-    if TrajectoryStore(source).iterations():
-        return
-    check_warmstart(str(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared)
-    session = Session.start()  # ends the warm start with this process
-    try:
-        ensure_model(Path(cfg.model.path), cfg.warmstart, cfg.paths.output, *shared)
-    finally:
-        session.close()
+    policy = Path(policy_of(cfg.warmstart, cfg.paths.output, *shared))
+    if not (policy / "config.json").exists():
+        check(cfg)
+        from arpo.callbacks.graceful_stop import end_on_sigterm  # imports Lightning
+
+        end_on_sigterm()
+        with Session.start():  # ends the warm start with this process
+            ensure_model(policy, cfg.warmstart, cfg.paths.output, *shared)
+    if not TrajectoryStore(source).iterations():
+        raise ConfigError(
+            f"there is {policy}, and no trajectories in source={source}: `python train.py experiment={cfg.warmstart}` "
+            "writes both if it imitates demonstrations; or name the folder of a run with source=DIR"
+        )
 
 
 def ensure_model(

@@ -14,7 +14,7 @@ from arpo.errors import ConfigError
 from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.run.build import compose as compose_file
 from arpo.run.build import register_resolvers
-from arpo.run.check import check_training
+from arpo.run.check import check_choices, check_training
 from arpo.run.folder import run_name
 from arpo.run.warmstart import (
     check_warmstart,
@@ -77,29 +77,66 @@ def test_a_missing_policy_is_made_by_the_warm_start(entry_point):
 
 
 WRITES_ALL = """
-output = Path(sys.argv[2].removeprefix("paths.output="))
-for name in ("policy", "demonstrations/train/iteration_000001"):
-    (output / "warmstart_fake/default" / name).mkdir(parents=True)
-(output / "warmstart_fake/default/policy/config.json").write_text("{}")
+for name in ("policy/config.json", "demonstrations/demonstration/iteration_000000.jsonl"):
+    path = root / "warmstart_fake/default" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
 """
 
 
-def test_a_run_that_learns_from_its_warm_start_s_recordings_has_it_run_before_anything_is_checked(entry_point):
+def learner(root, *words):
+    """A run that learns from the recordings of its warm start."""
+    return compose_file(
+        "train", ["experiment=warmstart_actions", f"paths.output={root}", f"paths.run_dir={root}/run", *words]
+    )
+
+
+def test_a_run_that_learns_from_its_warm_start_s_recordings_has_it_run_before_its_tasks_are_checked(entry_point):
     root = entry_point(WRITES_ALL)
-    cfg = compose_file("train", ["experiment=warmstart_actions", f"paths.output={root}"])
+    cfg = learner(root)
     assert cfg.source == f"{root}/warmstart_fake/default/demonstrations"
-    write_source(cfg)
+    write_source(cfg, check_choices)
     assert (root / "called").read_text() == f"experiment=warmstart_fake paths.output={root} resume=auto"
     (root / "called").unlink()
-    write_source(cfg)  # they are there
+    write_source(cfg, check_choices)  # they are there
+    assert not (root / "called").exists()
+
+
+def test_a_warm_start_that_was_killed_among_its_recordings_goes_on_first(entry_point):
+    root = entry_point(WRITES_ALL)
+    recordings = root / "warmstart_fake/default/demonstrations/demonstration"
+    recordings.mkdir(parents=True)
+    (recordings / "iteration_000000.jsonl").write_text("{}")
+    write_source(learner(root), check_choices)
+    assert (root / "called").exists()
+
+
+def test_what_is_wrong_with_the_choices_of_a_run_is_said_before_its_warm_start_runs(entry_point):
+    root = entry_point(WRITES_ALL)
+    with pytest.raises(ConfigError, match="iterations must be a whole number"):
+        write_source(learner(root, "iterations=0"), check_choices)
+    assert not (root / "called").exists()
+
+
+def test_a_policy_without_recordings_is_told_what_writes_both(entry_point):
+    root = entry_point("raise SystemExit(1)")
+    (root / "warmstart_fake/default/policy").mkdir(parents=True)
+    (root / "warmstart_fake/default/policy/config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"no trajectories in source=.*experiment=warmstart_fake` writes both"):
+        write_source(learner(root), check_choices)
     assert not (root / "called").exists()
 
 
 @pytest.mark.parametrize("words", [["source=elsewhere"], ["warmstart=null"], ["experiment=smoke"]])
 def test_nothing_runs_before_the_checks_where_the_recordings_are_not_the_warm_start_s(entry_point, words):
     root = entry_point("raise SystemExit(1)")
-    write_source(compose_file("train", ["experiment=warmstart_actions", f"paths.output={root}", *words]))
+    write_source(learner(root, *words), check_choices)
     assert not (root / "called").exists()
+
+
+def test_a_stage_samples_with_an_engine_that_every_machine_has():
+    """The run that goes on from it tells it nothing of its own engine."""
+    assert learner("out").engine._target_ == "arpo.inference.hf.HfEngine"
 
 
 @pytest.mark.parametrize("words", [["model=tiny_qwen3"], ["rollout.settings.image_window=2"]])
@@ -127,6 +164,14 @@ def test_a_warm_start_makes_the_model_of_the_run(entry_point):
     assert (cfg.model.path, list(cfg.experience)) == (f"{folder}/policy", [f"{folder}/demonstrations"])
     cfg = compose_file("train", ["experiment=warmstart_miniwob", "model=tiny_qwen3"])
     assert cfg.datamodule.collector.family == "qwen3_vl"
+
+
+def test_the_arms_of_the_study_of_methods_replay_the_demonstrations_of_the_warm_start_that_knows_them():
+    words = ["model=tiny_qwen3", "rollout.settings.image_window=2"]
+    cfg = compose_file("train", ["experiment=methods", "preset=dart_paper", "paths.output=out", *words])
+    assert list(cfg.experience) == [f"out/warmstart_sparse/{run_name(words)}/demonstrations"]
+    stage = compose_file("train", ["experiment=methods", "warmstart=warmstart_sparse_actions", "paths.output=out"])
+    assert list(stage.experience) == ["out/warmstart_sparse/default/demonstrations"]
 
 
 def test_a_warm_start_learns_to_answer_the_prompt_of_the_run(entry_point):
@@ -257,6 +302,36 @@ def test_ctrl_c_in_a_warm_start_ends_in_a_sentence_and_leaves_no_child(tmp_path)
     assert "Traceback" not in said
     assert process.returncode == 130
     assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
+
+
+TERMINATED = """
+import os, sys, time
+from pathlib import Path
+from arpo.run.build import compose
+from arpo.run.entry import explained
+from arpo.run.warmstart import write_source
+root = Path(sys.argv[0]).parent
+if len(sys.argv) == 1:
+    words = [f"paths.output={root}", f"paths.run_dir={root}/run"]
+    cfg = compose("train", ["experiment=warmstart_actions", *words])
+    with explained(cfg):
+        write_source(cfg, lambda _: None)
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_that_is_told_to_end_asks_the_warm_start_that_writes_its_recordings_to_end(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TERMINATED)
+    with subprocess.Popen(
+        [sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert not psutil.pid_exists(child)
 
 
 def test_a_process_that_does_not_end_in_time_is_killed_and_waited_for():
