@@ -31,6 +31,7 @@ from arpo.errors import ConfigError
 from arpo.host.files import write_atomically
 from arpo.host.session import Session
 from arpo.run.build import build
+from arpo.run.evaluate import policy_directory
 from arpo.run.folder import hold, rank
 from arpo.run.loggers import finishing
 from arpo.run.warmstart import ensure_model, shared_with_warmstart
@@ -68,9 +69,17 @@ def _show_again(run_dir: Path, reason: str) -> None:
             log.info("%s: %s", name, said)
 
 
+def _export_again(cfg: DictConfig, checkpoint: Path) -> None:
+    """Write the policy of a run with nothing left to do that lacks it: somebody removed it, or cut the run short."""
+    directory = OmegaConf.select(cfg, "callbacks.export.directory")
+    if directory is not None and rank() == 0 and not (Path(directory) / "config.json").exists():
+        policy_directory(checkpoint, Path(directory))
+
+
 def _train(cfg: DictConfig, run_dir: Path) -> int:
     checkpoint = agreed_checkpoint(cfg.resume, cfg.paths.checkpoints)
     if checkpoint is not None and iteration_of(checkpoint) >= cfg.iterations:
+        _export_again(cfg, checkpoint)
         _show_again(run_dir, f"the run is finished: iterations={cfg.iterations}, and there is {checkpoint}")
         return 0
     if checkpoint is not None and rank() == 0:

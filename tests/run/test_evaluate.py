@@ -14,6 +14,7 @@ from arpo.models.policy import Policy
 from arpo.run.build import register_resolvers
 from arpo.run.check import check_checkpoint, check_evaluation, check_export
 from arpo.run.evaluate import card_of, policy_directory, recorded
+from arpo.run.train import train
 
 CONF = Path(__file__).parent.parent.parent / "conf"
 
@@ -38,6 +39,21 @@ def test_a_checkpoint_becomes_a_directory_with_the_trained_weights(run_folder, t
     loaded = dict(Policy(directory).named_parameters())
     for name, parameter in trained.named_parameters():
         assert_close(loaded[name], parameter)
+
+
+def test_a_finished_run_that_has_lost_its_policy_writes_it_again(run_folder, tmp_path):
+    """A run that starts from it would end in an error for ever: the finished one has nothing left to train."""
+    folder, trained = run_folder
+    paths = {"run_dir": str(folder), "checkpoints": str(folder / "checkpoints")}
+    export = {"export": {"directory": str(tmp_path / "policy")}}
+    cfg = OmegaConf.create({"paths": paths, "resume": "auto", "iterations": 3, "callbacks": export})
+    assert train(cfg) == 0
+    assert_close(dict(Policy(tmp_path / "policy").named_parameters()), dict(trained.named_parameters()))
+    (tmp_path / "policy" / "mark").touch()
+    assert train(cfg) == 0
+    assert (tmp_path / "policy" / "mark").exists()  # it was there
+    del cfg.callbacks.export
+    assert train(cfg) == 0
 
 
 def test_an_export_has_a_card_and_a_policy_that_is_only_evaluated_has_none(run_folder, tmp_path):
