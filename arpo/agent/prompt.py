@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from arpo.agent.functions import Function
 from arpo.agent.grammar import GrammarName
-from arpo.agent.tools import system_message
+from arpo.agent.tools import signature, system_message
 from arpo.errors import ConfigError, check_one_of
 
 _PLACEHOLDER = "{instruction}"
@@ -111,8 +111,9 @@ class Prompt:
 
     @classmethod
     def compact_computer_use(cls, functions: Sequence[Function] = ()) -> Self:
-        """Return the shortest prompt for calls of that tool, for tiny models."""
-        return cls("", _listed(functions) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
+        """Return the shortest prompt for calls of that tool, for tiny models; functions are tools beside it."""
+        tools = "".join(f"{signature(function)}\n" for function in functions)
+        return cls("", tools + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
 
     def messages(self, instruction: str) -> list[dict[str, Any]]:
         """Return chat messages that end with the first screenshot, ready for the chat template."""

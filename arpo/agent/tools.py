@@ -57,7 +57,7 @@ _TYPES: Mapping[Kind, str] = {"str": "string", "int": "integer", "float": "numbe
 
 def system_message(functions: Sequence[Function] = ()) -> str:
     """Return the message that tells a model of its tool, and of the desktop's functions as further tools."""
-    signatures = [_signature(TOOL, _DESCRIPTION, _parameters()), *map(_of_function, functions)]
+    signatures = [_signature(TOOL, _DESCRIPTION, _parameters()), *map(signature, functions)]
     listed = "\n".join(signatures)
     return f"""You are a helpful assistant.
 
@@ -97,7 +97,8 @@ def _parameters() -> dict[str, Any]:
     return {"properties": {"action": action, **arguments, "status": status}, "required": ["action"], "type": "object"}
 
 
-def _of_function(function: Function) -> str:
+def signature(function: Function) -> str:
+    """Return a function of the desktop as a tool, in one line of JSON."""
     properties = {name: {"type": _TYPES[kind]} for name, kind in function.parameters.items()}
     parameters = {"properties": properties, "required": list(properties), "type": "object"}
     return _signature(function.name, function.does, parameters)

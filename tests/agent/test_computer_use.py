@@ -174,6 +174,13 @@ def test_the_prompt_lists_the_tool_and_the_functions_of_the_desktop():
     assert prompt.messages("Do it.")[1]["content"][0]["text"] == "Do it."
 
 
+def test_the_shortest_prompt_shows_no_function_in_words_of_another_grammar():
+    function = Function("files.write", {"path": "str"}, "Writes a file.")
+    listed, _, rest = Prompt.compact_computer_use([function]).template.partition("\n")
+    assert json.loads(listed)["function"]["parameters"]["required"] == ["path"]
+    assert rest == Prompt.compact_computer_use().template == "{instruction}"
+
+
 def test_a_chord_that_could_not_be_read_again_is_refused():
     """A step is stored in UI-TARS's words, which spell plus and minus and have a limit."""
     with pytest.raises(ActionParseError, match="more than 100") as refused:
