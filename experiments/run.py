@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=1, help="so many runs at the same time")
     options = parser.parse_args(arguments)
     first, *others = commands(options.study)
-    with ThreadPoolExecutor(options.at_once) as pool:
-        ended = [run(first), *pool.map(run, others)]
+    with ThreadPoolExecutor(options.at_once) as pool:  # a thread that Ctrl-C does not reach lets a run end by itself
+        ended = [pool.submit(run, first).result(), *pool.map(run, others)]
     print(f"{sum(ended)} of {len(ended)} runs have ended")
     return 0 if all(ended) else 1
 

@@ -1,6 +1,9 @@
 """The studies: what they say is computed from runs, by formulas that were computed by hand here."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -195,6 +198,42 @@ def test_a_study_whose_runs_have_not_all_ended_says_so(monkeypatch, capsys, tmp_
     monkeypatch.setattr(runner, "commands", lambda _: started)
     assert runner.main(["methods", "--at-once", "2"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "2 of 3 runs have ended"
+
+
+INTERRUPTED = """
+import signal, sys, time
+from experiments import run
+def end(*_):
+    time.sleep(1)  # a run that is asked to stop finishes its iteration
+    print("checkpoint", flush=True)
+    sys.exit(130)
+if sys.argv[1:] == ["train"]:
+    signal.signal(signal.SIGINT, end)
+    print("ready", flush=True)
+    signal.pause()
+run.commands = lambda _: [[sys.executable, sys.argv[0], "train"]]
+run.main(["methods"])
+"""
+
+
+def test_a_study_that_is_stopped_lets_its_first_run_write_a_checkpoint(tmp_path):
+    script = tmp_path / "study.py"
+    script.write_text(INTERRUPTED)
+    with subprocess.Popen(
+        [sys.executable, "-u", str(script)],
+        env={**os.environ, "PYTHONPATH": str(runner.ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # as a terminal does: Ctrl-C reaches both processes
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == "ready\n":
+                os.killpg(process.pid, signal.SIGINT)
+                break
+        assert process.stdout.read() == "checkpoint\n"
+    assert process.returncode != 0
 
 
 def test_methods_are_listed_best_first_with_their_distance_from_arpo(tmp_path):
