@@ -3,6 +3,7 @@
 import pytest
 
 from tests.envs.osworld.guest import FakeEngine, running_guest
+from tests.envs.osworld.web import running_web
 
 
 @pytest.fixture
@@ -17,3 +18,9 @@ def engine():
     yield engine
     for machine in engine.machines:
         machine.remove()
+
+
+@pytest.fixture
+def web():
+    with running_web() as web:
+        yield web

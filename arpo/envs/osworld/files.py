@@ -1,14 +1,17 @@
 """Files from the web that OSWorld's tasks start from and are graded by, downloaded once a machine.
 
-A page may come in the place of a file: a drive whose quota is used up answers 200 and says so.
+A page may come in the place of a file: a drive whose quota is used up answers 200 and says so. A download that broke
+off goes on from where it was.
 """
 
 import logging
+import os
 import re
 import shutil
 import uuid
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +20,23 @@ import tenacity
 from filelock import FileLock
 
 from arpo.envs.guest.tasks import as_list
-from arpo.errors import EnvError
-from arpo.host.files import atomically
+from arpo.errors import EnvError, TaskFormatError
+from arpo.host.files import PARTIAL
+from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 TIMEOUT_S = 60.0
 """Without a byte; a large file may take longer than that."""
+OVERLAP = 4096
+"""Bytes at the end of what is there that are asked for again: where others come, the address has another file now."""
+EMPTY_HISTORY_URL = (
+    "https://huggingface.co/datasets/xlangai/ubuntu_osworld_file_cache/resolve/main/chrome/"
+    "44ee5668-ecd5-4366-a6ce-c1c9b8d4e938/history_empty.sqlite?download=true"
+)
+"""An empty history of Chrome, from OSWorld."""
+EMPTY_HISTORY = "history_empty.sqlite"
 HEAD_BYTES = 8192
 """What is looked at of a file: the signature of each kind stands there, of a PDF after other bytes too."""
 ZIP = ".docm .docx .epub .jar .odg .odp .ods .odt .pptm .pptx .xlsm .xlsx .zip"
@@ -47,15 +59,20 @@ _PAGE = re.compile(
 
 
 class FileCache:
-    """Downloads by task and address; all environments of a machine share one folder.
+    """A folder of downloads by task and address, which all environments of a machine share.
 
     A file that is there is whole: it gets its name after its last byte, and not if it is a page in the file's place.
     The names of set-up files are those of OSWorld's own cache, so a folder that its runs filled can be used here; a
     page that they have kept is noticed, and the file downloaded again.
+
+    Args:
+        root: The folder.
+        on_bytes: Hears of each piece that comes how many bytes it has.
     """
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, on_bytes: Callable[[int], object] = lambda _: None) -> None:
         self._root = Path(root).expanduser().resolve()
+        self._on_bytes = on_bytes
 
     def fetch(self, url: str, task_id: str, name: str) -> Path:
         """Return the path of a file with the content of an address.
@@ -68,14 +85,25 @@ class FileCache:
         Raises:
             EnvError: If it cannot be downloaded, or something else came: that says nothing about the agent.
         """
-        path = self._root / task_id / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{Path(name).name}"
+        path = self.place(url, task_id, name)
         if _is_kept(path, name, url):
             return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(path.suffix + ".lock")):
-            if not _is_kept(path, name, url):  # another environment may have had the lock before us
-                _download(url, path, name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_suffix(path.suffix + ".lock")):
+                if not _is_kept(path, name, url):  # another environment may have had the lock before us
+                    _download(url, path, name, self._on_bytes)
+        except OSError as error:
+            raise EnvError("reset", f"{url} cannot be kept at {path}: {error}") from error
         return path
+
+    def place(self, url: str, task_id: str, name: str) -> Path:
+        """Return where a file is, or will be; the arguments are those of `fetch`."""
+        return self._root / task_id / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{Path(name).name}"
+
+    def lacking(self, task: Task) -> list[tuple[str, str]]:
+        """Return the addresses and names of a task's files that are not there, or are pages in their place."""
+        return [(url, name) for url, name in files_of(task) if not _is_kept(self.place(url, task.id, name), name, url)]
 
     def place_gold_files(self, evaluator: Mapping[str, Any], task_id: str, directory: Path) -> None:
         """Put copies of what a task is compared with where OSWorld's `cloud_file` getter looks first.
@@ -85,41 +113,64 @@ class FileCache:
         Raises:
             EnvError: If one cannot be downloaded.
         """
-        for getter in _cloud_files(evaluator):
-            urls, names = getter["path"], getter["dest"]
-            if not getter.get("multi", False):
-                urls, names = [urls], [names]
-            for url, name in zip(urls, names, strict=True):
-                target = directory / name
-                if not target.exists():
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(self.fetch(url, task_id, name), target)
+        for url, name in _gold_files(evaluator):
+            target = directory / name
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(self.fetch(url, task_id, name), target)
 
 
-def _cloud_files(evaluator: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def files_of(task: Task) -> list[tuple[str, str]]:
+    """Return the addresses and names of all files that a task starts from and is compared with, each once.
+
+    Raises:
+        TaskFormatError: If one has no address or no name.
+    """
+    record, found = task.config, []
+    try:
+        for step in [*record.get("config", []), *record["evaluator"].get("postconfig", [])]:
+            if step["type"] == "download":
+                found += [(file["url"], file["path"]) for file in step["parameters"]["files"]]
+            if step["type"] == "update_browse_history":
+                found.append((EMPTY_HISTORY_URL, EMPTY_HISTORY))
+        found += _gold_files(record["evaluator"])
+        return list(dict.fromkeys((str(url), Path(name).name) for url, name in found))
+    except (KeyError, TypeError, ValueError) as error:
+        raise TaskFormatError(
+            f"task {task.id}: a file that it downloads has no address or no name: {error!r}"
+        ) from error
+
+
+def _gold_files(evaluator: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in ("result", "expected"):
         for getter in as_list(evaluator.get(key)):
             if getter and getter["type"] == "cloud_file":
-                yield getter
+                several = getter.get("multi", False)
+                urls, names = (getter[part] if several else [getter[part]] for part in ("path", "dest"))
+                yield from zip(urls, names, strict=True)
 
 
 def _is_kept(path: Path, name: str, url: str) -> bool:
     try:
         check_content(path, name, url)
-    except FileNotFoundError:
-        return False
-    except EnvError as error:
-        log.warning("%s is downloaded again: %s", path, error)
+    except (OSError, EnvError):
         return False
     return True
 
 
-def _download(url: str, path: Path, name: str) -> None:
+def _download(url: str, path: Path, name: str, on_bytes: Callable[[int], object]) -> None:
+    """Download a file under another name, which a connection that breaks leaves for the next try to go on from."""
+    partial = path.with_name(path.name + PARTIAL)
+    if path.exists():
+        log.warning("%s is no %s, and is downloaded again", path, Path(name).name)
     try:
-        with atomically(path) as partial:
-            check_content(partial, name, url, _write(url, partial))
+        check_content(partial, name, url, _write(url, partial, on_bytes))
+        partial.replace(path)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise EnvError("reset", f"{url} cannot be downloaded: {type(error).__name__}: {error}") from error
+    except (EnvError, OSError):  # something else came, or the disk is full
+        partial.unlink(missing_ok=True)
+        raise
 
 
 @tenacity.retry(
@@ -128,13 +179,36 @@ def _download(url: str, path: Path, name: str) -> None:
     before_sleep=tenacity.before_sleep_log(log, logging.WARNING),
     reraise=True,
 )
-def _write(url: str, path: Path) -> str:
-    """Write what an address gives, and return what the server calls it."""
-    with httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as response, path.open("wb") as file:
+def _write(url: str, partial: Path, on_bytes: Callable[[int], object]) -> str:
+    """Write what an address gives, from where it broke off, and return what the server calls it."""
+    start = max(0, partial.stat().st_size - OVERLAP) if partial.exists() else 0
+    headers = {"accept-encoding": "identity"} | ({"range": f"bytes={start}-"} if start else {})
+    with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:
+        if start and not _begins_at(response, start):
+            partial.unlink()
+            raise httpx.RemoteProtocolError(f"it cannot go on at byte {start}")
         response.raise_for_status()
-        for chunk in response.iter_bytes():
-            file.write(chunk)
+        goes_on = response.status_code == HTTPStatus.PARTIAL_CONTENT
+        with partial.open("r+b" if goes_on else "w+b") as file:
+            file.seek(start if goes_on else 0)
+            for chunk in response.iter_bytes():
+                known = file.read(len(chunk))
+                if not chunk.startswith(known):
+                    partial.unlink()
+                    raise httpx.RemoteProtocolError("it is another file than the one that broke off")
+                file.seek(-len(known), os.SEEK_CUR)
+                file.write(chunk)
+                on_bytes(len(chunk))
+            file.truncate()  # the file may have become shorter
     return str(response.headers.get("content-type", ""))
+
+
+def _begins_at(response: httpx.Response, start: int) -> bool:
+    """Return whether an answer to a question for the end of a file is that, the whole file, or a failure."""
+    if response.status_code == HTTPStatus.PARTIAL_CONTENT:
+        place = response.headers.get("content-range", "")
+        return place.startswith(f"bytes {start}-") and "content-encoding" not in response.headers
+    return response.status_code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 
 
 def check_content(path: Path, name: str, url: str, content_type: str = "") -> None:

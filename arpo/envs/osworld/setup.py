@@ -12,14 +12,9 @@ from arpo.envs.guest.client import Command, Guest
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.guest.tasks import Step
 from arpo.envs.osworld.chrome import ChromeTabs
-from arpo.envs.osworld.files import FileCache
+from arpo.envs.osworld.files import EMPTY_HISTORY, EMPTY_HISTORY_URL, FileCache
 from arpo.errors import EnvError
 
-EMPTY_HISTORY_URL = (
-    "https://huggingface.co/datasets/xlangai/ubuntu_osworld_file_cache/resolve/main/chrome/"
-    "44ee5668-ecd5-4366-a6ce-c1c9b8d4e938/history_empty.sqlite?download=true"
-)
-"""An empty history of Chrome, from OSWorld."""
 HISTORY_PATH = ".config/google-chrome/Default/History"
 """In the guest, below the home directory."""
 
@@ -77,7 +72,7 @@ class OSWorldSetup(TaskSetup):
 
     def _update_browse_history(self, history: Sequence[Mapping[str, Any]]) -> None:
         database = self._directory / "history.sqlite"
-        shutil.copyfile(self._files.fetch(EMPTY_HISTORY_URL, self._task_id, "history_empty.sqlite"), database)
+        shutil.copyfile(self._files.fetch(EMPTY_HISTORY_URL, self._task_id, EMPTY_HISTORY), database)
         add_visits(database, history, now=datetime.now(UTC))
         home = self._guest.execute("echo $HOME", shell=True).output.strip()
         self._guest.upload(f"{home}/{HISTORY_PATH}", database.read_bytes())
