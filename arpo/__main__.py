@@ -47,6 +47,10 @@ COMMANDS = {
     "plot": ("tensorboard --logdir outputs", "Look at the curves and episodes of all runs."),
     "doctor": ("python -m arpo doctor", "Check whether this machine can run real desktops, and how fast."),
     "look": ("python -m arpo doctor --look", "Start one desktop and write a picture of it."),
+    "tasks": (
+        "python -m arpo tasks osworld",
+        "Show what OSWorld's tasks need and what is here; `tasks fetch` downloads their files beforehand.",
+    ),
     "watch": ("python -m arpo watch", "Watch the desktops that run on this machine, live, in a browser."),
 }
 """The meaning of each word: the command to type, and what it does."""
@@ -56,6 +60,7 @@ TOOLS = {
     "episodes": "arpo.apps.dataset.parquet",
     "compare": "arpo.apps.comparison.command",
     "view": "arpo.apps.viewer.command",
+    "tasks": "arpo.apps.tasks",
     "watch": "arpo.apps.watch",
 }
 """Where the commands are that have arguments of their own; each is imported when it is asked for."""

@@ -22,6 +22,7 @@ APPS = {
     "arpo/apps/plan/fit.py",
     "arpo/apps/rehearsal/changes.py",
     "arpo/apps/rehearsal/rehearse.py",
+    "arpo/apps/tasks.py",
 }
 """What reads a run's configuration beside it."""
 

@@ -43,6 +43,7 @@ def test_doctor_runs_the_doctor(monkeypatch):
         ("rehearse", "arpo.apps.rehearsal.rehearse"),
         ("episodes", "arpo.apps.dataset.parquet"),
         ("compare", "arpo.apps.comparison.command"),
+        ("tasks", "arpo.apps.tasks"),
     ],
 )
 def test_a_command_gets_the_words_after_it(monkeypatch, word, module):

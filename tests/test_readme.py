@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from arpo.__main__ import RENAMED
 from arpo.apps.comparison.command import parser as compare_parser
 from arpo.apps.merge import parser as merge_parser
+from arpo.apps.tasks import parser as tasks_parser
 from arpo.apps.viewer.command import parser as view_parser
 from arpo.errors import ArpoError
 from arpo.run.arguments import check_arguments
@@ -96,6 +97,8 @@ def check_tool(arguments: list[str]) -> None:
         assert compare_parser().parse_args(arguments[1:]).runs, f"python -m arpo compare knows no {arguments[1:]}"
     elif arguments[:1] == ["merge"]:
         assert merge_parser().parse_args(arguments[1:]).policies, f"python -m arpo merge knows no {arguments[1:]}"
+    elif arguments[:1] == ["tasks"]:
+        check_composes("train.py", tasks_parser().parse_intermixed_args(arguments[1:]).words)
     elif arguments[:1] == ["view"]:
         view_parser().parse_args(arguments[1:])
     elif arguments[:1] in (["episodes"], *([word] for word in RENAMED)):
@@ -161,6 +164,8 @@ def test_the_study_of_replay_is_ten_runs():
         "python trane.py",
         "python -m arpo docter",
         "python -m arpo compare",
+        "python -m arpo tasks fetch tasks=osworld_1",
+        "python -m arpo tasks look",
         "python -m arpo compare 'outputs/arpo_miniwob/*' --with default",
         "python train.py experiment=arpo_miniwop",
         "python train.py modul.clip_low=0.1",

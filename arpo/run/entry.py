@@ -129,6 +129,7 @@ def quiet() -> None:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.trainer.connectors.checkpoint_connector").setLevel(logging.WARNING)
     logging.getLogger("vllm").setLevel(logging.ERROR)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it has a line for each request
     for message in (
         ".*sync_dist=True.*",  # vLLM initialises torch.distributed with one process; there is nothing to sync
         ".*Detected call of `lr_scheduler.step.*",  # the first gradient was refused, which has a message of its own

@@ -91,23 +91,16 @@ def osworld_tasks(
         ConfigError: When the folder is not there.
         TaskFormatError: When a file is missing, or not a task, or cannot run here; names the file and the key.
     """
-    if root is None or not Path(root).is_dir():
-        raise ConfigError(
-            f"OSWorld's task files are not at {root}: clone {CLONE} and set ARPO_OSWORLD_TASKS (or paths.osworld) "
-            "to its evaluation_examples folder"
-        )
     tasks, refused = [], []
-    for domain, names in ids.items():
-        for name in names:
-            task = load_task(root, domain, name)
-            path = Path(root) / "examples" / domain / f"{name}.json"
-            try:
-                found = obstacles(task.config)
-            except TaskFormatError as error:
-                raise TaskFormatError(f"{path}: {error}") from error
-            refused += [f"{path}: {obstacle}" for obstacle in found]
-            if not found:
-                tasks.append(task)
+    for task in read_tasks(root, ids):
+        path = Path(str(root)) / "examples" / task.domain / f"{task.id}.json"
+        try:
+            found = obstacles(task.config)
+        except TaskFormatError as error:
+            raise TaskFormatError(f"{path}: {error}") from error
+        refused += [f"{path}: {obstacle}" for obstacle in found]
+        if not found:
+            tasks.append(task)
     if refused and not skip_unsupported:
         lines = "\n".join(f"  - {line}" for line in refused)
         raise TaskFormatError(
@@ -116,6 +109,16 @@ def osworld_tasks(
     for line in refused:
         log.warning("left out: %s", line)
     return tasks
+
+
+def read_tasks(root: str | Path | None, ids: Mapping[str, Sequence[str]]) -> list[Task]:
+    """Read tasks, also those that cannot run here; arguments and errors are those of `osworld_tasks`."""
+    if root is None or not Path(root).is_dir():
+        raise ConfigError(
+            f"OSWorld's task files are not at {root}: clone {CLONE} and set ARPO_OSWORLD_TASKS (or paths.osworld) "
+            "to its evaluation_examples folder"
+        )
+    return [load_task(root, domain, name) for domain, names in ids.items() for name in names]
 
 
 def obstacles(record: Mapping[str, Any]) -> list[Obstacle]:

@@ -1,27 +1,14 @@
 """OSWorld's task files: all that exist are read, and a broken one is named."""
 
 import json
-import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.envs.osworld.tasks import FUNCTIONS, GETTERS, NOT_SUPPORTED, obstacles, osworld_tasks
 from arpo.errors import ConfigError, TaskFormatError
-
-ROOT = Path(__file__).parents[3]
-FILES = Path(os.environ.get("ARPO_OSWORLD_TASKS", ROOT.parent / "shared" / "osworld"))
-needs_files = pytest.mark.skipif(
-    not (FILES / "examples").is_dir(),
-    reason=f"there are no OSWorld task files at {FILES}: set ARPO_OSWORLD_TASKS to evaluation_examples of a clone",
-)
-
-
-def ids_of(name):
-    return OmegaConf.load(ROOT / "conf" / "tasks" / f"{name}.yaml").train.ids
+from tests.envs.osworld.task_files import FILES, ids_of, needs_files
 
 
 @pytest.fixture
