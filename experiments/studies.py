@@ -484,6 +484,7 @@ def difference_in_points(comparison: Comparison, arm: compared_arms.Arm, key: st
 OF_ALL_METHODS = Study(
     title="Methods on sparse MiniWoB++ tasks",
     arms=tuple(Arm(name, "methods", words) for name, words in OF_METHODS.items()),
+    subject="warmstart model.path",
     measures=(
         ON_ITS_TASKS,
         replace(TRAINED, is_compared=True),

@@ -75,7 +75,7 @@ def read_arms(outputs: Path, arms: Sequence[Arm]) -> tuple[list[compared_arms.Ar
 def compare_arms(
     outputs: Path, arms: Sequence[Arm], measures: Sequence[Measure], *, against: str, subject: str = ""
 ) -> Comparison:
-    """Compare the runs of some arms; `subject` is a pattern of the keys by which they are meant to differ.
+    """Compare the runs of some arms; `subject` has patterns of the keys by which they are meant to differ.
 
     Raises:
         ConfigError: If none came to its end.
@@ -145,7 +145,7 @@ class Study:
     """Curves of `results.csv`."""
     seeds: tuple[int, ...] = (0, 1, 2)
     subject: str = ""
-    """A pattern of the keys by which the arms are meant to differ, such as `tasks.train.*`."""
+    """Patterns of keys by which the arms are meant to differ, such as `tasks.train.*`; blanks between them."""
     first: Callable[[Comparison], str] | None = None
     """The beginning of the measured block, above the comparison."""
     bars: Callable[[Path], tuple[Bars, ...]] = field(default=lambda _: ())

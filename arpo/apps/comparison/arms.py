@@ -100,7 +100,7 @@ def obstacle(reference: Arm, other: Arm, *, subject: str = "") -> str:
     Args:
         reference: One of them.
         other: The other.
-        subject: A pattern of the keys by which the arms are meant to differ, such as `tasks.train.*`.
+        subject: Patterns of keys by which the arms are meant to differ, such as `tasks.train.*`; blanks between them.
     """
     if not reference.runs or not other.runs:
         return "one of them has no run that has come to its end"
@@ -108,7 +108,7 @@ def obstacle(reference: Arm, other: Arm, *, subject: str = "") -> str:
     keys = differing(settings([mine, its]))
     for what, places in COMPARABLE.items():
         for key, (before, after) in keys.items():
-            if fnmatchcase(key, subject):
+            if any(fnmatchcase(key, pattern) for pattern in subject.split()):
                 continue
             if any(key == place.removesuffix(".*") or fnmatchcase(key, place) for place in places):
                 return f"they have different {what} ({key}: {before} and {after})"

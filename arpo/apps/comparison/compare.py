@@ -72,7 +72,7 @@ def compare(
         measures: What is measured; one that no run has is left out.
         against: The name of the reference; by default the first arm that is comparable with most of the others.
         left_out: Runs that do not count, each with the reason.
-        subject: A pattern of the keys by which the arms are meant to differ, such as `tasks.train.*`.
+        subject: Patterns of keys by which the arms are meant to differ, such as `tasks.train.*`; blanks between them.
 
     Raises:
         ConfigError: If no arm has the name, or no arm a run.
