@@ -106,7 +106,15 @@ def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("tiny_qwen3"), corpus=TINY_CORPUS * 4, words=600)
 
 
-@pytest.fixture(params=["tiny_model", "tiny_qwen3"])
+@pytest.fixture(scope="session")
+def tiny_qwen35(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a random Qwen3.5 of 0.8 million parameters: 20 visual tokens a 112 x 140 screenshot."""
+    from arpo.models.families.qwen3_5 import make_tiny
+
+    return make_tiny(tmp_path_factory.mktemp("tiny_qwen35"), corpus=TINY_CORPUS * 4, words=600)
+
+
+@pytest.fixture(params=["tiny_model", "tiny_qwen3", pytest.param("tiny_qwen35", marks=pytest.mark.long)])
 def each_tiny(request: pytest.FixtureRequest) -> Path:
     """The tiny model of each family."""
     directory: Path = request.getfixturevalue(request.param)

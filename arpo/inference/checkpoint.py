@@ -59,5 +59,5 @@ def update_numbers(path: str | Path, lora_rank: int | None = None) -> int:
     shapes = CheckpointWeights(path).shapes
     if lora_rank is None:
         return sum(prod(shape) for shape in shapes.values())
-    adapted = (shape for name, shape in shapes.items() if ".layers." in name and name.endswith("_proj.weight"))
+    adapted = (shape for name, shape in shapes.items() if ".layers." in name and len(shape) == 2)
     return sum(lora_rank * sum(shape) for shape in adapted)

@@ -85,6 +85,9 @@ class ModelFamily(Protocol):
     def picture_layers(self, config: Any) -> int:
         """Return how many layers of the vision tower see whole pictures; windows cost next to nothing beside them."""
 
+    def attention_layers(self, config: Any) -> int:
+        """Return how many layers of the language model keep keys and values; the others carry a state of one size."""
+
     def make_tiny(self, directory: str | Path, *, corpus: Sequence[str]) -> Path:
         """Write a tiny model with random weights, and return the directory."""
 

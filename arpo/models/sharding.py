@@ -4,6 +4,7 @@ A rank holds a block's weights whole only while it computes that block, and whil
 without memory (on the meta device), then one block after the other is read from the checkpoint and cut.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,17 @@ class CheckpointWeights:
         files = sorted(self.directory.glob("*.safetensors"))
         if not files:
             raise ConfigError(f"no *.safetensors in '{self.directory}'; point path at a from_pretrained directory")
-        self._published = family_of(self.directory).checkpoint_name
+        family = family_of(self.directory)
+        self._published = family.checkpoint_name
+        unused = re.compile("|".join(family.model_class._keys_to_ignore_on_load_unexpected or ["(?!)"]))
         self._places: dict[str, tuple[Path, str]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         """The shape of each by its published name."""
         for file in files:
             with safe_open(file, framework="pt") as tensors:
                 for key in tensors.keys():  # noqa: SIM118 - not a mapping
+                    if unused.match(key):  # of a head that guesses further tokens, which the model class leaves out
+                        continue
                     self._places[self._published(key)] = file, key
                     self.shapes[self._published(key)] = tuple(tensors.get_slice(key).get_shape())
 

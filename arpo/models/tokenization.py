@@ -22,12 +22,14 @@ from transformers import AutoConfig
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.prompt import PromptText
 from arpo.errors import ConfigError
-from arpo.models.family import family_named, family_of
+from arpo.models.family import checkpoint_directory, family_named, family_of
 from arpo.models.processor import image_numbers, load_processor
 from arpo.types import Step, Trajectory
 
 BOX = re.compile(r"(?<=_box=['\"])(<\|box_start\|>)([^<>|'\"]*)(<\|box_end\|>)(?=['\"])")
 """Where special tokens stand in a response of UI-TARS: around the point of an action."""
+PROBE = "\ue000"
+"""A response that no template holds."""
 CALL = re.compile(r"^(<tool_call>)(\n\{.*\}\n)(</tool_call>)$", re.MULTILINE)
 """Where Qwen3-VL has tokens: around a call of a line of JSON."""
 
@@ -56,7 +58,10 @@ class ChatTokenizer:
         # The longest first: where one begins another, the tokenizer takes the longer.
         names = sorted(self._added, key=len, reverse=True)
         self._markup = re.compile(f"({'|'.join(map(re.escape, names))})")
-        self._letters = _without_added_tokens(self._tokenizer.backend_tokenizer)
+        # transformers loads Qwen3.5's by a class that splits words in its own way, whatever the file says.
+        file = checkpoint_directory(path) / "tokenizer.json"
+        written = Tokenizer.from_file(str(file)) if file.is_file() else self._tokenizer.backend_tokenizer
+        self._letters = _without_added_tokens(written)
         self.image_token_id: int = config.image_token_id
         self._glue = self._derive_glue(path)
         self.end_of_turn_id: int = self._glue[0]
@@ -253,24 +258,26 @@ class ChatTokenizer:
         """Return the ids between the end of a response and the start of the next, from two renderings of a probe."""
         user = {"role": "user", "content": [{"type": "image"}]}
         try:
-            head = self._render([user]) + "response"
-            whole = self._render([user, {"role": "assistant", "content": "response"}, user])
+            head = self._render([user])
+            whole = self._render([user, {"role": "assistant", "content": PROBE}, user])
         except (ValueError, TypeError, TemplateError) as error:
             raise ConfigError(f"the chat template of {str(path)!r} cannot be rendered: {error}") from error
-        glue = self._encode(whole.removeprefix(head))
-        ends_turns = whole.startswith(head) and glue[:1] and glue[0] in self._tokenizer.all_special_ids
+        before, _, after = whole.partition(PROBE)
+        glue = self._encode(after)
+        # Qwen3.5 opens a thought for a response to come, and not for one that has come.
+        ends_turns = head.startswith(before) and glue[:1] and glue[0] in self._tokenizer.all_special_ids
         if not ends_turns or glue.count(self.image_token_id) != 1:
             raise ConfigError(
                 f"the chat template of {str(path)!r} does not append turns that end with a special token and hold one "
-                f"placeholder an image: after 'response' it renders {whole.removeprefix(head)!r}"
+                f"placeholder an image: after a response it renders {after!r}"
             )
         return glue
 
     def _derive_screenshot_turn(self) -> tuple[int, ...]:
         """Return the ids of a user turn that holds a screenshot and nothing else, as they follow the end of a turn."""
         user = {"role": "user", "content": [{"type": "image"}]}
-        head = self._render([user]) + "response"
-        bare = self._encode(self._render([user, {"role": "assistant", "content": "response"}]).removeprefix(head))
+        whole = self._render([user, {"role": "assistant", "content": PROBE}])
+        bare = self._encode(whole.partition(PROBE)[2])
         return self._glue[1 : len(self._glue) - len(bare) + 1]
 
     def _never_sampled(self, vocabulary_size: int) -> tuple[int, ...]:

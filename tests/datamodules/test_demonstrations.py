@@ -167,7 +167,7 @@ def test_a_model_of_another_family_than_the_demonstrations_is_refused(make_data,
 
 
 def test_demonstrations_for_no_known_family_are_refused(make_data):
-    with pytest.raises(ConfigError, match="family must be one of qwen2_5_vl, qwen3_vl, got 'llama'"):
+    with pytest.raises(ConfigError, match="family must be one of qwen2_5_vl, qwen3_5, qwen3_vl, got 'llama'"):
         make_data(family="llama")
 
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_one_sentence_with_file_and_key_before_an_engine_
         (
             "config.json",
             json.dumps({"model_type": "llama"}),
-            r"config\.json: model_type must be one of qwen2_5_vl, qwen3_vl, got 'llama'",
+            r"config\.json: model_type must be one of qwen2_5_vl, qwen3_5, qwen3_vl, got 'llama'",
         ),
         ("config.json", json.dumps({"model_type": "qwen2_5_vl", "text_config": "none"}), "config.json"),
     ],

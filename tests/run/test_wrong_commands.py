@@ -149,7 +149,7 @@ LATE = [
     ("train.py experiment=warmstart_fake datamodule.per_task=0", "per_task must be at least 1, got 0"),
     (
         "train.py experiment=warmstart_fake model.family=llama",
-        "family must be one of qwen2_5_vl, qwen3_vl, got 'llama'",
+        "family must be one of qwen2_5_vl, qwen3_5, qwen3_vl, got 'llama'",
     ),
     ("train.py experiment=warmstart_fake model.make.min_pixels=99999999", "most_pixels must be at least 99999999"),
     ("train.py experiment=smoke module.objective.std=both", "should be 'sample' or 'population'"),

@@ -252,6 +252,10 @@ class Qwen25VL:
         """Return how many layers are not windowed."""
         return len(config.vision_config.fullatt_block_indexes)
 
+    def attention_layers(self, config: Any) -> int:
+        """Return the number of all of them."""
+        return int(config.text_config.num_hidden_layers)
+
     def make_tiny(self, directory: str | Path, *, corpus: Sequence[str]) -> Path:
         """Write the model of `make_tiny`, by its defaults."""
         return make_tiny(directory, corpus=corpus)

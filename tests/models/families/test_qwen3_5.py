@@ -1,0 +1,156 @@
+"""Qwen3.5: its tiny model, Gated DeltaNet in batches, and what is special about its published files."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoProcessor, Qwen3_5ForConditionalGeneration
+
+from arpo.errors import ConfigError
+from arpo.models.collate import TokenBatch, collate
+from arpo.models.families.qwen3_5 import FAMILY, make_tiny
+from arpo.models.family import family_named
+from arpo.models.images import ImageProcessor
+from arpo.models.policy import Policy
+from arpo.models.sharding import CheckpointWeights
+from arpo.models.tokenization import ChatTokenizer, tokenize
+from arpo.types import Trajectory
+from tests.conftest import TINY_CORPUS
+from tests.models.samples import assert_same, screenshot, trajectory
+
+THINKING = (
+    "{%- set ns = namespace(last=0) %}{%- for message in messages %}{%- if message.role == 'user' %}"
+    "{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}"
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' }}"
+    "{%- if message.role == 'assistant' and loop.index0 > ns.last %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}"
+    "{%- if message.content is string %}{{- message.content }}{%- else %}{%- for content in message.content %}"
+    "{%- if content.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{%- elif 'text' in content %}{{- content.text }}{%- endif %}{%- endfor %}{%- endif %}{{- '<|im_end|>\n' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n<think>\n' }}{%- endif %}"
+)
+"""Written after the published one, without its tools: the last response alone keeps its thought."""
+PICTURES = ((0, (112, 140)), (1, (333, 200)), (2, (112, 140)))
+
+
+@pytest.fixture(scope="module")
+def model(tiny_qwen35: Path) -> Any:
+    return Qwen3_5ForConditionalGeneration.from_pretrained(tiny_qwen35).eval()
+
+
+def batch_of(policy: Policy, *episodes: Trajectory) -> TokenBatch:
+    tokens = [tokens for episode in episodes for tokens in tokenize(episode, policy.chat)]
+    return collate(tokens, {k: png for e in episodes for k, png in e.screenshots.items()}, policy.images)
+
+
+def plain_logprobs(model: Any, policy: Policy, episode: Trajectory) -> torch.Tensor:
+    """transformers' own forward of one sequence, with its mask and its places."""
+    (tokens,) = tokenize(episode, policy.chat)
+    pictures = [policy.images(key, episode.screenshots[key]) for key in tokens.screenshots]
+    inputs = FAMILY.generation_inputs(tokens.image_mask.unsqueeze(0), pictures, torch.float32)
+    ids = tokens.input_ids.unsqueeze(0)
+    logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).logits[0]
+    logprobs = logits.index_fill(1, torch.tensor(policy.chat.forbidden_ids), -torch.inf).log_softmax(-1)[:-1]
+    chosen: torch.Tensor = logprobs.gather(1, tokens.input_ids[1:, None])[:, 0]
+    return chosen[tokens.action_mask[1:]]
+
+
+def test_logprobs_and_gradients_of_a_padded_batch_are_those_of_transformers_row_by_row(
+    tiny_qwen35: Path, model: Any
+) -> None:
+    policy = Policy(tiny_qwen35)
+    episodes = [trajectory(policy.chat, (0, 1, 2)), trajectory(policy.chat, (3,)), trajectory(policy.chat, (4, 0))]
+    batch = batch_of(policy, *episodes)
+    assert batch.input_ids.shape[1] > 64  # more than one chunk of the delta rule
+    output = policy.action_logprobs(batch)
+    expected = [plain_logprobs(model, policy, episode) for episode in episodes]
+    for row, values in enumerate(expected):
+        torch.testing.assert_close(output.logprobs[row, : len(values)], values, atol=1e-5, rtol=0)
+        assert output.mask[row].sum() == len(values)
+    wanted = dict(model.named_parameters())
+    gradients = torch.autograd.grad(sum(values.sum() for values in expected), list(wanted.values()))
+    found = dict(policy.model.named_parameters())
+    own = torch.autograd.grad(output.logprobs.sum(), [found[name] for name in wanted])
+    largest = max(float(gradient.abs().max()) for gradient in gradients)
+    for name, gradient, mine in zip(wanted, gradients, own, strict=True):
+        torch.testing.assert_close(mine, gradient, atol=1e-5 * largest, rtol=1e-4, msg=name)
+    states = [name for name in wanted if "linear_attn" in name]
+    assert len(states) == 9  # five linear layers, the convolution, the norm, the decay and its bias
+
+
+def test_visual_tokens_are_those_of_transformers_and_no_wider_than_the_language_model(
+    tiny_qwen35: Path, model: Any
+) -> None:
+    images = ImageProcessor(tiny_qwen35)
+    plain = [images(*screenshot(seed, *size)) for seed, size in PICTURES]
+    expected = model.model.visual(
+        torch.cat([picture.pixel_values for picture in plain]), grid_thw=torch.tensor([each.grid for each in plain])
+    ).pooler_output
+    for attention in ("sdpa", "eager"):
+        ours = Qwen3_5ForConditionalGeneration.from_pretrained(tiny_qwen35, attn_implementation=attention).eval()
+        tower = FAMILY.tower(ours, images.mean, images.std)
+        packed = [images.packed(*screenshot(seed, *size)) for seed, size in PICTURES]
+        tokens = tower(torch.cat([picture.pixels for picture in packed]), tuple(picture.grid for picture in packed))
+        assert_same(tokens, expected)
+        assert tokens.shape[1] == FAMILY.visual_width(ours.config) == ours.config.text_config.hidden_size
+
+
+def test_the_directory_loads_like_a_real_checkpoint(tiny_qwen35: Path, model: Any) -> None:
+    processor = AutoProcessor.from_pretrained(tiny_qwen35)
+    assert type(processor).__name__ == FAMILY.processor_class
+    assert processor.image_processor.patch_size == 16
+    assert 0.8e6 < model.num_parameters() < 1.2e6
+    text = model.config.text_config
+    assert text.layer_types == ["linear_attention", "full_attention"]
+    assert FAMILY.attention_layers(model.config) == 1
+    assert text.rope_parameters["mrope_interleaved"]
+    assert text.rope_parameters["partial_rotary_factor"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"layers": 1}, "layers must be at least 2, got 1"),
+        ({"hidden": 96}, "hidden must be a positive multiple of 64, got 96"),
+        ({"min_pixels": 200, "max_pixels": 100}, "got 200 and 100"),
+    ],
+)
+def test_numbers_that_make_no_model_are_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_tiny(tmp_path, corpus=TINY_CORPUS, **arguments)
+
+
+def test_a_number_is_one_token_though_transformers_own_class_would_split_it(tiny_qwen35: Path) -> None:
+    chat = ChatTokenizer(tiny_qwen35)
+    assert len(chat._tokenizer.encode("999")) == 3
+    assert all(len(chat.encode_response(str(number))) == 2 for number in range(1000))  # and the end of the turn
+
+
+def test_a_model_with_experts_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match="got 'qwen3_5_moe'"):
+        family_named("qwen3_5_moe")
+
+
+def test_the_head_that_guesses_further_tokens_is_no_part_of_a_policy(tiny_qwen35: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(tiny_qwen35, tmp_path / "published"))
+    tensors = load_file(path / "model.safetensors")
+    save_file(tensors | {"mtp.fc.weight": torch.zeros(2, 2)}, path / "model.safetensors", {"format": "pt"})
+    assert CheckpointWeights(path).shapes == CheckpointWeights(tiny_qwen35).shapes
+    assert dict(Policy(path).checkpoint_tensors()).keys() == CheckpointWeights(path).shapes.keys()
+
+
+def test_a_template_that_opens_a_thought_for_a_response_to_come_is_taken(tiny_qwen35: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(tiny_qwen35, tmp_path / "thinking"))
+    (path / "chat_template.jinja").write_text(THINKING, encoding="utf-8")
+    plain, chat = ChatTokenizer(tiny_qwen35), ChatTokenizer(path)
+    thought = plain._encode("<think>\n")
+    user = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}]
+    assert chat.first_prompt(user) == plain.first_prompt(user) + thought
+    response = chat.encode_response("x</think>Action: wait()")
+    assert chat.next_prompt(response) == plain.next_prompt(response) + thought
+    (_, blind), (_, expected) = (
+        each.windowed([each.first_prompt(user), each.next_prompt(response)], 0) for each in (chat, plain)
+    )
+    assert blind == expected + thought
