@@ -37,11 +37,25 @@ OPENING, CLOSING = "<tool_call>", "</tool_call>"
 SCROLLED = 100
 """The amount of a scroll that is written; read is its sign alone, as an environment's wheel turns by steps."""
 
+Call = tuple[str, Mapping[str, Any]]
+"""The name of a function, and its arguments."""
+
 _SPACE = re.compile(r"\s*+")
 
 
 def parse_response(text: str, *, max_actions: int | None = None) -> ParsedResponse:
     """Return the thought and the actions of a response; arguments and errors are those of `arpo.agent.parser`."""
+    return read_calls(text, _json, max_actions)
+
+
+def read_calls(text: str, read: Callable[[str, int], tuple[Any, int]], max_actions: int | None) -> ParsedResponse:
+    """Return the thought and the actions of a response.
+
+    Args:
+        text: The response.
+        read: Reads the call that begins at a place of it, `{"name": …, "arguments": {…}}`; returns its end, too.
+        max_actions: See `arpo.agent.parser`, as for errors.
+    """
     check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     if not text.strip():
         raise ActionParseError(ParseErrorKind.EMPTY, "the response is empty")
@@ -50,7 +64,7 @@ def parse_response(text: str, *, max_actions: int | None = None) -> ParsedRespon
         raise ActionParseError(ParseErrorKind.NO_ACTION, f"the response has no {OPENING}")
     if CLOSING in thought:
         _refuse(ParseErrorKind.BAD_SYNTAX, f"{CLOSING} stands before {OPENING}")
-    found = _with_drags(_calls(text, len(thought)))
+    found = _with_drags(_calls(text, len(thought), read))
     check_number_of_actions(found, max_actions)
     return ParsedResponse(thought.strip(), found)
 
@@ -63,11 +77,16 @@ def render_response(action: Action, thought: str = "", *others: Action) -> str:
     Raises:
         ValueError: If no call means this action, or the thought holds a tag of a call.
     """
+    return write_calls(_written, action, thought, *others)
+
+
+def write_calls(write: Callable[[Call], str], action: Action, thought: str, *others: Action) -> str:
+    """Return a whole response, of which `write` writes what stands between the tags of a call."""
     if OPENING in thought or CLOSING in thought:
         raise ValueError(f"a thought must not hold {OPENING} or {CLOSING}, got {thought[:80]!r}")
     said = [thought.strip()] if thought.strip() else []
     calls = [call for each in (action, *others) for call in _named(each)]
-    return "\n".join([*said, *map(_written, calls)])
+    return "\n".join([*said, *(f"{OPENING}\n{write(call)}\n{CLOSING}" for call in calls)])
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -81,12 +100,12 @@ class _DragTo:
     y: float
 
 
-def _calls(text: str, at: int) -> list[Action | _DragTo]:
+def _calls(text: str, at: int, read: Callable[[str, int], tuple[Any, int]]) -> list[Action | _DragTo]:
     found = []
     while at < len(text):
         if not text.startswith(OPENING, at):
             _refuse(ParseErrorKind.BAD_SYNTAX, f"expected {OPENING} or the end, got {text[at : at + 40]!r}")
-        call, at = _json(text, _skip(text, at + len(OPENING)))
+        call, at = read(text, _skip(text, at + len(OPENING)))
         at = _skip(text, at)
         if not text.startswith(CLOSING, at):
             _refuse(ParseErrorKind.BAD_SYNTAX, f"expected {CLOSING}, got {text[at : at + 40]!r}")
@@ -115,12 +134,13 @@ def _no_number(name: str) -> NoReturn:
     _refuse(ParseErrorKind.BAD_ARGUMENT, f"{name} is no number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_no_number)
+DECODER = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_no_number)
+"""A reader of JSON that knows no NaN, and no key twice."""
 
 
 def _json(text: str, at: int) -> tuple[Any, int]:
     try:
-        return _DECODER.raw_decode(text, at)
+        return DECODER.raw_decode(text, at)
     except ActionParseError:
         raise  # of the decoder's own hooks
     except (ValueError, RecursionError) as error:
@@ -274,13 +294,9 @@ _RULES: Mapping[str, _Rule] = {
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-Call = tuple[str, Mapping[str, Any]]
-"""The name of a function, and its arguments."""
-
-
 def _written(call: Call) -> str:
     content = {"name": call[0], "arguments": call[1]}
-    return f"{OPENING}\n{json.dumps(content, ensure_ascii=False, allow_nan=False)}\n{CLOSING}"
+    return json.dumps(content, ensure_ascii=False, allow_nan=False)
 
 
 def _named(action: Action) -> list[Call]:

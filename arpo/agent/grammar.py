@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from arpo.agent import computer_use, parser, render
+from arpo.agent import computer_use, computer_use_xml, parser, render
 from arpo.agent.actions import Action
 from arpo.agent.parser import ParsedResponse
 from arpo.errors import ActionParseError, TaskFormatError
 
-GrammarName = Literal["ui_tars", "computer_use"]
+GrammarName = Literal["ui_tars", "computer_use", "computer_use_xml"]
 
 
 class ParseResponse(Protocol):
@@ -51,6 +51,7 @@ class ActionGrammar:
 GRAMMARS: Mapping[GrammarName, ActionGrammar] = {
     "ui_tars": ActionGrammar(parser.parse_response, render.render_response),
     "computer_use": ActionGrammar(computer_use.parse_response, computer_use.render_response),
+    "computer_use_xml": ActionGrammar(computer_use_xml.parse_response, computer_use_xml.render_response),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from arpo.agent.functions import Function
 from arpo.agent.grammar import GrammarName
-from arpo.agent.tools import signature, system_message
+from arpo.agent.tools import signature, system_message, xml_system_message
 from arpo.errors import ConfigError, check_one_of
 
 _PLACEHOLDER = "{instruction}"
@@ -48,6 +48,10 @@ def _ui_tars(functions: Sequence[Function]) -> str:
 
 def _listed(functions: Sequence[Function]) -> str:
     return "".join(f"{function}\n" for function in functions)
+
+
+def _tools(functions: Sequence[Function]) -> str:
+    return "".join(f"{signature(function)}\n" for function in functions)
 
 
 class PromptText(str):
@@ -112,8 +116,17 @@ class Prompt:
     @classmethod
     def compact_computer_use(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt for calls of that tool, for tiny models; functions are tools beside it."""
-        tools = "".join(f"{signature(function)}\n" for function in functions)
-        return cls("", tools + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
+        return cls("", _tools(functions) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
+
+    @classmethod
+    def computer_use_xml(cls, functions: Sequence[Function] = ()) -> Self:
+        """Return the prompt by which Qwen3.5 operates a desktop: calls of the same tool, as XML."""
+        return cls(xml_system_message(functions), _PLACEHOLDER, screenshot_apart=False, grammar="computer_use_xml")
+
+    @classmethod
+    def compact_computer_use_xml(cls, functions: Sequence[Function] = ()) -> Self:
+        """Return the shortest prompt for such calls, for tiny models; functions are tools beside it."""
+        return cls("", _tools(functions) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use_xml")
 
     def messages(self, instruction: str) -> list[dict[str, Any]]:
         """Return chat messages that end with the first screenshot, ready for the chat template."""

@@ -1,6 +1,6 @@
-"""The system message of Qwen3-VL as a desktop agent: its tool `computer_use`, and functions of the desktop beside it.
+"""The system messages of Qwen3-VL and Qwen3.5 as a desktop agent: the tool `computer_use`, and functions beside it.
 
-It is the message that qwen-agent makes of the tool of Qwen's cookbook (QwenLM/Qwen3-VL,
+The former is the message that qwen-agent makes of the tool of Qwen's cookbook (QwenLM/Qwen3-VL,
 cookbooks/utils/agent_function_call.py), for a screen of 1000 x 1000. Any change to it is another prompt.
 """
 
@@ -52,13 +52,35 @@ _ARGUMENTS: Mapping[str, tuple[str, str]] = {
     "time": ("The seconds to wait. Required only by `action=wait`.", "number"),
 }
 
+_XML_CALLS = """If you choose to call a function ONLY reply in the following format with NO suffix:
+
+<tool_call>
+<function=example_function_name>
+<parameter=example_parameter_1>
+value_1
+</parameter>
+<parameter=example_parameter_2>
+This is the value for the second parameter
+that can span
+multiple lines
+</parameter>
+</function>
+</tool_call>
+
+<IMPORTANT>
+Reminder:
+- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within <tool_call></tool_call> XML tags
+- Required parameters MUST be specified
+- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT after
+- If there is no function call available, answer the question like normal with your current knowledge and do not tell the user about function calls
+</IMPORTANT>"""  # noqa: E501
+
 _TYPES: Mapping[Kind, str] = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
 def system_message(functions: Sequence[Function] = ()) -> str:
     """Return the message that tells a model of its tool, and of the desktop's functions as further tools."""
-    signatures = [_signature(TOOL, _DESCRIPTION, _parameters()), *map(signature, functions)]
-    listed = "\n".join(signatures)
+    listed = _listed(functions)
     return f"""You are a helpful assistant.
 
 # Tools
@@ -74,6 +96,23 @@ For each function call, return a json object with function name and arguments wi
 <tool_call>
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
+
+
+def xml_system_message(functions: Sequence[Function] = ()) -> str:
+    """Return the message of the same tools that the chat template of Qwen3.5 writes, for calls as XML."""
+    return f"""# Tools
+
+You have access to the following functions:
+
+<tools>
+{_listed(functions)}
+</tools>
+
+{_XML_CALLS}"""
+
+
+def _listed(functions: Sequence[Function]) -> str:
+    return "\n".join([_signature(TOOL, _DESCRIPTION, _parameters()), *map(signature, functions)])
 
 
 def _signature(name: str, description: str, parameters: Mapping[str, Any]) -> str:

@@ -30,8 +30,12 @@ BOX = re.compile(r"(?<=_box=['\"])(<\|box_start\|>)([^<>|'\"]*)(<\|box_end\|>)(?
 """Where special tokens stand in a response of UI-TARS: around the point of an action."""
 PROBE = "\ue000"
 """A response that no template holds."""
-CALL = re.compile(r"^(<tool_call>)(\n\{.*\}\n)(</tool_call>)$", re.MULTILINE)
-"""Where Qwen3-VL has tokens: around a call of a line of JSON."""
+CALL = re.compile(
+    r"^(<tool_call>)(\n(?:\{.*\}|<function=\S+>\n(?:<parameter=\S+>\n(?:(?!</parameter>)(?s:.))*</parameter>\n)*"
+    r"</function>)\n)(</tool_call>)$",
+    re.MULTILINE,
+)
+"""Where Qwen3-VL and Qwen3.5 have tokens: around a call of a line of JSON, or of XML without a tag in a value."""
 
 
 class ChatTokenizer:

@@ -23,11 +23,12 @@ FRAGMENTS = [
     *'{}[]":,\\ \n\t.0123456789-+eE\x00é你🐢', "<tool_call>", "</tool_call>", "<tool_call>\n", "null", "true",
     "NaN", "Infinity", "1e999", "\\ud800", "\\u0000", '"action"', '"coordinate"', '"keys": ["ctrl"', "computer_use",
     '"name"', '"arguments": {', "Action: ", "click(start_box='(1,2)')", "</think>", "9" * 50,
+    "<function=computer_use>", "</function>", "<parameter=action>", "</parameter>", "<parameter=keys>", "['ctrl'",
 ]  # fmt: skip
 
 
 def sampled(rng: random.Random) -> str:
-    """A response of either grammar, with some characters and fragments put in, taken out or turned."""
+    """A response of any grammar, with some characters and fragments put in, taken out or turned."""
     kinds = [
         actions.Click(1, 2), actions.Drag(1, 2, 3, 4), actions.Scroll("up", 5, 6), actions.Hotkey(("ctrl", "c")),
         actions.TypeText("it's \"so\"\n</tool_call>"), actions.Wait(), actions.Finished("done"), actions.Fail(),
@@ -72,7 +73,7 @@ def test_what_is_written_is_read_as_the_same_action_and_thought(name, action, th
     except ActionParseError:
         assert any("\ud800" <= letter <= "\udfff" for letter in text)  # half a character, which no model writes
         return
-    wanted = actions.Hotkey((action.key,)) if name == "computer_use" and isinstance(action, actions.Press) else action
+    wanted = actions.Hotkey((action.key,)) if name != "ui_tars" and isinstance(action, actions.Press) else action
     assert parsed.actions == (wanted,)
     assert parsed.thought == thought.strip()
 
@@ -98,5 +99,5 @@ def test_a_thought_is_found_in_whichever_grammar_it_stands(name):
 
 
 def test_a_prompt_of_an_unknown_grammar_is_refused():
-    with pytest.raises(ConfigError, match="grammar must be one of ui_tars, computer_use, got 'xml'"):
+    with pytest.raises(ConfigError, match="grammar must be one of ui_tars, computer_use, computer_use_xml, got 'xml'"):
         Prompt("", "{instruction}", grammar="xml")  # type: ignore[arg-type]

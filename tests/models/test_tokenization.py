@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -167,13 +167,14 @@ def test_the_tokens_of_a_box_stand_around_the_point_of_an_action_alone(
     assert len(special(chat, chat.encode_response(text))) == boxes + 1
 
 
+@pytest.mark.parametrize("grammar", ["computer_use", "computer_use_xml"])
 @pytest.mark.parametrize(
     ("action", "calls"), [(Click(5, 6), 1), (Drag(1, 2, 3, 4), 2), (TypeText("</tool_call>\n<tool_call>"), 1)], ids=str
 )
 def test_the_tokens_of_a_call_stand_around_it_alone_as_the_model_samples_them(
-    wordy: ChatTokenizer, action: Action, calls: int
+    wordy: ChatTokenizer, action: Action, calls: int, grammar: Literal["computer_use", "computer_use_xml"]
 ) -> None:
-    text = GRAMMARS["computer_use"].render(action, "As planned.")
+    text = GRAMMARS[grammar].render(action, "As planned.")
     ids = wordy.encode_response(text)
     tags = special(wordy, tokenizer_of(wordy.path)("<tool_call></tool_call>").input_ids)
     assert special(wordy, ids) == [*tags * calls, wordy.end_of_turn_id]
@@ -181,7 +182,13 @@ def test_the_tokens_of_a_call_stand_around_it_alone_as_the_model_samples_them(
 
 
 @pytest.mark.parametrize(
-    "text", ["Thought: so\n<tool_call>\nAction: wait()", "<tool_call>", "<tool_call>{}</tool_call>"]
+    "text",
+    [
+        "Thought: so\n<tool_call>\nAction: wait()",
+        "<tool_call>",
+        "<tool_call>{}</tool_call>",
+        "<tool_call>\n<function=f>\n</tool_call>",
+    ],
 )
 def test_a_tag_without_a_call_is_text(wordy: ChatTokenizer, text: str) -> None:
     assert special(wordy, wordy.encode_response(text)) == [wordy.end_of_turn_id]
