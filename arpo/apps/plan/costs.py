@@ -96,9 +96,10 @@ def forward_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest) -
     text, vision = shape.text_config, shape.vision_config
     language = 2.0 * weights.language * sum(longest.lengths) + 2.0 * weights.head * longest.sampled_tokens
     width = text.num_attention_heads * head_size(text)
-    attention = 2.0 * sum(length**2 for length in longest.lengths) * width * text.num_hidden_layers
+    family = family_named(shape.model_type)
+    attention = 2.0 * sum(length**2 for length in longest.lengths) * width * family.attention_layers(shape)
     patches = longest.image_tokens * vision.spatial_merge_size**2
-    whole = family_named(shape.model_type).picture_layers(shape)
+    whole = family.picture_layers(shape)
     seen = 2.0 * weights.vision * patches + 4.0 * patches**2 * vision.hidden_size * whole
     return Flops(language, attention, seen * sum(longest.screenshots))
 
@@ -204,7 +205,8 @@ def cache_bytes(peak: Mapping[Category, float], share: float) -> float:
 def kv_bytes(shape: PreTrainedConfig) -> int:
     """Return the bytes of keys and values of one token in bfloat16."""
     text = shape.text_config
-    return int(2 * text.num_hidden_layers * text.num_key_value_heads * head_size(text) * BFLOAT16)
+    layers = family_named(shape.model_type).attention_layers(shape)
+    return int(2 * layers * text.num_key_value_heads * head_size(text) * BFLOAT16)
 
 
 def head_size(text: PreTrainedConfig) -> int:

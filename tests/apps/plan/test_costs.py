@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from transformers import Qwen2_5_VLConfig, Qwen3VLConfig
+from transformers import Qwen2_5_VLConfig, Qwen3_5Config, Qwen3VLConfig
 
 from arpo.apps.plan.costs import (
     Offloaded,
@@ -166,6 +166,14 @@ def test_heads_may_be_wider_than_their_share_of_the_hidden_size():
     # Qwen3-VL-4B: 36 layers, 8 key-value heads of 128, where 2,560 / 32 would be 80
     text = {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
     assert kv_bytes(Qwen3VLConfig(text_config=text | {"head_dim": 128})) == 2 * 36 * 8 * 128 * 2 == 147_456
+
+
+def test_of_a_model_with_recurrent_layers_the_others_alone_keep_keys_and_values():
+    # Qwen3.5-4B: 8 of 32 layers attend, with 4 key-value heads of 256; of 16 heads each
+    text = {"hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4}
+    shape = Qwen3_5Config(text_config=text | {"head_dim": 256})
+    assert kv_bytes(shape) == 2 * 8 * 4 * 256 * 2 == 32_768
+    assert forward_flops(shape, ALL, LONGEST).attention == 2 * sum(n**2 for n in LONGEST.lengths) * 16 * 256 * 8
 
 
 def test_an_engine_on_several_gpus_divides_its_weights_keys_and_values():
