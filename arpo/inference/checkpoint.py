@@ -4,7 +4,11 @@ import json
 from math import prod
 from pathlib import Path
 
+from transformers import AutoConfig
+
 from arpo.errors import ConfigError
+from arpo.models.family import family_of
+from arpo.models.processor import load_processor
 from arpo.models.sharding import CheckpointWeights
 
 
@@ -24,6 +28,14 @@ def check_context(path: str | Path, max_model_len: int) -> None:
             f"max_model_len={max_model_len} is more than the {positions} tokens that the model in '{path}' takes: "
             f"lower it to {positions} or less"
         )
+
+
+def is_recurrent(path: str | Path) -> bool:
+    """Return whether layers of a model carry a state in the place of attention; False where it is not there yet."""
+    if not (Path(path) / "config.json").exists():
+        return False
+    shape = load_processor(path, AutoConfig)
+    return family_of(path).attention_layers(shape) < int(shape.text_config.num_hidden_layers)
 
 
 def context_of(path: str | Path) -> int | None:

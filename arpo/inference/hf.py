@@ -82,7 +82,8 @@ class HfEngine(ThreadedEngine):
         request.check(self._chat.image_token_id, self._shapes[self._family.embedding][0])
 
     def _start(self) -> None:
-        model = self._family.model_class.from_pretrained(self._path, dtype=self._dtype)
+        with torch.random.fork_rng(devices=[]):  # a Gated DeltaNet draws numbers while it is made
+            model = self._family.model_class.from_pretrained(self._path, dtype=self._dtype)
         model.lm_head = Float32Head(model.lm_head, self._dtype)
         self._model = model.eval().to(self._device)
         self._freeze()

@@ -23,7 +23,7 @@ from torch import Tensor
 from arpo.errors import ConfigError, EngineError, WeightSyncError, check_at_least
 from arpo.host.ray import RAY, SHARED_MEMORY
 from arpo.host.trial import before_start
-from arpo.inference.checkpoint import check_context
+from arpo.inference.checkpoint import check_context, is_recurrent
 from arpo.inference.checksum import MODULUS
 from arpo.inference.engine import GREEDY, GenerateRequest, Response, check_length
 from arpo.inference.pump import ThreadedEngine
@@ -113,6 +113,7 @@ class VllmEngine(ThreadedEngine):
         _check_here(dtype, lora_rank)
         _check_sampling(engine_args or {})
         check_context(path, max_model_len)
+        _check_recurrence(path, dtype, lora_rank)
         before_start()
         self._chat = ChatTokenizer(path)
         at_once = 1 if deterministic else max_num_seqs
@@ -317,6 +318,16 @@ def _check_here(dtype: str, lora_rank: int | None) -> None:
         raise ConfigError(
             "torch.distributed is already initialised in this process and vLLM needs its own; "
             "host the engine in arpo.inference.fleet.FleetEngine"
+        )
+
+
+def _check_recurrence(path: str | Path, dtype: str, lora_rank: int | None) -> None:
+    """Refuse what vLLM's kernels of Gated DeltaNet for the CPU cannot; vLLM would end at the first request."""
+    narrow = dtype == "bfloat16" and lora_rank is None
+    if not narrow and not torch.cuda.is_available() and is_recurrent(path):
+        raise ConfigError(
+            f"vLLM computes the recurrent layers of '{path}' on a CPU in bfloat16 alone, and without LoRA (here: "
+            f"dtype={dtype}, lora_rank={lora_rank}): set engine=hf"
         )
 
 

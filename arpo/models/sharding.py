@@ -46,7 +46,7 @@ class CheckpointWeights:
         for file in files:
             with safe_open(file, framework="pt") as tensors:
                 for key in tensors.keys():  # noqa: SIM118 - not a mapping
-                    if unused.match(key):  # of a head that guesses further tokens, which the model class leaves out
+                    if unused.search(key):  # of a head that guesses further tokens, which the model class leaves out
                         continue
                     self._places[self._published(key)] = file, key
                     self.shapes[self._published(key)] = tuple(tensors.get_slice(key).get_shape())

@@ -13,6 +13,7 @@ from PIL import Image
 
 from arpo.host.ray import RAY
 from arpo.host.threads import BackgroundLoop
+from arpo.inference.checkpoint import is_recurrent
 from arpo.inference.engine import GenerateRequest, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
 
@@ -124,10 +125,22 @@ def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
     return run(gather())
 
 
-@pytest.fixture(scope="session", params=["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.long)])
-def tiny_model(request: pytest.FixtureRequest, tiny_model: Path, tiny_qwen3: Path) -> Path:
+OTHERS = {"qwen3_vl": "tiny_qwen3", "qwen3_5": "tiny_qwen35"}
+
+
+@pytest.fixture(
+    scope="session", params=["qwen2_5_vl", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
+)
+def tiny_model(request: pytest.FixtureRequest, tiny_model: Path) -> Path:
     """The tiny model of each family, in the place of that which other tests have."""
-    return tiny_qwen3 if request.param == "qwen3_vl" else tiny_model
+    directory: Path = request.getfixturevalue(OTHERS[request.param]) if request.param in OTHERS else tiny_model
+    return directory
+
+
+def on_a_cpu_by_vllm(path: Path) -> None:
+    """Skip a test of vLLM in float32 where it has no kernel for a model."""
+    if not torch.cuda.is_available() and is_recurrent(path):
+        pytest.skip("vLLM's kernel of Gated DeltaNet for a CPU takes bfloat16 alone, and no LoRA")
 
 
 @pytest.fixture(scope="session")

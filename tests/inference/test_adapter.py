@@ -15,7 +15,7 @@ from arpo.models.collate import collate
 from arpo.models.lora import adapter_tensors, merged_weights
 from arpo.models.policy import LoraSettings, Policy
 from arpo.models.tokenization import tokenize
-from tests.inference.conftest import Questions, Trainer, run, together
+from tests.inference.conftest import Questions, Trainer, on_a_cpu_by_vllm, run, together
 from tests.inference.talk import questions, trajectory_of
 
 MAX_MODEL_LEN = 512
@@ -29,6 +29,7 @@ def start(tiny_model: Path, closing: Callable[[Any], Any]) -> Callable[..., Any]
         from arpo.inference.fleet import FleetEngine
         from arpo.inference.vllm import VllmEngine
 
+        on_a_cpu_by_vllm(tiny_model)
         options = {"max_num_seqs": 8, "max_images": 4, "kv_cache_gb": 0.125, "lora_rank": 4} | options
         vllm = partial(VllmEngine, tiny_model, max_model_len=MAX_MODEL_LEN, **options)
         return closing(FleetEngine(vllm) if name == "fleet" else vllm())

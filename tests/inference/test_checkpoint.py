@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from arpo.errors import ConfigError
 from arpo.host.trial import on_trial
@@ -51,6 +52,18 @@ def test_a_model_that_names_no_limit_has_none(tmp_path: Path) -> None:
 
 def test_a_model_that_a_warm_start_has_yet_to_write_is_not_checked(tmp_path: Path) -> None:
     check_context(tmp_path / "policy", 10**6)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="vLLM has kernels of it for a GPU")
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16", "lora_rank": 4}])
+def test_vllm_on_a_cpu_refuses_a_model_with_recurrent_layers_before_it_is_imported(
+    tiny_qwen35: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ConfigError, match=r"in bfloat16 alone, and without LoRA \(here: .*\): set engine=hf"):
+        VllmEngine(tiny_qwen35, **options)
+    with on_trial():
+        VllmEngine(tiny_qwen35, dtype="bfloat16")
 
 
 @pytest.mark.parametrize("engine", [HfEngine, VllmEngine])

@@ -17,7 +17,7 @@ from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sa
 from arpo.inference.hf import HfEngine
 from arpo.inference.scripted import ScriptedEngine
 from arpo.models.tokenization import ChatTokenizer
-from tests.inference.conftest import Questions, Trainer, Weights, run, together
+from tests.inference.conftest import Questions, Trainer, Weights, on_a_cpu_by_vllm, run, together
 
 TOLERANCE = 1e-4
 MAX_MODEL_LEN = 512
@@ -43,6 +43,7 @@ def make_engine(name: str, path: Path) -> InferenceEngine:
         case "vllm":
             from arpo.inference.vllm import VllmEngine
 
+            on_a_cpu_by_vllm(path)
             return VllmEngine(path, max_model_len=MAX_MODEL_LEN, max_num_seqs=8, max_images=4, kv_cache_gb=0.125)
         case _:
             from arpo.inference.fleet import FleetEngine

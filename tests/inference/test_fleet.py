@@ -22,7 +22,7 @@ from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sa
 from arpo.inference.fleet import FleetEngine, Sync
 from arpo.inference.hf import HfEngine
 from arpo.inference.remote import Snapshot
-from tests.inference.conftest import Questions, Trainer, run, screenshot, together
+from tests.inference.conftest import Questions, Trainer, on_a_cpu_by_vllm, run, screenshot, together
 from tests.inference.echo import Echo, Who
 from tests.inference.gated import ended, missed, whole
 from tests.inference.talk import ask_each, pulses
@@ -240,6 +240,7 @@ def test_two_replicas_of_vllm_serve_the_trainer_s_weights_after_every_sync(
     """Conversations with screenshots go on all the time, so that every cache is full when weights change."""
     from arpo.inference.vllm import VllmEngine
 
+    on_a_cpu_by_vllm(tiny_model)
     options = {"max_model_len": 512, "max_num_seqs": 4, "max_images": 2, "kv_cache_gb": 0.0625}
     fleet = FleetEngine(partial(VllmEngine, tiny_model, **options), replicas=2, sync=sync)
     probes = [questions.ask(number, images=2, seed=number) for number in range(8)]
@@ -291,6 +292,7 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
     """Eight episodes of eight screenshots, which come back from their desktops in another order at every step."""
     from arpo.inference.vllm import VllmEngine
 
+    on_a_cpu_by_vllm(tiny_model)
     options = {"max_model_len": 4096, "max_num_seqs": 8, "max_images": 8}
     fleet = FleetEngine(partial(VllmEngine, tiny_model, **options), replicas=2)
 

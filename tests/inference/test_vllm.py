@@ -17,7 +17,8 @@ from PIL.PngImagePlugin import PngImageFile
 from arpo.errors import ConfigError, EngineError, WeightSyncError
 from arpo.host.ray import RayRuntime
 from arpo.inference.engine import GenerateRequest
-from tests.inference.conftest import Questions, Trainer, together
+from arpo.models.tokenization import ChatTokenizer
+from tests.inference.conftest import Questions, Trainer, on_a_cpu_by_vllm, run, together
 
 pytestmark = pytest.mark.engine
 
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.engine
 @pytest.fixture
 def start(tiny_model: Path, closing: Callable[[Any], Any]) -> Callable[..., Any]:
     from arpo.inference.vllm import VllmEngine
+
+    on_a_cpu_by_vllm(tiny_model)
 
     def make(engine_class: Any = VllmEngine, **arguments: Any) -> Any:
         return closing(engine_class(tiny_model, max_model_len=512, max_images=4, kv_cache_gb=0.125, **arguments))
@@ -243,6 +246,7 @@ def test_limits_that_vllm_does_not_find_in_the_checkpoint_are_given_to_it(
 ) -> None:
     from arpo.inference.vllm import VllmEngine
 
+    on_a_cpu_by_vllm(tiny_model)
     path = shutil.copytree(tiny_model, tmp_path / "old")
     images = json.loads((path / "processor_config.json").read_text())
     size = images["image_processor"].pop("size")
@@ -261,6 +265,24 @@ def test_a_cache_that_vllm_keeps_is_an_error_of_the_update(start: Callable[..., 
     engine._engine.reset_prefix_cache = lambda: reset() and False
     with pytest.raises(WeightSyncError, match="keeps keys and values of the old weights"):
         asyncio.run(engine.update_weights(trainer.weights().items(), 1))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="vLLM's kernel is one of AVX512-BF16")
+def test_a_model_with_recurrent_layers_is_served_on_a_cpu_in_bfloat16_and_takes_updates(
+    tiny_qwen35: Path, closing: Callable[[Any], Any]
+) -> None:
+    from arpo.inference.vllm import VllmEngine
+
+    asks, trainer = Questions(ChatTokenizer(tiny_qwen35)), Trainer(tiny_qwen35)
+    engine = closing(VllmEngine(tiny_qwen35, dtype="bfloat16", max_model_len=512, max_images=4, kv_cache_gb=0.125))
+    for version in (1, 2):
+        weights = {name: weight.bfloat16() for name, weight in trainer.changed(version, size=0.02).items()}
+        run(engine.update_weights(weights.items(), version))
+        trainer.load(weights)
+        for number in range(3):
+            request = asks.ask(number, images=1 + number)
+            assert trainer.gap(request, run(engine.generate(request))) < 0.1
 
 
 @pytest.mark.parametrize("wrong", [{"max_num_seqs": 0}, {"max_model_len": 0}, {"max_images": 0}])
