@@ -1,6 +1,6 @@
 """The messages that a model reads before the first screenshot."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -46,12 +46,8 @@ def _ui_tars(functions: Sequence[Function]) -> str:
     return _UI_TARS.replace(_AFTER_THE_ACTIONS, _listed(functions) + _AFTER_THE_ACTIONS)
 
 
-def _listed(functions: Sequence[Function]) -> str:
+def _listed(functions: Iterable[Function | str]) -> str:
     return "".join(f"{function}\n" for function in functions)
-
-
-def _tools(functions: Sequence[Function]) -> str:
-    return "".join(f"{signature(function)}\n" for function in functions)
 
 
 class PromptText(str):
@@ -116,7 +112,9 @@ class Prompt:
     @classmethod
     def compact_computer_use(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt for calls of that tool, for tiny models; functions are tools beside it."""
-        return cls("", _tools(functions) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
+        return cls(
+            "", _listed(map(signature, functions)) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use"
+        )
 
     @classmethod
     def computer_use_xml(cls, functions: Sequence[Function] = ()) -> Self:
@@ -126,7 +124,9 @@ class Prompt:
     @classmethod
     def compact_computer_use_xml(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt for such calls, for tiny models; functions are tools beside it."""
-        return cls("", _tools(functions) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use_xml")
+        return cls(
+            "", _listed(map(signature, functions)) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use_xml"
+        )
 
     def messages(self, instruction: str) -> list[dict[str, Any]]:
         """Return chat messages that end with the first screenshot, ready for the chat template."""

@@ -96,6 +96,11 @@ def _obstacles_of_step(place: str, step: Any, known: Mapping[str, Step]) -> Iter
         yield Obstacle(f"{place}.parameters", name, f"step {kind!r} is not known to take it")
 
 
+def steps_of(record: Mapping[str, Any]) -> list[Any]:
+    """Return all steps of a task file: those before the episode, and those before grading."""
+    return [*record.get("config", []), *record["evaluator"].get("postconfig", [])]
+
+
 def as_list(value: Any) -> list[Any]:
     """Return a list as it is, anything else as a list of one: a task file may name one thing or several."""
     return value if isinstance(value, list) else [value]

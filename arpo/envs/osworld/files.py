@@ -19,7 +19,7 @@ import httpx
 import tenacity
 from filelock import FileLock
 
-from arpo.envs.guest.tasks import as_list
+from arpo.envs.guest.tasks import as_list, steps_of
 from arpo.errors import EnvError, TaskFormatError
 from arpo.host.files import PARTIAL
 from arpo.types import Task
@@ -128,7 +128,7 @@ def files_of(task: Task) -> list[tuple[str, str]]:
     """
     record, found = task.config, []
     try:
-        for step in [*record.get("config", []), *record["evaluator"].get("postconfig", [])]:
+        for step in steps_of(record):
             if step["type"] == "download":
                 found += [(file["url"], file["path"]) for file in step["parameters"]["files"]]
             if step["type"] == "update_browse_history":

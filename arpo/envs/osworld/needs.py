@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from arpo.envs.guest.tasks import as_list
+from arpo.envs.guest.tasks import as_list, steps_of
 from arpo.envs.osworld.files import files_of
 from arpo.envs.osworld.tasks import obstacles
 from arpo.types import Task
@@ -73,7 +73,7 @@ def packages_of(record: Mapping[str, Any]) -> list[str]:
 
 
 def _is_on_the_web(task: Task) -> bool:
-    steps, evaluator = _steps(task.config), task.config["evaluator"]
+    steps, evaluator = steps_of(task.config), task.config["evaluator"]
     getters = [getter["type"] for key in ("result", "expected") for getter in as_list(evaluator.get(key)) if getter]
     looks_up = task.domain == "multi_apps" and "chrome" in _applications(task.config) and task.id not in OFF_THE_WEB
     return (
@@ -89,10 +89,6 @@ def _applications(record: Mapping[str, Any]) -> set[str]:
     return {str(name).lower() for name in record.get("related_apps", [])}
 
 
-def _steps(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*record.get("config", []), *record["evaluator"].get("postconfig", [])]
-
-
 def _commands(record: Mapping[str, Any]) -> str:
-    commands = [as_list(step["parameters"].get("command", "")) for step in _steps(record)]
+    commands = [as_list(step["parameters"].get("command", "")) for step in steps_of(record)]
     return "\n".join(" ".join(map(str, command)) for command in commands)

@@ -6,23 +6,21 @@ from typing import Any
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
-from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3VLProcessor, Qwen3VLVideoProcessor
+from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from typing_extensions import override
 
 from arpo.errors import check_at_least
 from arpo.models.families import qwen3_vl
 from arpo.models.families.qwen2_5_vl import (
-    CHAT_TEMPLATE,
     HEAD_DIM,
     VISION,
     Qwen25VL,
-    image_processor,
     language_settings,
     shared_settings,
     train_tokenizer,
     write_tiny,
 )
-from arpo.models.families.qwen3_vl import PATCH, PLACES, SCALE, Qwen3VL, layout
+from arpo.models.families.qwen3_vl import PATCH, PLACES, SCALE, Qwen3VL, layout, tiny_processor
 from arpo.models.tiny import CONTEXT
 from arpo.models.vision.attention import on_device
 from arpo.models.vision.patches import Grid
@@ -129,10 +127,6 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
     }
     vision = VISION | {"patch_size": PATCH, "out_hidden_size": hidden, "num_position_embeddings": PLACES}
     config = Qwen3_5Config(text_config=text, vision_config=vision, **shared_settings(tokenizer))
-    processor = Qwen3VLProcessor(
-        image_processor=image_processor(min_pixels, max_pixels, patch_size=PATCH),
-        tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(),
-        chat_template=CHAT_TEMPLATE,
+    return write_tiny(
+        directory, Qwen3_5ForConditionalGeneration, config, tiny_processor(tokenizer, min_pixels, max_pixels), seed
     )
-    return write_tiny(directory, Qwen3_5ForConditionalGeneration, config, processor, seed)

@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
-from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLProcessor, Qwen3VLVideoProcessor
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import (
     get_vision_cu_seqlens,
@@ -218,13 +224,17 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
         "num_position_embeddings": PLACES,
         "deepstack_visual_indexes": list(DEEPSTACK),
     }
-    config = Qwen3VLConfig(
-        text_config=text | {"head_dim": HEAD_DIM}, vision_config=vision, **shared_settings(tokenizer)
+    config = Qwen3VLConfig(text_config=text, vision_config=vision, **shared_settings(tokenizer))
+    return write_tiny(
+        directory, Qwen3VLForConditionalGeneration, config, tiny_processor(tokenizer, min_pixels, max_pixels), seed
     )
-    processor = Qwen3VLProcessor(
+
+
+def tiny_processor(tokenizer: PreTrainedTokenizerFast, min_pixels: int, max_pixels: int) -> Qwen3VLProcessor:
+    """Return the processor of a tiny model, which Qwen3.5 shares."""
+    return Qwen3VLProcessor(
         image_processor=image_processor(min_pixels, max_pixels, patch_size=PATCH),
         tokenizer=tokenizer,
         video_processor=Qwen3VLVideoProcessor(),
         chat_template=CHAT_TEMPLATE,
     )
-    return write_tiny(directory, Qwen3VLForConditionalGeneration, config, processor, seed)
