@@ -9,6 +9,8 @@ from arpo.agent import actions
 from arpo.agent.actions import INTEGER_DIGITS, Action, Pointer, Scalar
 from arpo.agent.boxes import MAX_COORDINATE
 from arpo.agent.keys import known_key
+from arpo.agent.parser import ParsedResponse, parse_response
+from arpo.errors import ActionParseError
 
 _ESCAPED = str.maketrans({"\\": r"\\", "'": r"\'", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
@@ -43,9 +45,23 @@ def render(action: Action) -> str:
 
 
 def render_response(action: Action, thought: str = "", *others: Action) -> str:
-    """Return a whole response: a thought, if there is one, an action, and perhaps others behind it."""
+    """Return a whole response: a thought, if there is one, an action, and perhaps others behind it.
+
+    Raises:
+        ValueError: If no text means an action, or the thought holds a call whose end could be that of the action.
+    """
     header = f"Thought: {thought.strip()}\n" if thought.strip() else ""
-    return "\n".join([f"{header}Action: {render(action)}", *map(render, others)])
+    text = "\n".join([f"{header}Action: {render(action)}", *map(render, others)])
+    if "Action" in thought and not _is_read_as(text, thought.strip(), (action, *others)):
+        raise ValueError(f"a thought must hold no call that could be read for the action, got {thought[:80]!r}")
+    return text
+
+
+def _is_read_as(text: str, thought: str, wanted: tuple[Action, ...]) -> bool:
+    try:
+        return parse_response(text) == ParsedResponse(thought, wanted)
+    except ActionParseError:
+        return False
 
 
 _NAMES = {

@@ -26,8 +26,14 @@ def test_reading_a_rendered_call_gives_the_call_with_values_of_the_same_types(ca
 @given(strategies.any_action, strategies.thoughts)
 @example(TypeText("Action: wait()"), "Action: wait()\nAction: click")
 @example(TypeText("\nAction: type(content='"), "Reflection: x")
+@example(Scroll("up"), "0\nAction:0(content='")
 def test_reading_a_rendered_response_gives_thought_and_action(action, thought):
-    parsed = parse_response(render_response(action, thought))
+    try:
+        text = render_response(action, thought)
+    except ValueError:
+        assert "Action" in thought
+        return
+    parsed = parse_response(text)
     assert parsed.actions == (action,)
     assert parsed.thought == thought.strip()
 
@@ -55,6 +61,12 @@ def test_reading_a_rendered_response_gives_thought_and_action(action, thought):
 )
 def test_actions_are_written_as_ui_tars_writes_them(action, text):
     assert render(action) == text
+
+
+def test_a_thought_that_would_be_read_for_the_action_is_refused():
+    with pytest.raises(ValueError, match="must hold no call that could be read for the action"):
+        render_response(Scroll("up"), "0\nAction:0(content='")
+    assert render_response(Wait(), "Action: click").startswith("Thought: Action: click\n")
 
 
 def test_a_response_without_a_thought_is_one_line():
