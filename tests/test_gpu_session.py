@@ -56,6 +56,7 @@ def test_the_results_hold_what_a_session_is_for(played: list[dict[str, Any]]) ->
     assert rate > 0
     for loop in ("lora", "all"):
         iterations = of(loop, "metrics")
+        assert [metrics["rollout/env_steps"] for metrics in iterations] == [4 * 2] * 2  # each as long as it may be
         assert max(metrics.get("engine/logprob_gap_mean", 0) for metrics in iterations) < 1e-4
         assert any(metrics.get("train/grad_norm", 0) > 0 for metrics in iterations)
     # a sync before the first iteration and after each, in two loops; asleep in each iteration

@@ -246,8 +246,8 @@ PHASES: dict[str, Callable[[Play], None]] = {
     "weights": weights,
     "engine": engine,
     "lora": loop,
-    "all": loop,
     "trace": trace,
+    "all": loop,
 }
 
 

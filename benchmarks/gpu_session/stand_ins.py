@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from arpo.agent.actions import Action, Wait
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.parser import ParsedResponse
 from arpo.envs.protocol import StepResult
 from arpo.inference.vllm import VllmEngine
@@ -52,7 +54,7 @@ def _waits(*_: object, **__: object) -> ParsedResponse:
 
 def every_answer_waits() -> None:
     """Read every response of this process as `wait()`: those of a random policy are not actions, and would end it."""
-    episode.parse_response = _waits
+    episode.GRAMMARS = {name: replace(grammar, parse=_waits) for name, grammar in GRAMMARS.items()}
 
 
 class TimedEngine(VllmEngine):
