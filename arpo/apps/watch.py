@@ -12,8 +12,8 @@ from contextlib import closing, suppress
 from http import HTTPStatus
 
 from arpo.apps.loopback import LocalHandler, LocalServer
-from arpo.envs.desktop.env import GUEST_PORT
 from arpo.envs.guest.client import Guest
+from arpo.envs.guest.image import GUEST_PORT
 from arpo.errors import ArpoError
 from arpo.host.container_spec import LOOPBACK
 from arpo.host.containers import RunningContainer, running_containers

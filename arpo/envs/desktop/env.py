@@ -1,6 +1,5 @@
 """Our own desktop in Docker: a Debian with real applications that boots in about a second and needs no KVM."""
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, get_args
@@ -9,6 +8,7 @@ from arpo.agent.actions import Action, Call, CallUser, Drag, Fail, Finished, Typ
 from arpo.envs.desktop.functions import FUNCTIONS, check_functions, perform
 from arpo.envs.desktop.tasks import DesktopTask, read_task, run_checks
 from arpo.envs.guest.client import OURS, Guest
+from arpo.envs.guest.image import GUEST_PORT, container_of, with_secret
 from arpo.envs.guest.input import to_events
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen, TaskSetup
@@ -16,7 +16,6 @@ from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.protocol import StepResult
 from arpo.envs.screenshot import most_bytes
 from arpo.errors import ConfigError, EnvError
-from arpo.host.container_spec import ContainerSpec, Scratch
 from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
@@ -24,15 +23,6 @@ ResetMode = Literal["in_place", "restart", "fresh"]
 Network = Literal["closed", "open"]
 
 IMAGE = "arpo/desktop:plain"
-GUEST_PORT = 5000
-CAPABILITIES = ("KILL", "NET_ADMIN", "SETGID", "SETPCAP", "SETUID", "SYS_NICE")
-"""For the first process, which closes the network, and for the guest server, which it becomes: that starts and ends
-the programs of other users, and has a core before them. They have none of these."""
-USER, DISPLAY_USER = 1000, 900
-"""Ids of the two in the image: programs run as the first, the X server as the second."""
-SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.shmall": "16384", "kernel.msgmni": "16"}
-"""Memory that outlives the programs that share it would be nobody's when memory runs out: 64 MiB in pages of 4096
-bytes, gone with the last program that has it; 16 queues of 16 KiB."""
 DRAG_S = 0.5
 CHARACTER_S = 0.005
 """For each character of a text: the guest teaches its keyboard what it has not, some of it at a time."""
@@ -90,15 +80,8 @@ class DockerDesktop:
         self._screen = (int(screen[0]), int(screen[1]))
         self._reset_mode, self._pause = reset, pause
         self._quiet_s, self._settle_limit_s, self._wait_s = quiet_s, settle_limit_s, wait_s
-        self._spec = ContainerSpec(
-            image,
-            ports=(GUEST_PORT,),
-            environment={"ARPO_SCREEN": f"{screen[0]}x{screen[1]}x24", "ARPO_NETWORK": network},
-            capabilities=CAPABILITIES,
-            memory_mb=memory_mb,
-            cpus=cpus,
-            scratch=scratch(disk_mb),
-            sysctls=SYSCTLS,
+        self._spec = container_of(
+            image, self._screen, network=network, memory_mb=memory_mb, disk_mb=disk_mb, cpus=cpus
         )
         self._episode: tuple[DesktopTask, TaskSetup] | None = None
         self._last: Action | None = None
@@ -106,7 +89,7 @@ class DockerDesktop:
         self._functions = FUNCTIONS if functions else ()
         deadlines = replace(OURS, start_s=start_timeout_s)
         before_start()
-        self.machine = Machine(*self._new_guest(), server_port=GUEST_PORT, deadlines=deadlines)
+        self.machine = Machine(*with_secret(self._spec), server_port=GUEST_PORT, deadlines=deadlines)
         if functions:
             self._check_functions()
 
@@ -191,13 +174,8 @@ class DockerDesktop:
             case "restart":
                 self.machine.restart()
             case "fresh":
-                self.machine.replace(*self._new_guest())
+                self.machine.replace(*with_secret(self._spec))
         self._used = False
-
-    def _new_guest(self) -> tuple[ContainerSpec, str]:
-        """Return the container to start, and a secret that only its guest server and this environment know."""
-        secret = secrets.token_hex(16)
-        return replace(self._spec, environment={**self._spec.environment, "ARPO_SECRET": secret}), secret
 
     def _observe(self) -> Observation:
         png = self.machine.guest.screenshot(
@@ -211,16 +189,6 @@ class DockerDesktop:
         if self._episode is None:
             raise EnvError(call, f"{call} was called before reset, or after close")
         return self._episode
-
-
-def scratch(disk_mb: int) -> dict[str, Scratch]:
-    """Return the directories that a guest may write to."""
-    return {
-        "/home/user": Scratch(disk_mb, USER),
-        "/tmp": Scratch(disk_mb),
-        "/run/arpo": Scratch(8, USER),
-        "/run/display": Scratch(40, DISPLAY_USER),  # a framebuffer of 4K is 32 MiB
-    }
 
 
 def _has_windows(guest: Guest, task: DesktopTask) -> bool:

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 from arpo.agent.actions import Wait
-from arpo.envs.desktop.env import GUEST_PORT, DockerDesktop
+from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.guest.client import comes_true
+from arpo.envs.guest.image import GUEST_PORT
 from tests.envs.desktop.floods import FLOODS, flood
 from tests.envs.desktops import QUICK, docker, editor_task, needs_desktop, one_and_others
 

@@ -4,7 +4,7 @@ pyautogui, and graded by its own code."""
 import pytest
 
 from arpo.agent.actions import Fail, Finished, Hotkey, TypeText
-from arpo.envs.desktop.env import CAPABILITIES, scratch
+from arpo.envs.guest.image import CAPABILITIES, scratch
 from arpo.envs.osworld.env import OSWorldEnv
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task

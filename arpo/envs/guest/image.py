@@ -1,0 +1,72 @@
+"""The container of one of our own desktop images: what it may do, write to and answer."""
+
+import secrets
+from dataclasses import replace
+
+from arpo.host.container_spec import ContainerSpec, Scratch
+
+GUEST_PORT = 5000
+CAPABILITIES = ("KILL", "NET_ADMIN", "SETGID", "SETPCAP", "SETUID", "SYS_NICE")
+"""For the first process, which closes the network, and for the guest server, which it becomes: that starts and ends
+the programs of other users, and has a core before them. They have none of these."""
+USER, DISPLAY_USER = 1000, 900
+"""Ids of the two in the image: programs run as the first, the X server as the second."""
+SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.shmall": "16384", "kernel.msgmni": "16"}
+"""Memory that outlives the programs that share it would be nobody's when memory runs out: 64 MiB in pages of 4096
+bytes, gone with the last program that has it; 16 queues of 16 KiB."""
+
+
+def container_of(
+    image: str,
+    screen: tuple[int, int],
+    *,
+    network: str,
+    memory_mb: int,
+    disk_mb: int,
+    cpus: float,
+    processes: int = 512,
+    answers: tuple[int, ...] = (),
+) -> ContainerSpec:
+    """Return the container of a desktop.
+
+    Args:
+        image: What `docker/build_image.sh` has built.
+        screen: Width and height in pixels.
+        network: `closed` or `open`.
+        memory_mb: MiB that the desktop may use, its files included.
+        disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
+        cpus: Cores that the desktop may use.
+        processes: That may run at once.
+        answers: Ports beside the guest server's on which programs of a closed desktop answer this machine.
+    """
+    return ContainerSpec(
+        image,
+        ports=(GUEST_PORT, *answers),
+        environment={
+            "ARPO_SCREEN": f"{screen[0]}x{screen[1]}x24",
+            "ARPO_NETWORK": network,
+            **({"ARPO_ANSWERS": ", ".join(map(str, answers))} if answers else {}),
+        },
+        capabilities=CAPABILITIES,
+        memory_mb=memory_mb,
+        cpus=cpus,
+        processes=processes,
+        scratch=scratch(disk_mb),
+        sysctls=SYSCTLS,
+    )
+
+
+def with_secret(spec: ContainerSpec) -> tuple[ContainerSpec, str]:
+    """Return a container, and a new secret that only its guest server and the caller know."""
+    secret = secrets.token_hex(16)
+    return replace(spec, environment={**spec.environment, "ARPO_SECRET": secret}), secret
+
+
+def scratch(disk_mb: int) -> dict[str, Scratch]:
+    """Return the directories that a guest may write to."""
+    return {
+        "/home/user": Scratch(disk_mb, USER),
+        "/tmp": Scratch(disk_mb),
+        "/run/arpo": Scratch(8, USER),
+        "/run/display": Scratch(40, DISPLAY_USER),  # a framebuffer of 4K is 32 MiB
+    }
