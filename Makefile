@@ -23,8 +23,8 @@ else
 	@$(PYTHON) tools/setup.py
 endif
 
-desktop: setup  ## Build the Docker desktop image, and check this machine; as root, start an engine where there is none.
-	eval "$$(bash docker/start_engine.sh)" && bash docker/build_image.sh && $(RUN) -m arpo doctor
+desktop: setup  ## Build the Docker desktop image (ARGS=full: one more) and check this machine; as root, start an engine if there is none.
+	eval "$$(bash docker/start_engine.sh)" && for image in plain $(ARGS); do bash docker/build_image.sh $$image || exit; done && $(RUN) -m arpo doctor
 
 desktop-stop:  ## End the Docker engine that `make desktop` started, with its containers; images stay.
 	@bash docker/stop_engine.sh

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Build the desktop image arpo/desktop:VARIANT.
-#   build_image.sh [plain|office] [registry|mmdebstrap]
-# plain: editor, calculator, file manager, terminal; office: with LibreOffice and Chromium.
+#   build_image.sh [plain|office|full] [registry|mmdebstrap]
+# plain: editor, calculator, file manager, terminal; office: with LibreOffice and Chromium; full: all of OSWorld's
+# applications but VS Code.
 # registry: on Debian's own image; mmdebstrap: on a base made here (as root). By default: a registry where it answers.
 set -euo pipefail
 
@@ -11,7 +12,8 @@ origin=${2:-}
 case $variant in
     plain) lists=(packages.txt) ;;
     office) lists=(packages.txt packages-office.txt) ;;
-    *) echo "build_image.sh: the variant is plain or office, not '$variant'" >&2; exit 2 ;;
+    full) lists=(packages.txt packages-office.txt packages-full.txt) ;;
+    *) echo "build_image.sh: the variant is plain, office or full, not '$variant'" >&2; exit 2 ;;
 esac
 . "$here/progress.sh"
 say() { echo "build_image.sh: $* (${SECONDS} s)"; }

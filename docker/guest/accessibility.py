@@ -1,6 +1,7 @@
 """The accessibility tree as OSWorld's server writes it: every widget of every application that speaks AT-SPI.
 
     python3 accessibility.py '[{"title": …, "pid": …, "x": …, …}]'      # prints XML, compressed, in base64
+    python3 accessibility.py terminal                                   # prints what a terminal of GNOME shows
 
 A program of its own, because a broken application may hang whoever asks it. Windows of the list that no application
 describes, such as a terminal's, become an application with one frame.
@@ -8,6 +9,7 @@ describes, such as a terminal's, become an application with one frame.
 
 import base64
 import json
+import os
 import re
 import sys
 import time
@@ -39,6 +41,8 @@ CORNER = 2
 LIMIT_S = 10.0
 """After this the tree ends where it is; an application that stands still costs CALL_LIMIT_MS."""
 CALL_LIMIT_MS = 800
+IS_CHROME = os.path.exists("/usr/local/bin/google-chrome")
+"""Whether Chromium stands in for Chrome here, for which OSWorld's graders look."""
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffb\U00010000-\U0010ffff]")
 """What XML cannot hold, and the two characters that stand for things that are none."""
 NAME = re.compile(r"[A-Za-z_][\w.-]*")
@@ -60,11 +64,19 @@ def tree(windows: list[Mapping]) -> Element:
     return root
 
 
+def terminal() -> str:
+    """Return the text of the terminal with the keyboard, or else of the last; empty where none describes itself."""
+    found = sorted(tree([]).iter("terminal"), key=lambda each: key("st", "focused") in each.attrib)
+    return found[-1].text or "" if found else ""
+
+
 def add(parent: Element, node: Atspi.Accessible, deadline: float, depth: int = 1) -> None:
     """Add a widget and what is in it."""
     role = (node.get_role_name() or "").strip().replace(" ", "-")
     element = SubElement(parent, role if NAME.fullmatch(role) else "unknown")
     element.attrib.update({name: clean(value) for name, value in attributes(node)})
+    if depth == 1 and IS_CHROME and element.get("name") == "Chromium":
+        element.set("name", "Google Chrome")
     if text := node.get_text_iface():
         element.text = clean(Atspi.Text.get_text(text, 0, Atspi.Text.get_character_count(text))) or None
     if depth < DEEPEST:
@@ -155,6 +167,9 @@ def clean(text: str | None) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "terminal":
+        sys.stdout.write(terminal())
+        sys.exit()
     for short, long in NAMESPACES.items():
         ElementTree.register_namespace(short, long)
     xml = ElementTree.tostring(tree(json.loads(sys.argv[1])), encoding="unicode")

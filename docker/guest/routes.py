@@ -167,8 +167,13 @@ class Guest:
         active = desktop.active_window()
         terminals = [window for window in desktop.windows() if window["class"] in TERMINALS]
         terminals.sort(key=lambda window: window["id"] == active)
-        output = terminal.shown(terminals[-1]["pid"], self._programs) if terminals else None
+        output = terminal.shown(terminals[-1]["pid"], self._programs) if terminals else self._described_terminal()
         return Answer.json({"output": output, "status": "success"})
+
+    def _described_terminal(self) -> str | None:
+        """Give what a terminal says of itself to assistive technology, as GNOME's does."""
+        done = self._programs.execute([sys.executable, "-I", str(ACCESSIBILITY), "terminal"], shell=False)
+        return done["output"].rstrip() or None if done["returncode"] == 0 else None
 
     def _screen_size(self, parameters: Parameters) -> Answer:
         return Answer.json({"width": self._session.desktop.width, "height": self._session.desktop.height})

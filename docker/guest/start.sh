@@ -3,7 +3,8 @@
 # the guest server starts and ends programs of other users, and becomes that server.
 set -eu
 case ${ARPO_NETWORK:-} in
-    closed | open) nft --file "/opt/arpo/guest/${ARPO_NETWORK}_network.nft" ;;
+    closed) nft --define "answers={ 5000${ARPO_ANSWERS:+, $ARPO_ANSWERS} }" --file /opt/arpo/guest/closed_network.nft ;;
+    open) nft --file /opt/arpo/guest/open_network.nft ;;
 esac
 mkdir -p /tmp/.X11-unix
 chmod 1777 /tmp/.X11-unix
