@@ -15,6 +15,7 @@ from arpo.types import Task
 
 IMAGE = "arpo/desktop:plain"
 OFFICE = "arpo/desktop:office"
+FULL = "arpo/desktop:full"
 
 START_LIMIT_S = 120.0
 """For a desktop on a busy machine: one whose container ends is noticed at once, however long this is."""
@@ -49,6 +50,7 @@ def missing(image: str = IMAGE) -> str:
 
 needs_desktop = [pytest.mark.docker, pytest.mark.skipif(bool(missing()), reason=missing())]
 needs_office = [pytest.mark.docker, pytest.mark.skipif(bool(missing(OFFICE)), reason=missing(OFFICE))]
+needs_full = [pytest.mark.docker, pytest.mark.skipif(bool(missing(FULL)), reason=missing(FULL))]
 
 
 def one_and_others(rows):

@@ -11,6 +11,7 @@ from pathlib import Path
 from arpo.agent.actions import Action, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
 from arpo.envs.guest.client import Deadlines, Guest
+from arpo.envs.guest.image import with_secret
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen
 from arpo.envs.guest.tasks import score_of_giving_up
@@ -40,6 +41,7 @@ class OSWorldEnv:
         machine: What to start.
         cache: Directory of what tasks download; shared by the environments of a node.
         grader_python: Interpreter of the environment that `make osworld` made.
+        guarded: Whether the guest server of the machine asks for a secret: OSWorld's does not, that of our image does.
         password: Of the user in the machine.
         pause_s: Seconds from an action to the screenshot. The official code: 0.5 in training, 1 in evaluation.
         boot_timeout_s: How long a machine may take to its first screenshot.
@@ -51,12 +53,13 @@ class OSWorldEnv:
         EnvError: If the machine does not start.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument a YAML key
         self,
         machine: ContainerSpec,
         *,
         cache: str | Path,
         grader_python: str | Path,
+        guarded: bool = False,
         password: str = "password",
         pause_s: float = 1.0,
         boot_timeout_s: float = DEADLINES.start_s,
@@ -72,7 +75,7 @@ class OSWorldEnv:
                 )
         deadlines = replace(DEADLINES, start_s=boot_timeout_s)
         before_start()
-        self._spec = machine
+        self._spec, self._guarded = machine, guarded
         self._files = FileCache(cache)
         self._grader = GraderProcess(grader_python, timeout_s=grading_timeout_s)
         self._password = password
@@ -81,7 +84,7 @@ class OSWorldEnv:
         self._last: Action | None = None
         self._used = self._boots = False
         self._machine = Machine(
-            machine,
+            *self._new_guest(),
             server_port=SERVER_PORT,
             deadlines=deadlines,
             probe=Guest.screenshot,
@@ -97,7 +100,7 @@ class OSWorldEnv:
         if self._boots:
             self._machine.wait_until_healthy()
         elif self._used:
-            self._machine.replace(self._spec)
+            self._machine.replace(*self._new_guest())
             guest = self._machine.guest
         self._used, self._boots, self._last = True, False, None
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -134,7 +137,7 @@ class OSWorldEnv:
         score = self._score()
         self._episode = None
         with suppress(ArpoError):  # the score counts; without a machine the next reset fails, and a new one is built
-            self._machine.begin(self._spec)
+            self._machine.begin(*self._new_guest())
             self._boots = True
         return score
 
@@ -146,8 +149,9 @@ class OSWorldEnv:
         if score is not None:
             return score
         self._files.place_gold_files(evaluator, task.id, self.directory)
-        ports = (self._machine.container.port(port) for port in (SERVER_PORT, CHROMIUM_PORT, VLC_PORT))
-        return self._grader.grade(evaluator, GuestAddress(LOOPBACK, *ports), self.directory)
+        server, chromium, vlc = map(self._machine.container.port, (SERVER_PORT, CHROMIUM_PORT, VLC_PORT))
+        guest = GuestAddress(LOOPBACK, server, chromium, vlc, self._machine.secret)
+        return self._grader.grade(evaluator, guest, self.directory)
 
     def close(self) -> None:
         """Remove the machine and everything fetched from it."""
@@ -155,6 +159,10 @@ class OSWorldEnv:
         self._machine.close()
         self._grader.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _new_guest(self) -> tuple[ContainerSpec, str]:
+        """Return the container to start, and the secret of its guest server."""
+        return with_secret(self._spec) if self._guarded else (self._spec, "")
 
     def _observe(self) -> Observation:
         png = self._machine.guest.screenshot()

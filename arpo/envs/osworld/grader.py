@@ -33,6 +33,8 @@ class GuestAddress(NamedTuple):
     """DevTools of Chrome."""
     vlc_port: int
     """VLC's status page."""
+    secret: str = ""
+    """What OSWorld's server demands in the guest; empty where it demands none."""
 
 
 class GraderProcess:

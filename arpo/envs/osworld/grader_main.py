@@ -135,6 +135,7 @@ class StandIn:
         self.server_port: int = address["server_port"]
         self.chromium_port: int = address["chromium_port"]
         self.vlc_port: int = address["vlc_port"]
+        self.secret: str = address.get("secret", "")
         self.cache_dir = directory
         controllers = importlib.import_module("desktop_env.controllers.python")
         self.controller = controllers.PythonController(vm_ip=self.vm_ip, server_port=self.server_port)
@@ -158,7 +159,7 @@ class LostRequests:
         self.seen = []
 
     def install(self) -> None:
-        """Look at every request of this process, and give a deadline to those without."""
+        """Look at every request of this process, give a deadline to those without, and the guest its secret."""
         session = importlib.import_module("requests").Session
         original = session.request
 
@@ -166,6 +167,9 @@ class LostRequests:
         def request(this: Any, method: str, url: str, **keywords: Any) -> Any:
             keywords["timeout"] = keywords.get("timeout") or HTTP_TIMEOUT_S
             port = urlsplit(url).port
+            if self._guest.secret and port == self._guest.server_port:
+                secret = {"Authorization": f"Bearer {self._guest.secret}"}
+                keywords["headers"] = {**(keywords.get("headers") or {}), **secret}
             try:
                 response = original(this, method, url, **keywords)
             except OSError as error:  # of which every exception of requests is one

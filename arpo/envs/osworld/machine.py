@@ -1,9 +1,11 @@
-"""OSWorld's virtual machine as a container: qemu in `happysixd/osworld-docker`, with OSWorld's disk image in it."""
+"""OSWorld's machine: its own, qemu in `happysixd/osworld-docker` with its disk image, or a container of our image."""
 
+from dataclasses import replace
 from pathlib import Path
 
+from arpo.envs.guest.image import USER, container_of
 from arpo.errors import ConfigError, check_at_least
-from arpo.host.container_spec import ContainerSpec
+from arpo.host.container_spec import ContainerSpec, Scratch
 
 SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
 DISK_IN_CONTAINER = "/System.qcow2"
@@ -12,6 +14,8 @@ DISK_SIZE = "32G"
 QEMU_MEMORY_MB = 512
 """MiB beside the memory of the machine: qemu itself, its web console and its network server."""
 PROCESSES = 2048
+SCREEN = (1920, 1080)
+"""Of OSWorld's machine, in whose pixels some of its steps click."""
 TUNNEL = "/dev/net/tun"
 """Makes the machine's network; runc 1.2.0 to 1.2.3 lets no container use it that was not given it."""
 CAPABILITIES = (
@@ -58,3 +62,29 @@ def virtual_machine(
         devices=(TUNNEL, "/dev/kvm") if kvm else (TUNNEL,),
         volumes=(f"{Path(disk).expanduser().absolute()}:{DISK_IN_CONTAINER}:ro",),
     )
+
+
+def container(image: str, *, memory_mb: int = 3072, disk_mb: int = 512, cores: int = 2) -> ContainerSpec:
+    """Return a container of our image that has OSWorld's applications; it needs neither KVM nor OSWorld's disk.
+
+    Args:
+        image: What `docker/build_image.sh full` has built.
+        memory_mb: MiB of the desktop, its files included.
+        disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
+        cores: That the desktop may use.
+
+    Raises:
+        ConfigError: If a number is impossible.
+    """
+    check_at_least(1, cores=cores, disk_mb=disk_mb)
+    spec = container_of(
+        image,
+        SCREEN,
+        network="closed",
+        memory_mb=memory_mb,
+        disk_mb=disk_mb,
+        cpus=float(cores),
+        processes=PROCESSES,
+        answers=(CHROMIUM_PORT, VLC_PORT),
+    )
+    return replace(spec, scratch={**spec.scratch, "/run/user/1000": Scratch(8, USER)})  # where tasks look for a bus

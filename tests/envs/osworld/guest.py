@@ -23,6 +23,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         guest, route = self.server.guest, urlsplit(self.path).path
+        if guest.secret and self.headers.get("Authorization") != f"Bearer {guest.secret}":
+            self.send_error(401)
+            return
         if route in guest.lies:
             self.close_connection = True
             with suppress(OSError):  # a client that has heard enough hangs up
@@ -56,7 +59,7 @@ class FakeGuest:
         self.files, self.web, self.lies, self.refused = {}, {}, {}, set()
         self.windows, self.launched, self.executed, self.fetched = [], [], [], []
         self.tabs = {"first": "about:blank"}
-        self.content_type = "application/octet-stream"
+        self.content_type, self.secret = "application/octet-stream", ""
         self._server = Server(("127.0.0.1", 0), Handler)
         self._server.guest = self
         self.port = self._server.server_address[1]
@@ -193,7 +196,7 @@ class FakeEngine:
     """Starts fake machines and remembers them."""
 
     def __init__(self):
-        self.machines = []
+        self.machines, self.specs = [], []
         self.removed = []
         self.broken = self.closed = False
 
@@ -203,6 +206,8 @@ class FakeEngine:
 
     def start(self, spec):
         machine = FakeContainer()
+        self.specs.append(spec)
+        machine.guest.secret = spec.environment.get("ARPO_SECRET", "")
         if self.broken:
             machine.guest.refused.add("/screenshot")
         self.machines.append(machine)

@@ -241,3 +241,13 @@ def test_a_disk_that_is_not_there_and_an_impossible_pause_are_refused_before_any
     with pytest.raises(ConfigError, match="pause_s must not be negative"):
         OSWorldEnv(SPEC, cache=tmp_path, grader_python=python, pause_s=-1, containers=lambda: engine)
     assert engine.machines == []
+
+
+def test_a_guarded_machine_has_a_secret_of_its_own_each_time(engine, make):
+    env = make(guarded=True)
+    for _ in range(2):
+        env.reset(said_task())
+        env.step(Finished())
+        assert env.evaluate() == 0.75
+    secrets = [spec.environment["ARPO_SECRET"] for spec in engine.specs]
+    assert len(set(secrets)) == len(secrets) == 3  # the next episode's machine boots after a score

@@ -120,3 +120,12 @@ def test_the_files_of_a_task_are_those_of_its_steps_and_its_grader_each_once():
 def test_a_file_without_an_address_or_a_name_is_said_of_its_task(broken):
     with pytest.raises(TaskFormatError, match="task mine: a file that it downloads has no address or no name"):
         files_of(task({"type": "download", "parameters": {"files": [broken]}}))
+
+
+@needs_files
+@pytest.mark.parametrize(("name", "count"), [("osworld_subset32", 21), ("osworld_128", 94)])
+def test_the_lists_for_containers_hold_what_a_container_can(needs, name, count):
+    held = (Need.NOTHING, Need.FILES, Need.PACKAGE)
+    wanted = {domain: [task for task in ids if needs[task] in held] for domain, ids in ids_of(name).items()}
+    assert ids_of(f"{name}_containers") == {domain: ids for domain, ids in wanted.items() if ids}
+    assert sum(map(len, wanted.values())) == count
