@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # half a second, which only who draws has to wait
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 """Okabe and Ito's colours, which colour-blind readers tell apart; the strokes differ too."""
 STROKES = ("--", "-", "-.", ":")
+CROWD = 6
+"""Arms. Where there are more, their names stand beside the picture, and errors would hide the curves."""
 
 Rows = Iterable[Mapping[str, Any]]
 
@@ -84,22 +86,26 @@ def draw(
 
     rows, panels = list(rows), list(panels)
     count = len(panels) + len(beside)
-    figure, axes = plt.subplots(1, count, figsize=(4.4 * count, 3.8), layout="constrained", squeeze=False)
+    crowded = len({row["arm"] for row in rows}) > CROWD
+    size = (7.5 * count, 4.4) if crowded else (4.4 * count, 3.8)
+    figure, axes = plt.subplots(1, count, figsize=size, layout="constrained", squeeze=False)
     for axis, panel in zip(axes[0], panels, strict=False):
-        _draw_curves(axis, rows, panel)
+        _draw_curves(axis, rows, panel, with_errors=not crowded)
     for axis, picture in zip(axes[0][len(panels) :], beside, strict=True):
         picture(axis)
     for axis in axes[0]:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-    if axes[0][0].lines:
+    if crowded:
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
+    elif axes[0][0].lines:
         axes[0][0].legend(frameon=False, fontsize=8)
-    figure.suptitle(f"{title}: mean ± standard error over seeds", fontsize=11)
+    figure.suptitle(f"{title}: mean {'' if crowded else '± standard error '}over seeds", fontsize=11)
     figure.savefig(path, dpi=150, format="png")
     plt.close(figure)
 
 
-def _draw_curves(axis: "Axes", rows: Sequence[Mapping[str, Any]], panel: Panel) -> None:
+def _draw_curves(axis: "Axes", rows: Sequence[Mapping[str, Any]], panel: Panel, *, with_errors: bool) -> None:
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     for arm, curve in curves(rows, panel.column).items():
         number = arms.index(arm)
@@ -107,6 +113,8 @@ def _draw_curves(axis: "Axes", rows: Sequence[Mapping[str, Any]], panel: Panel) 
         iterations, means, errors = zip(*curve.points(panel.factor), strict=True)
         label = f"{arm} ({curve.seeds} seed{'s' * (curve.seeds != 1)})"
         axis.plot(iterations, means, stroke, color=color, linewidth=1.8, label=label)
+        if not with_errors:
+            continue
         low, high = ([mean + sign * error for mean, error in zip(means, errors, strict=True)] for sign in (-1, 1))
         axis.fill_between(iterations, low, high, color=color, alpha=0.2, linewidth=0)
     axis.set(xlabel="iteration", ylabel=panel.label)
