@@ -102,7 +102,9 @@ def check_tool(arguments: list[str]) -> None:
     elif arguments[:1] == ["view"]:
         view_parser().parse_args(arguments[1:])
     elif arguments[:1] in (["episodes"], *([word] for word in RENAMED)):
-        assert arguments[2:] == ["--to", "parquet"], f"python -m arpo episodes knows no {arguments[2:]}"
+        assert arguments[2:] in (["--to", "parquet"], ["--to", "store"]), (
+            f"python -m arpo episodes knows no {arguments[2:]}"
+        )
     else:
         assert arguments in ([], ["doctor"], ["doctor", "--look"], ["watch"]), f"python -m arpo knows no {arguments}"
 
@@ -113,9 +115,12 @@ def check_command(words: list[str]) -> None:
         targets = [word for word in arguments if "=" not in word]
         assert targets, words
         assert set(targets) <= TARGETS, f"make has no target {set(targets) - TARGETS}"
-        for word in arguments:
-            if word.startswith("ARGS="):
-                check_composes("train.py", shlex.split(word.removeprefix("ARGS=")))
+        for given in (word.removeprefix("ARGS=") for word in arguments if word.startswith("ARGS=")):
+            if targets == ["desktop"]:
+                images = (ROOT / "docker" / "build_image.sh").read_text(encoding="utf-8")
+                assert f"\n    {given}) lists=" in images, f"docker/build_image.sh knows no image {given}"
+            else:
+                check_composes("train.py", shlex.split(given))
     elif arguments[:2] == ["-m", "arpo"]:
         check_tool(arguments[2:])
     elif arguments[:1] == ["-m"]:

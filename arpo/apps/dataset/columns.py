@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from arpo.types import Step, Trajectory
+from arpo.types import Outcome, Step, Trajectory, screenshot_key
 
 TEXT, WHOLE, REAL = ({"dtype": name, "_type": "Value"} for name in ("string", "int64", "float64"))
 PICTURE = {"_type": "Image"}
@@ -16,6 +16,7 @@ STEP: dict[str, tuple[Any, str]] = {
     "response": (TEXT, "what the policy said"),
     "action": (TEXT, "what was done, in pixels of the screen; empty where the response was no action"),
     "parse_error": (TEXT, "why the response was no action; empty where it was one"),
+    "reward": (REAL, "what the environment gave for it, beside the verdict; 0 unless it gives something"),
     "prompt_ids": ([WHOLE], "token ids appended to the context before the response, one id for the screenshot"),
     "response_ids": ([WHOLE], "token ids that were sampled"),
     "sampler_logprobs": ([REAL], "log-probability of each of them, of the engine that sampled it"),
@@ -54,6 +55,32 @@ def row(trajectory: Trajectory) -> dict[str, Any]:
         "last_screenshot": _picture(trajectory.last_screenshot, shown),
     }
     return _fields(trajectory, TRAJECTORY, special)
+
+
+def trajectory_of(row: Mapping[str, Any]) -> Trajectory:
+    """Return the trajectory of a row, with its screenshots by what their bytes say.
+
+    Raises:
+        KeyError: If the row lacks a column; other exceptions if one holds something else than `row` writes.
+    """
+    screenshots: dict[str, bytes] = {}
+
+    def kept(picture: Mapping[str, Any] | None) -> str:
+        if picture is None:
+            return ""
+        key = screenshot_key(picture["bytes"])
+        screenshots[key] = picture["bytes"]
+        return key
+
+    steps = tuple(_step(step, kept(step["screenshot"])) for step in row["steps"])
+    special = {"steps": steps, "last_screenshot": kept(row["last_screenshot"]), "outcome": Outcome(row["outcome"])}
+    return Trajectory(**{name: row[name] for name in TRAJECTORY} | special, screenshots=screenshots)
+
+
+def _step(row: Mapping[str, Any], screenshot: str) -> Step:
+    known = {name: row[name] for name in STEP if name in row}  # a dataset from before there were patches has none
+    tokens = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+    return Step(**known | tokens | {"screenshot": screenshot})
 
 
 def _fields(record: Trajectory | Step, columns: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, Any]:

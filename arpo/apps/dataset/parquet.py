@@ -10,6 +10,7 @@ from typing import Any
 
 from arpo.apps.dataset.card import Census, data_card
 from arpo.apps.dataset.columns import FEATURES, row
+from arpo.apps.dataset.restoring import restore
 from arpo.errors import ConfigError
 from arpo.host.files import atomically
 from arpo.rollout.storage import TrajectoryStore, store_of
@@ -27,13 +28,18 @@ def main(words: Sequence[str]) -> int:
     Raises:
         ArpoError: If it cannot be done.
     """
-    parser = argparse.ArgumentParser(prog="python -m arpo episodes", description="Write episodes as a dataset.")
+    parser = argparse.ArgumentParser(
+        prog="python -m arpo episodes", description="Write episodes as a dataset, or back."
+    )
     parser.add_argument("run", type=Path, help="the folder of the run, such as outputs/arpo_miniwob/default")
-    parser.add_argument("--to", choices=["parquet"], required=True, help="the format")
-    parser.add_argument("--out", type=Path, help="the folder to write; RUN/parquet by default")
+    parser.add_argument("--to", choices=["parquet", "store"], required=True, help="store: what a dataset was made of")
+    parser.add_argument("--out", type=Path, help="the folder to write; RUN/parquet or RUN/store by default")
     asked = parser.parse_args(words)
-    directory = asked.out or asked.run / "parquet"
+    directory = asked.out or asked.run / asked.to
     try:
+        if asked.to == "store":
+            log.info("%s holds %d episodes: source=%s", directory, restore(asked.run, directory), directory)
+            return 0
         written = export_parquet(asked.run, directory)
     except OSError as error:
         raise ConfigError(f"cannot write {directory}: {error}; name another folder with --out") from error

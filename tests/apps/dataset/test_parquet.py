@@ -2,6 +2,7 @@
 
 import builtins
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,42 @@ def test_a_package_that_is_missing_is_named(run, tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_arrow)
     with pytest.raises(ConfigError, match="need the package pyarrow, which is not installed: `uv pip install"):
         export_parquet(run, tmp_path / "made")
+
+
+def in_utf8(trajectory):
+    """As a dataset has it, which holds no half of a character."""
+    return replace(trajectory, instruction=trajectory.instruction.encode(errors="replace").decode())
+
+
+def test_a_dataset_becomes_the_store_that_it_was_made_of(run, tmp_path, caplog):
+    pytest.importorskip("pyarrow")
+    caplog.set_level("INFO")
+    made, back = tmp_path / "made", tmp_path / "back"
+    assert main(["episodes", str(run), "--to", "parquet", "--out", str(made)]) == 0
+    assert main(["episodes", str(made), "--to", "store", "--out", str(back)]) == 0
+    assert f"{back} holds 4 episodes: source={back}" in caplog.text
+    before, after = TrajectoryStore(run / "trajectories"), TrajectoryStore(back)
+    assert after.iterations() == before.iterations()
+    for split, iteration in before.iterations():
+        assert after.read(split, iteration) == list(map(in_utf8, before.read(split, iteration)))
+        for trajectory in before.read(split, iteration):
+            assert (
+                after.load_screenshots(after.get(trajectory.id)).screenshots
+                == before.load_screenshots(trajectory).screenshots
+            )
+
+
+def test_what_is_no_dataset_is_refused_and_nothing_is_left(run, tmp_path, caplog):
+    pq = pytest.importorskip("pyarrow.parquet")
+    made, back = tmp_path / "made", tmp_path / "back"
+    export_parquet(run, made)
+    table = pq.read_table(made / "data" / "train.parquet")
+    pq.write_table(table.drop_columns("instruction"), made / "data" / "train.parquet")
+    assert main(["episodes", str(made), "--to", "store", "--out", str(back)]) == 2
+    assert "train.parquet is not of a dataset of episodes: KeyError: 'instruction'" in caplog.text
+    (made / "data" / "train.parquet").write_bytes(b"PAR1 no")
+    assert main(["episodes", str(made), "--to", "store", "--out", str(back)]) == 2
+    assert main(["episodes", str(tmp_path), "--to", "store", "--out", str(back)]) == 2
+    assert "holds no dataset" in caplog.text
+    assert main(["episodes", str(made), "--to", "store", "--out", str(run)]) == 2
+    assert not back.exists()
