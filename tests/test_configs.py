@@ -39,8 +39,8 @@ ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml"))
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
-NO_CHOICE = ("", "architecture", "experiment", "gpu", "hydra", "requires")
-"""Groups of a plan, and those that come with another choice: what a run requires is chosen with its environment."""
+NO_CHOICE = ("", "architecture", "base", "experiment", "gpu", "hydra", "requires")
+"""Groups of a plan, and those that come with another choice: what a run requires comes with its environment."""
 CHOSEN = {
     f"{group}={name}"
     for path in [CONF / "train.yaml", *CONF.glob("experiment/*.yaml")]
