@@ -216,6 +216,7 @@ run.main(["methods"])
 """
 
 
+@pytest.mark.long
 def test_a_study_that_is_stopped_lets_its_first_run_write_a_checkpoint(tmp_path):
     script = tmp_path / "study.py"
     script.write_text(INTERRUPTED)

@@ -131,8 +131,8 @@ def backward_of(batch: TokenBatch, policy: Policy) -> Calls:
     "options",
     [
         {"gradient_checkpointing": True},
-        {"gradient_checkpointing": True, "offload_activations": True},
-        {"gradient_checkpointing": "selective"},
+        pytest.param({"gradient_checkpointing": True, "offload_activations": True}, marks=pytest.mark.long),
+        pytest.param({"gradient_checkpointing": "selective"}, marks=pytest.mark.long),
         {"gradient_checkpointing": "selective", "offload_activations": True},
     ],
     ids=lambda options: "-".join(map(str, options.values())),

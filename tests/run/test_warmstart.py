@@ -321,6 +321,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.long
 def test_a_run_that_is_told_to_end_asks_the_warm_start_that_writes_its_recordings_to_end(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TERMINATED)

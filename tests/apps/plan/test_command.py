@@ -201,10 +201,10 @@ def test_a_plan_of_a_checkpoint_on_disk_reads_its_shape(tmp_path: Path) -> None:
     [
         (["experiment=arpo_subset32"], ("qwen2_5_vl", 8.29)),
         (["experiment=arpo_subset32", "model=qwen3_vl_8b"], ("qwen3_vl", 8.77)),
-        (["experiment=arpo_subset32", "model=qwen3_vl_4b"], ("qwen3_vl", 4.44)),
         (["experiment=arpo_subset32", "architecture=qwen3_vl_4b"], ("qwen3_vl", 4.44)),
-        (["experiment=arpo_subset32", "model=qwen3_5_4b"], ("qwen3_5", 4.54)),
-        (["experiment=arpo_subset32", "model=qwen3_5_9b"], ("qwen3_5", 9.41)),
+        pytest.param(["experiment=arpo_subset32", "model=qwen3_vl_4b"], ("qwen3_vl", 4.44), marks=pytest.mark.long),
+        pytest.param(["experiment=arpo_subset32", "model=qwen3_5_4b"], ("qwen3_5", 4.54), marks=pytest.mark.long),
+        pytest.param(["experiment=arpo_subset32", "model=qwen3_5_9b"], ("qwen3_5", 9.41), marks=pytest.mark.long),
     ],
 )
 def test_where_no_checkpoint_is_on_disk_the_shape_is_that_of_the_model_s_name(

@@ -166,6 +166,8 @@ def test_a_context_that_the_run_s_own_model_does_not_take_is_refused_though_the_
         recast_of(words, tmp_path / "run", policy)
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "experiment", [name if name in PAPER else pytest.param(name, marks=pytest.mark.long) for name in EXPERIMENTS]
+)
 def test_every_experiment_can_be_rehearsed_where_nothing_of_it_is(experiment, tmp_path):
     recast_of(compose("train", [f"experiment={experiment}"]), tmp_path / "run", tmp_path / "policy")
