@@ -32,6 +32,11 @@ TYPED = {
 }
 """What a person would type into a terminal, by task."""
 
+SOLVED_ELSEWHERE = [
+    ("multi_apps", "937087b6-f668-4ba6-9110-60682ee33441"),  # the default video player
+    ("os", "28cc3b7e-b194-4bc9-8353-d04c0f4d56d2"),  # the volume
+]
+
 
 def task(domain, name):
     (found,) = read_tasks(TASKS, {domain: [name]})
@@ -65,6 +70,13 @@ def test_a_task_scores_0_when_nothing_is_done_and_1_when_it_is_solved(env, name)
             in_a_terminal(env, command)
         env.step(Finished())
         assert env.evaluate() == score, solution
+
+
+@pytest.mark.parametrize(("domain", "name"), SOLVED_ELSEWHERE)
+def test_a_task_that_a_bare_image_has_solved_already_begins_unsolved(env, domain, name):
+    env.reset(task(domain, name))
+    env.step(Finished())
+    assert env.evaluate() == 0.0
 
 
 def test_an_infeasible_task_is_solved_by_giving_up_alone(env):

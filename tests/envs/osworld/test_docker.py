@@ -76,5 +76,6 @@ def test_a_task_is_set_up_solved_and_graded_and_the_next_episode_begins_anew(env
     assert env.evaluate() == 1.0
     env.reset(task)
     assert env.evaluate() == 0.0
+    env.reset(task)
     env.step(Fail())
     assert env.evaluate() == 0.0
