@@ -1,0 +1,75 @@
+"""Set up and grade OSWorld's tasks in containers of the full image, untouched: `python benchmarks/osworld_sweep.py`.
+
+An untouched task should score 0, and giving up on an infeasible one 1. With files from `python -m arpo tasks fetch`:
+`--needs nothing files package`. Each task is a line of --out, as JSON: seconds of its reset, scores, or the error.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from arpo.agent.actions import Fail, Finished
+from arpo.envs.osworld.env import OSWorldEnv
+from arpo.envs.osworld.machine import container
+from arpo.envs.osworld.needs import Need, need_of
+from arpo.envs.osworld.tasks import read_tasks
+from arpo.errors import ArpoError
+from arpo.types import Task
+
+ROOT = Path(__file__).parents[1]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default="osworld_369", help="a list of conf/tasks")
+    parser.add_argument("--needs", nargs="+", choices=[need.name.lower() for need in Need], default=["nothing"])
+    parser.add_argument("--image", default="arpo/desktop:full")
+    parser.add_argument("--graders", type=Path, default=ROOT / ".venv-osworld" / "bin" / "python")
+    parser.add_argument("--cache", type=Path, default=ROOT / "outputs" / "osworld_cache")
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args(arguments)
+    ids = yaml.safe_load((ROOT / "conf" / "tasks" / f"{asked.tasks}.yaml").read_text(encoding="utf-8"))["train"]["ids"]
+    tasks = [
+        task
+        for task in read_tasks(os.environ.get("ARPO_OSWORLD_TASKS"), ids)
+        if need_of(task).name.lower() in asked.needs
+    ]
+    env = OSWorldEnv(container(asked.image), cache=asked.cache, grader_python=asked.graders, guarded=True)
+    try:
+        with asked.out.open("w", encoding="utf-8") as file:
+            for number, task in enumerate(tasks, start=1):
+                found = {"task": task.id, "domain": task.domain, **play(env, task)}
+                file.write(json.dumps(found) + "\n")
+                print(f"{number}/{len(tasks)}", found, flush=True)
+    finally:
+        env.close()
+
+
+def play(env: OSWorldEnv, task: Task) -> dict[str, Any]:
+    """Return the scores of a task that nobody works on, and that of giving up on an infeasible one."""
+    try:
+        began = time.monotonic()
+        env.reset(task)
+        reset_s = time.monotonic() - began
+        env.step(Finished())
+        found = {"reset_s": round(reset_s, 2), "untouched": env.evaluate()}
+        if task.infeasible:
+            env.reset(task)
+            env.step(Fail())
+            found["gave_up"] = env.evaluate()
+    except ArpoError as error:
+        return {"error": str(error)}
+    return found
+
+
+if __name__ == "__main__":
+    main()
