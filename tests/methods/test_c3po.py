@@ -131,6 +131,7 @@ def test_the_sum_is_divided_by_the_share_of_the_budget_whatever_the_lengths():
         ({"over": "keep"}, "over must be one of drop, truncate"),
         ({"aggregation": "sequence"}, "aggregation must be token"),
         ({"kl_coefficient": 0.1}, "kl_coefficient must be 0"),
+        ({"budget": 1, "imitation": -1.0}, "imitation"),
     ],
 )
 def test_an_impossible_choice_is_refused(options, words):
