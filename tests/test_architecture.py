@@ -38,7 +38,7 @@ HEAVY = {
     "miniwob": {"arpo/envs/miniwob/tasks.py"},
     "docker": {"arpo/host/containers.py"},
     "peft": {"arpo/models/lora.py"},
-    "pyarrow": {"arpo/apps/dataset/parquet.py", "arpo/apps/dataset/restoring.py"},
+    "pyarrow": {"arpo/apps/dataset/arrow.py"},
     "tensorboard": {"arpo/run/loggers.py"},
     "hydra": {"train.py", "evaluate.py", *APPS, *RUN},
     "omegaconf": {"train.py", "evaluate.py", *APPS, *RUN},

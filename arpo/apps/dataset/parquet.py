@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from arpo.apps.dataset.arrow import pyarrow
 from arpo.apps.dataset.card import Census, data_card
 from arpo.apps.dataset.columns import FEATURES, row
 from arpo.apps.dataset.restoring import restore
@@ -99,10 +100,8 @@ def _episodes(store: TrajectoryStore, split: str) -> Iterator[Trajectory]:
 
 
 def _write(path: Path, schema: Any, episodes: Iterator[Trajectory], census: Census) -> None:
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
-
-    with ParquetWriter(path, schema, compression="zstd") as writer:
+    pa = pyarrow()
+    with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         while some := list(islice(episodes, ROWS)):
             for trajectory in some:
                 census.add(trajectory)
@@ -111,12 +110,7 @@ def _write(path: Path, schema: Any, episodes: Iterator[Trajectory], census: Cens
 
 def _schema() -> Any:
     """Return the columns as Arrow knows them, with a note by which `datasets` knows which of them are pictures."""
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise ConfigError(
-            "Parquet files need the package pyarrow, which is not installed: `uv pip install pyarrow`, then try again"
-        ) from error
+    pa = pyarrow()
 
     def arrow(feature: Any) -> Any:
         if isinstance(feature, list):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from arpo.apps.dataset.arrow import pyarrow
 from arpo.apps.dataset.columns import trajectory_of
 from arpo.errors import ConfigError
 from arpo.host.files import atomically
@@ -39,16 +40,9 @@ def restore(dataset: Path, directory: Path) -> int:
 
 
 def _read(file: Path) -> Iterator[Trajectory]:
+    pa = pyarrow()
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise ConfigError(
-            "Parquet files need the package pyarrow, which is not installed: `uv pip install pyarrow`, then try again"
-        ) from error
-
-    try:
-        for batch in ParquetFile(file).iter_batches(batch_size=ROWS):
+        for batch in pa.parquet.ParquetFile(file).iter_batches(batch_size=ROWS):
             yield from map(trajectory_of, batch.to_pylist())
-    except (ArrowException, KeyError, TypeError, ValueError) as error:
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{file} is not of a dataset of episodes: {type(error).__name__}: {error}") from error
