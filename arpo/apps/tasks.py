@@ -1,7 +1,8 @@
-"""A look at OSWorld's tasks: what they need and what is here; and the files that they download, fetched beforehand.
+"""A look at OSWorld's tasks: what they need and what is here; their files, fetched beforehand; their certificates.
 
     python -m arpo tasks osworld --each        # a line for each task
     python -m arpo tasks fetch tasks=osworld_128
+    python -m arpo tasks certify 030eeff7-b492-4218-b312-701ec99ee0cc
 
 Further words are those of a run: they say which tasks, and where task files and downloads are.
 """
@@ -18,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from arpo.apps.certify import certify_each, is_certified
 from arpo.display.live import showing
 from arpo.display.progress_line import Line
 from arpo.display.tables import print_table
@@ -25,14 +27,15 @@ from arpo.envs.osworld.files import FileCache, files_of
 from arpo.envs.osworld.needs import Need, need_of, packages_of
 from arpo.envs.osworld.tasks import obstacles, read_tasks
 from arpo.errors import ConfigError, EnvError
-from arpo.run.build import compose
+from arpo.run.build import build, compose
 from arpo.run.entry import quiet
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 8
-DEFAULTS = {"env": "osworld", "tasks": "osworld_369"}
+_ALL = {"env": "osworld", "tasks": "osworld_369"}
+DEFAULTS = {"osworld": _ALL, "fetch": _ALL, "certify": {**_ALL, "env": "osworld_container"}}
 """What is looked at where nobody names an experiment or a choice."""
 Wanted = tuple[Task, str, str]
 """A task, an address and a name."""
@@ -50,12 +53,12 @@ def main(words: Sequence[str]) -> int:
     """
     quiet()
     asked = parser().parse_intermixed_args(words)
-    given = {word.partition("=")[0] for word in asked.words}
-    defaults = {} if "experiment" in given else DEFAULTS
+    ids = [word for word in asked.words if "=" not in word] if asked.what == "certify" else []
+    words = [word for word in asked.words if word not in ids]
+    given = {word.partition("=")[0] for word in words}
+    defaults = {} if "experiment" in given else DEFAULTS[asked.what]
     try:
-        cfg = compose(
-            "train", [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *asked.words]
-        )
+        cfg = compose("train", [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *words])
         tasks, cache = tasks_of(cfg), OmegaConf.select(cfg, "env.make_env.cache")
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(str(error)) from error
@@ -63,6 +66,8 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(
             "there are no tasks of OSWorld here: name a list such as tasks=osworld_128, with env=osworld"
         )
+    if asked.what == "certify":
+        return certify_each(named(tasks, ids), build(cfg.env.make_env), repeats=asked.repeats)
     if asked.what == "fetch":
         return fetch([task for task in tasks if not obstacles(task.config)], Path(cache))
     show(tasks, Path(cache), each=asked.each)
@@ -72,9 +77,15 @@ def main(words: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return what reads the words of the command."""
     made = argparse.ArgumentParser(prog="python -m arpo tasks", description="Look at OSWorld's tasks.")
-    made.add_argument("what", choices=["osworld", "fetch"], help="show what tasks need, or download their files")
-    made.add_argument("words", nargs="*", metavar="KEY=VALUE", help="words of a run, such as tasks=osworld_128")
+    made.add_argument("what", choices=[*DEFAULTS], help="show what tasks need, download their files, or certify them")
+    made.add_argument(
+        "words",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="words of a run, such as tasks=osworld_128; for certify, ids of tasks too",
+    )
     made.add_argument("--each", action="store_true", help="show a line for each task")
+    made.add_argument("--repeats", type=int, default=10, help="how often a solution is played for a certificate")
     return made
 
 
@@ -88,6 +99,18 @@ def tasks_of(cfg: DictConfig) -> list[Task]:
         elif isinstance(node, DictConfig) and "tasks" in node:  # a loader that chooses among those of another one
             nodes.append(node.tasks)
     return list(found.values())
+
+
+def named(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
+    """Return the tasks whose ids begin so, or all where none is named.
+
+    Raises:
+        ConfigError: If no task has such an id.
+    """
+    for start in ids:
+        if not any(task.id.startswith(start) for task in tasks):
+            raise ConfigError(f"there is no task {start!r} among the {len(tasks)} of tasks=…")
+    return [task for task in tasks if not ids or task.id.startswith(tuple(ids))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +131,8 @@ class Readiness:
     def row(self) -> list[str]:
         """Return the line of the task."""
         details = [*map(str, obstacles(self.task.config)), *packages_of(self.task.config)]
-        return [self.task.domain, self.task.id, self.need, "; ".join(details), str(self.lacking or "")]
+        certified = "yes" if is_certified(self.task) else ""
+        return [self.task.domain, self.task.id, self.need, "; ".join(details), str(self.lacking or ""), certified]
 
 
 def show(tasks: Sequence[Task], root: Path, *, each: bool = False) -> None:
@@ -116,11 +140,14 @@ def show(tasks: Sequence[Task], root: Path, *, each: bool = False) -> None:
     cache = FileCache(root)
     found = [Readiness(task, need_of(task), len(files_of(task)), len(cache.lacking(task))) for task in tasks]
     if each:
-        header, rows = ["application", "task", "needs", "which", "files to fetch"], [one.row() for one in found]
+        header, rows = (
+            ["application", "task", "needs", "which", "files to fetch", "certified"],
+            [one.row() for one in found],
+        )
     else:
         domains = sorted({task.domain for task in tasks})
         rows = [_row(domain, [one for one in found if one.task.domain == domain]) for domain in domains]
-        header, rows = ["application", "tasks", *Need, "files here", "ready"], [*rows, _row("all", found)]
+        header, rows = ["application", "tasks", *Need, "files here", "ready", "certified"], [*rows, _row("all", found)]
     print_table(
         [header, *rows],
         title="OSWorld's tasks, each by what it needs that is hardest to come by",
@@ -133,7 +160,9 @@ def _row(name: str, found: Sequence[Readiness]) -> list[str]:
     files = sum(one.files for one in found)
     here = files - sum(one.lacking for one in found)
     ready = sum(one.in_a_container for one in found)
-    return [name, str(len(found)), *(str(needs[need] or "") for need in Need), f"{here} of {files}", str(ready)]
+    certified = sum(is_certified(one.task) for one in found)
+    counts = [str(needs[need] or "") for need in Need]
+    return [name, str(len(found)), *counts, f"{here} of {files}", str(ready), str(certified or "")]
 
 
 @dataclass(slots=True)

@@ -93,6 +93,11 @@ class OSWorldEnv:
         self.directory = Path(tempfile.mkdtemp(prefix="osworld-"))
         """The place of what is fetched from the machine."""
 
+    @property
+    def guest(self) -> Guest:
+        """The client of the machine's server."""
+        return self._machine.guest
+
     def reset(self, task: Task) -> Observation:
         """Take a new machine, unless this one is untouched, and set the task up."""
         self._episode = None

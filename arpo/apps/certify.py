@@ -1,0 +1,69 @@
+"""Certificates of OSWorld's tasks: `python -m arpo tasks certify ID …` plays the scripts and writes down the scores.
+
+A task's scripts and its certificate are one file: `arpo/envs/osworld/certificates/APPLICATION/ID.json`.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from arpo.envs.guest.certificate import RealDesktop, certify, holds, read_scripts
+from arpo.errors import ArpoError, ConfigError
+from arpo.host.files import write_atomically
+from arpo.types import Task
+
+log = logging.getLogger(__name__)
+
+ROOT = Path(__file__).parents[1] / "envs" / "osworld" / "certificates"
+
+
+def record_of(task: Task) -> dict[str, Any]:
+    """Return the scripts of a task, and its certificate if it has one; empty where there is neither."""
+    path = _path(task)
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def is_certified(task: Task) -> bool:
+    """Return whether a certificate says that a task's solution scores 1, and all else 0."""
+    certificate = record_of(task).get("certificate")
+    return certificate is not None and holds(certificate)
+
+
+def certify_each(tasks: Sequence[Task], make_env: Callable[[], RealDesktop], *, repeats: int) -> int:
+    """Play the scripts of tasks, and write a certificate beside those of each.
+
+    Returns:
+        The exit status: 1 where a task was not certified.
+
+    Raises:
+        ConfigError: If none of them has a script, or what the desktop needs is not here.
+    """
+    scripted = [task for task in tasks if task.infeasible or record_of(task)]
+    if not scripted:
+        raise ConfigError(f"none of {len(tasks)} tasks has a script in {ROOT}")
+    env = make_env()
+    certified = 0
+    try:
+        for task in scripted:
+            record = record_of(task)
+            try:
+                certificate = certify(env, task, read_scripts(record), repeats=repeats, tell=log.info)
+            except ArpoError as error:
+                log.error("%s (%s): %s", task.id, task.domain, error)  # noqa: TRY400 - a sentence, no trace
+                continue
+            _path(task).parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({**record, "certificate": certificate}, indent=1, ensure_ascii=False)
+            write_atomically(_path(task), text + "\n")
+            certified += holds(certificate)
+            log.info("%s (%s) is %scertified", task.id, task.domain, "" if holds(certificate) else "NOT ")
+    finally:
+        env.close()
+    log.info("%d of %d tasks are certified", certified, len(scripted))
+    return 0 if certified == len(scripted) else 1
+
+
+def _path(task: Task) -> Path:
+    return ROOT / task.domain / f"{task.id}.json"

@@ -1,0 +1,168 @@
+"""Certificates: solutions, near-misses and attacks are played on a small desktop that types into one window."""
+
+import json
+import logging
+
+import pytest
+
+from arpo.agent.actions import Call, Fail, Finished, TypeText, Wait
+from arpo.apps import certify as app
+from arpo.apps.tasks import main, named
+from arpo.envs.guest import certificate
+from arpo.envs.guest.certificate import Window, certify, holds, play, read_scripts
+from arpo.envs.guest.client import Execution
+from arpo.errors import ConfigError, EnvError, TaskFormatError
+from arpo.types import Task
+
+RECORD = {
+    "solution": ["hotkey(key='ctrl alt t')", "window('Terminal')", "type(content='right')"],
+    "near_misses": {"another word": ["hotkey(key='ctrl alt t')", "type(content='wrong')"]},
+    "attacks": {"asks for it": ["call_user()"]},
+}
+TASK = Task("typing", "Type right.", domain="os", config={})
+IMPOSSIBLE = Task("impossible", "Fly.", domain="os", config={}, infeasible=True)
+
+
+class Desk:
+    """A desktop and its guest: hot keys open a terminal, and what is typed there counts."""
+
+    titles = ("Desktop", "user - Terminal")
+
+    def __init__(self):
+        self.closed = False
+
+    @property
+    def guest(self):
+        return self
+
+    def execute(self, command):
+        return Execution(self.titles[self.open] + "\n")
+
+    def screenshot(self, **_):
+        return b""
+
+    def reset(self, task):
+        self.task, self.open, self.typed, self.last = task, 0, "", None
+
+    def step(self, action):
+        self.last = action
+        if isinstance(action, TypeText):
+            self.typed += action.text
+        elif not isinstance(action, Finished | Fail | Wait | Call):
+            self.open = 1
+
+    def evaluate(self):
+        if self.task.infeasible or isinstance(self.last, Fail):
+            return float(self.task.infeasible and isinstance(self.last, Fail))
+        return float(self.typed == "right")
+
+    def close(self):
+        self.closed = True
+
+
+class Lenient(Desk):
+    """One whose checker is content with any word."""
+
+    def evaluate(self):
+        return float(bool(self.typed))
+
+
+class Fickle(Desk):
+    """One whose solution works every other time."""
+
+    played = 0
+
+    def evaluate(self):
+        score = super().evaluate()
+        self.played += score
+        return float(self.played % 2) if score else 0.0
+
+
+def test_a_certificate_has_the_scores_of_all_that_was_played():
+    heard = []
+    found = certify(Desk(), TASK, read_scripts(RECORD), repeats=3, tell=heard.append)
+    assert found == {
+        "idle": 0.0,
+        "solution": [1.0, 1.0, 1.0],
+        "near_misses": {"another word": 0.0},
+        "attacks": {"ends every application": 0.0, "asks for it": 0.0},
+    }
+    assert holds(found)
+    assert heard[:2] == ["typing untouched: 0", "typing solved: 1"]
+    assert len(heard) == 7
+
+
+@pytest.mark.parametrize("desk", [Lenient, Fickle])
+def test_a_checker_that_is_content_with_less_or_not_always_with_the_solution_gets_none(desk):
+    assert not holds(certify(desk(), TASK, read_scripts(RECORD), repeats=2))
+
+
+@pytest.mark.parametrize("change", [{"idle": 1.0}, {"solution": []}, {"attacks": {"ends every application": 1.0}}])
+def test_a_certificate_does_not_hold_where_one_score_is_wrong(change):
+    sound = {"idle": 0.0, "solution": [1.0], "near_misses": {}, "attacks": {"ends every application": 0.0}}
+    assert holds(sound)
+    assert not holds({**sound, **change})
+
+
+def test_of_an_infeasible_task_giving_up_is_the_solution():
+    found = certify(Desk(), IMPOSSIBLE, read_scripts({}), repeats=1)
+    assert holds(found)
+    assert (found["idle"], found["solution"]) == (0.0, [1.0])
+
+
+def test_a_script_waits_for_its_window_and_says_which_one_came_in_its_place(monkeypatch):
+    monkeypatch.setattr(certificate, "WINDOW_S", 0.05)
+    with pytest.raises(EnvError, match="no window with 'Terminal' in its title has the keyboard, but 'Desktop'"):
+        play(Desk(), TASK, [Window("Terminal")])
+
+
+def test_a_line_that_is_no_action_and_no_window_is_refused():
+    with pytest.raises(TaskFormatError, match=r"'dance\(\)' is neither an action nor window"):
+        read_scripts({"solution": ["dance()"]})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(app, "ROOT", tmp_path)
+    (tmp_path / "os").mkdir()
+    (tmp_path / "os" / "typing.json").write_text(json.dumps(RECORD))
+    return tmp_path
+
+
+def test_the_certificate_is_written_beside_the_scripts_and_tasks_without_a_script_are_left(folder, caplog):
+    caplog.set_level(logging.INFO)
+    other = Task("other", "Do it.", domain="os", config={})
+    assert app.certify_each([TASK, IMPOSSIBLE, other], Desk, repeats=2) == 0
+    record = json.loads((folder / "os" / "typing.json").read_text())
+    assert {key: record[key] for key in RECORD} == RECORD
+    assert record["certificate"]["solution"] == [1.0, 1.0]
+    assert [app.is_certified(task) for task in (TASK, IMPOSSIBLE, other)] == [True, True, False]
+    assert "2 of 2 tasks are certified" in caplog.text
+
+
+def test_a_task_that_a_checker_of_less_accepts_is_written_down_and_not_certified(folder):
+    assert app.certify_each([TASK], Lenient, repeats=1) == 1
+    assert json.loads((folder / "os" / "typing.json").read_text())["certificate"]["near_misses"] == {"another word": 1}
+    assert not app.is_certified(TASK)
+
+
+def test_a_task_whose_desktop_fails_leaves_the_others(folder, monkeypatch, caplog):
+    monkeypatch.setattr(certificate, "WINDOW_S", 0.05)
+    monkeypatch.setattr(Desk, "titles", ("Desktop", "Calculator"))
+    assert app.certify_each([TASK, IMPOSSIBLE], Desk, repeats=1) == 1
+    assert "typing (os): " in caplog.text
+    assert not (folder / "os" / "impossible.json").exists()  # ending every application wants a terminal too
+
+
+def test_tasks_without_scripts_and_ids_that_are_not_there_are_refused(folder):
+    with pytest.raises(ConfigError, match="none of 1 tasks has a script"):
+        app.certify_each([Task("other", "Do it.", domain="os", config={})], Desk, repeats=1)
+    with pytest.raises(ConfigError, match="there is no task 'nothing' among the 1"):
+        named([TASK], ["nothing"])
+    assert named([TASK, IMPOSSIBLE], ["imp"]) == [IMPOSSIBLE]
+    assert named([TASK, IMPOSSIBLE], []) == [TASK, IMPOSSIBLE]
+
+
+def test_certifying_an_id_that_is_not_there_is_refused_by_the_command(monkeypatch):
+    with pytest.raises(ConfigError):
+        main(["certify", "nothing", "tasks=desktop32", "env=desktop"])
