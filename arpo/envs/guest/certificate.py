@@ -35,6 +35,10 @@ class Window:
 
     title: str
 
+    def is_active(self, guest: Guest) -> bool:
+        """Return whether such a window has the keyboard."""
+        return self.title in guest.execute(ACTIVE_TITLE).output
+
 
 Line = Action | Window
 
@@ -67,9 +71,10 @@ def read_scripts(record: Mapping[str, Any]) -> Scripts:
         TaskFormatError: If a line is neither an action nor `window('…')`.
     """
     named = {
-        key: {name: _lines(each) for name, each in record.get(key, {}).items()} for key in ("near_misses", "attacks")
+        key: {name: read_script(each) for name, each in record.get(key, {}).items()}
+        for key in ("near_misses", "attacks")
     }
-    return Scripts(_lines(record.get("solution", ())), **named)
+    return Scripts(read_script(record.get("solution", ())), **named)
 
 
 def play(env: RealDesktop, task: Task, script: Sequence[Line]) -> float:
@@ -82,7 +87,7 @@ def play(env: RealDesktop, task: Task, script: Sequence[Line]) -> float:
     line: Line | None = None
     for line in script:
         if isinstance(line, Window):
-            _wait_for(env.guest, line.title)
+            _wait_for(env.guest, line)
         else:
             env.step(line)
         env.guest.screenshot(quiet_s=QUIET_S, limit_s=SETTLE_LIMIT_S)
@@ -113,7 +118,7 @@ def certify(
         return found
 
     solution = (Fail(),) if task.infeasible else scripts.solution
-    attacks = {"ends every application": _lines(KILL_ALL), **(scripts.attacks or {})}
+    attacks = {"ends every application": read_script(KILL_ALL), **(scripts.attacks or {})}
     return {
         "idle": score("untouched", ()),
         "solution": [score("solved", solution) for _ in range(repeats)],
@@ -129,13 +134,18 @@ def holds(certificate: Mapping[str, Any]) -> bool:
     return bool(certificate["solution"]) and set(certificate["solution"]) == {1.0} and zeros == {0.0}
 
 
-def _wait_for(guest: Guest, title: str) -> None:
-    if not comes_true(lambda: title in guest.execute(ACTIVE_TITLE).output, WINDOW_S):
+def _wait_for(guest: Guest, window: Window) -> None:
+    if not comes_true(lambda: window.is_active(guest), WINDOW_S):
         found = guest.execute(ACTIVE_TITLE).output.strip()
-        raise EnvError("guest", f"no window with {title!r} in its title has the keyboard, but {found!r}")
+        raise EnvError("guest", f"no window with {window.title!r} in its title has the keyboard, but {found!r}")
 
 
-def _lines(texts: Sequence[str]) -> tuple[Line, ...]:
+def read_script(texts: Sequence[str]) -> tuple[Line, ...]:
+    """Return the lines of a script.
+
+    Raises:
+        TaskFormatError: If one is neither an action nor `window('…')`.
+    """
     return tuple(_line(text) for text in texts)
 
 
