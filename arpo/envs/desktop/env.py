@@ -46,7 +46,8 @@ class DockerDesktop:
         memory_mb: MiB that the desktop may use, its files included.
         disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
         cpus: Cores that the desktop may use.
-        start_timeout_s: How long a container may take until it is healthy.
+        start_timeout_s: How long a container may take until it is healthy,
+        window_timeout_s: and the applications of a task until their windows are there.
         functions: Whether the agent may call `arpo.envs.desktop.functions.FUNCTIONS` beside mouse and keyboard.
 
     Attributes:
@@ -72,6 +73,7 @@ class DockerDesktop:
         disk_mb: int = 64,
         cpus: float = 2.0,
         start_timeout_s: float = OURS.start_s,
+        window_timeout_s: float = OURS.window_s,
         functions: bool = False,
     ) -> None:
         if reset not in get_args(ResetMode) or network not in get_args(Network):
@@ -89,7 +91,7 @@ class DockerDesktop:
         self._last: Action | None = None
         self._used = False
         self._functions = FUNCTIONS if functions else ()
-        deadlines = replace(OURS, start_s=start_timeout_s)
+        deadlines = replace(OURS, start_s=start_timeout_s, window_s=window_timeout_s)
         before_start()
         self.machine = Machine(*with_secret(self._spec), server_port=GUEST_PORT, deadlines=deadlines)
         if functions:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
-from arpo.envs.desktop.templates import files
+from arpo.envs.desktop.templates import calc, files, mousepad, terminal, writer
 from arpo.envs.desktop.templates.template import Instance, Template
 from arpo.errors import TaskFormatError
 from arpo.types import Task
 
-TEMPLATES: dict[str, Template] = {**files.TEMPLATES}
+_FILES = (files, mousepad, terminal, calc, writer)
+TEMPLATES: dict[str, Template] = {name: template for file in _FILES for name, template in file.TEMPLATES.items()}
 
 
 def template_tasks(templates: Iterable[str], seeds: Iterable[int], without: Iterable[str] = ()) -> list[Task]:

@@ -1,8 +1,11 @@
 """The words of instances: names of files and people, and sentences."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from arpo.envs.desktop.templates.template import Draw
+
+T = TypeVar("T")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -35,8 +38,8 @@ VERBS = _words("""
 """)
 
 
-def distinct(draw: Draw, words: Sequence[str], count: int) -> list[str]:
-    """Return different words."""
+def distinct(draw: Draw, words: Sequence[T], count: int) -> list[T]:
+    """Return different ones, in any order."""
     return draw.sample(words, count)
 
 
