@@ -65,6 +65,21 @@ class Paragraph:
     """The level of a heading, 0 for none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """One slide of a presentation."""
+
+    name: str
+    paragraphs: list[Paragraph]
+    """Of all its frames, notes aside."""
+    hidden: bool
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the paragraphs."""
+        return [each.text for each in self.paragraphs]
+
+
 def spreadsheet(sheets: Sheets) -> bytes:
     """Return a spreadsheet as an ODS file."""
     body = "".join(
@@ -80,7 +95,11 @@ def text_document(paragraphs: Sequence[str]) -> bytes:
 
 def presentation(slides: Sequence[tuple[str, str]]) -> bytes:
     """Return slides with a title and a text as an ODP file."""
-    return _packed("presentation", "".join(_slide(number, *slide) for number, slide in enumerate(slides, start=1)))
+    box = '<style:graphic-properties draw:fill="none" draw:stroke="none"/>'
+    styles = f'<style:style style:name="box" style:family="graphic">{box}</style:style>'
+    return _packed(
+        "presentation", "".join(_slide(number, *slide) for number, slide in enumerate(slides, start=1)), styles
+    )
 
 
 def read_sheets(content: bytes) -> dict[str, dict[str, Cell]]:
@@ -127,18 +146,19 @@ def read_tables(content: bytes) -> list[tuple[int, int]]:
     ]
 
 
-def read_slides(content: bytes) -> list[dict[str, list[Paragraph]]]:
-    """Return of each slide the paragraphs by their place: `title`, `outline`, `notes` and others."""
+def read_slides(content: bytes) -> list[Slide]:
+    """Return the slides of a presentation, in order."""
     root = _read(content)
     styles = _Styles(root)
-    slides: list[dict[str, list[Paragraph]]] = []
-    for page in root.iterfind(".//draw:page", NAMESPACES):
-        places: dict[str, list[Paragraph]] = {}
-        for frame in page.iterfind(".//draw:frame", NAMESPACES):
-            texts = [_paragraph(each, styles) for each in frame.iterfind(".//text:p", NAMESPACES)]
-            places.setdefault(str(_get(frame, "presentation:class")), []).extend(texts)
-        slides.append(places)
-    return slides
+    return [
+        Slide(
+            _get(page, "draw:name") or "",
+            [_paragraph(each, styles) for each in page.iterfind("draw:frame//text:p", NAMESPACES)],
+            styles.properties("drawing-page", _get(page, "draw:style-name")).get("presentation:visibility")
+            == "hidden",
+        )
+        for page in root.iterfind(".//draw:page", NAMESPACES)
+    ]
 
 
 class _Styles:
@@ -235,7 +255,7 @@ def _written(value: Value | None) -> str:
 
 def _slide(number: int, title: str, text: str) -> str:
     frames = "".join(
-        f'<draw:frame presentation:class="{kind}" svg:x="2cm" svg:y="{top}cm" svg:width="24cm" '
+        f'<draw:frame draw:style-name="box" presentation:class="{kind}" svg:x="2cm" svg:y="{top}cm" svg:width="24cm" '
         f'svg:height="{height}cm">'
         f"<draw:text-box><text:p>{escape(words)}</text:p></draw:text-box></draw:frame>"
         for kind, words, top, height in (("title", title, 1, 3), ("outline", text, 5, 9))
@@ -243,11 +263,12 @@ def _slide(number: int, title: str, text: str) -> str:
     return f'<draw:page draw:name="page{number}" draw:master-page-name="Default">{frames}</draw:page>'
 
 
-def _packed(kind: str, body: str) -> bytes:
+def _packed(kind: str, body: str, styles: str = "") -> bytes:
     mime = f"application/vnd.oasis.opendocument.{kind}"
     spaces = " ".join(f'xmlns:{name}="{uri}"' for name, uri in NAMESPACES.items())
     content = (
         f'{_HEAD}<office:document-content {spaces} office:version="1.3">'
+        f"<office:automatic-styles>{styles}</office:automatic-styles>"
         f"<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document-content>"
     )
     manifest = (

@@ -96,12 +96,16 @@ def test_paragraphs_are_read_with_their_level_and_the_style_that_all_of_them_has
     assert read_tables(document(body, styles)) == [(1, 3)]
 
 
-def test_slides_are_read_by_the_places_of_their_texts():
+def test_slides_are_read_with_their_name_and_texts_and_without_notes():
     slides = read_slides(presentation([("First", "one"), ("Second", "two")]))
-    assert [{place: texts[0].text for place, texts in slide.items()} for slide in slides] == [
-        {"title": "First", "outline": "one"},
-        {"title": "Second", "outline": "two"},
+    assert [(slide.name, slide.texts, slide.hidden) for slide in slides] == [
+        ("page1", ["First", "one"], False),
+        ("page2", ["Second", "two"], False),
     ]
+    styles = '<style:style style:name="d" style:family="drawing-page"><style:drawing-page-properties presentation:visibility="hidden"/></style:style>'
+    notes = "<presentation:notes><draw:frame><text:p>note</text:p></draw:frame></presentation:notes>"
+    (hidden,) = read_slides(document(f'<draw:page draw:style-name="d">{notes}</draw:page>', styles, "presentation"))
+    assert (hidden.texts, hidden.hidden) == ([], True)
 
 
 def test_a_chart_is_read_by_its_class_and_the_cells_of_its_series():
