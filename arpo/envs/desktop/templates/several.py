@@ -144,9 +144,7 @@ def _prices(draw: Draw) -> tuple[list[list[Value]], str, int, int]:
     """Return rows of names and numbers, one of the names, its number and another one's."""
     names = distinct(draw, PEOPLE, draw.randrange(4, 9))
     numbers = distinct(draw, range(10, 100), len(names))
-    rows: list[list[Value]] = [
-        ["Name", "Number"],
-        *([name, number] for name, number in zip(names, numbers, strict=True)),
-    ]
+    rows: list[list[Value]] = [["Name", "Number"]]
+    rows += [[name, number] for name, number in zip(names, numbers, strict=True)]
     chosen, other = distinct(draw, range(len(names)), 2)
     return rows, names[chosen], numbers[chosen], numbers[other]

@@ -102,7 +102,10 @@ def test_slides_are_read_with_their_name_and_texts_and_without_notes():
         ("page1", ["First", "one"], False),
         ("page2", ["Second", "two"], False),
     ]
-    styles = '<style:style style:name="d" style:family="drawing-page"><style:drawing-page-properties presentation:visibility="hidden"/></style:style>'
+    styles = (
+        '<style:style style:name="d" style:family="drawing-page">'
+        '<style:drawing-page-properties presentation:visibility="hidden"/></style:style>'
+    )
     notes = "<presentation:notes><draw:frame><text:p>note</text:p></draw:frame></presentation:notes>"
     (hidden,) = read_slides(document(f'<draw:page draw:style-name="d">{notes}</draw:page>', styles, "presentation"))
     assert (hidden.texts, hidden.hidden) == ([], True)
