@@ -1,4 +1,4 @@
-"""Tasks with the calculator, whose results go to the clipboard."""
+"""Tasks with the calculator, whose results go to the clipboard; of many keys at once it loses some on a busy machine."""
 
 from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
 
@@ -23,30 +23,7 @@ def copy_a_result(draw: Draw) -> Instance:
     )
 
 
-def copy_a_total(draw: Draw) -> Instance:
-    """Add several numbers."""
-    numbers = [draw.randrange(10, 500) for _ in range(draw.randrange(3, 6))]
-    listed = ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
-    ask = draw.choice(("Add {} and copy the sum.", "What is the sum of {}? Copy it to the clipboard."))
-    return _instance(ask.format(listed), sum(numbers), "+".join(map(str, numbers)), "+".join(map(str, numbers[:-1])))
-
-
-def copy_a_change(draw: Draw) -> Instance:
-    """Compute what is left of a sum after a purchase of several equal things."""
-    price, count = draw.randrange(2, 30), draw.randrange(2, 12)
-    paid = price * count + draw.randrange(1, 200)
-    ask = draw.choice(
-        (
-            "{0} tickets cost {1} each. How much is left of {2}? Copy the result.",
-            "Somebody pays {2} for {0} things at {1} each. Compute the change and copy it.",
-        )
-    )
-    return _instance(
-        ask.format(count, price, paid), paid - price * count, f"{paid}-{count}*{price}", f"{count}*{price}"
-    )
-
-
-TEMPLATES = templates_of(__name__, (copy_a_result, copy_a_total, copy_a_change))
+TEMPLATES = templates_of(__name__, (copy_a_result,))
 
 
 def _instance(instruction: str, value: int, keys: str, wrong: str) -> Instance:

@@ -211,11 +211,11 @@ def _cell(cell: ET.Element, styles: _Styles, default: str | None) -> Cell:
     shown = "\n".join("".join(text.itertext()) for text in cell.iterfind("text:p", NAMESPACES))
     number = _get(cell, "office:value")
     return Cell(
-        value=shown if number is None else float(number),
+        value=shown if number is None else _float(number),
         shown=shown,
         formula=(_get(cell, "table:formula") or "").replace(" ", ""),
         style=styles.properties("table-cell", _get(cell, "table:style-name") or default),
-        columns=int(_get(cell, "table:number-columns-spanned") or 1),
+        columns=_whole(_get(cell, "table:number-columns-spanned"), 1),
     )
 
 
@@ -228,7 +228,7 @@ def _paragraph(element: ET.Element, styles: _Styles) -> Paragraph:
     text = "".join(element.itertext())
     if spans and covered == text:  # all of it is styled by spans: what they have in common
         style |= dict(set(spans[0].items()).intersection(*(span.items() for span in spans[1:])))
-    return Paragraph(text, style, int(_get(element, "text:outline-level") or 0))
+    return Paragraph(text, style, _whole(_get(element, "text:outline-level"), 0))
 
 
 def column_name(number: int) -> str:
@@ -312,4 +312,15 @@ def _short(key: str) -> str:
 
 
 def _repeats(element: ET.Element, what: str) -> int:
-    return min(int(_get(element, f"table:number-{what}-repeated") or 1), MOST_REPEATED)
+    return min(_whole(_get(element, f"table:number-{what}-repeated"), 1), MOST_REPEATED)
+
+
+def _whole(text: str | None, otherwise: int) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else otherwise
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

@@ -11,18 +11,21 @@ _FILES = (files, mousepad, terminal, calculator, calc, writer, impress, browser,
 TEMPLATES: dict[str, Template] = {name: template for file in _FILES for name, template in file.TEMPLATES.items()}
 
 
-def template_tasks(templates: Iterable[str], seeds: Iterable[int], without: Iterable[str] = ()) -> list[Task]:
+def template_tasks(
+    templates: Iterable[str], seeds: Iterable[int], without: Iterable[Iterable[str]] = ()
+) -> list[Task]:
     """Return one task for every template and seed, template by template.
 
     Args:
         templates: Names such as `files/rename-a-file`, or an application for all of its templates, or `all`.
         seeds: Each draws an instance.
-        without: Names of templates and applications that are left out.
+        without: Lists of such names; those templates are left out.
 
     Raises:
         TaskFormatError: If a name is unknown.
     """
-    numbers, left_out = list(seeds), {template.name for name in without for template in named(name)}
+    numbers = list(seeds)
+    left_out = {template.name for names in without for name in names for template in named(name)}
     chosen = {template.name: template for name in templates for template in named(name)}
     return [
         template_task(template, seed)

@@ -123,6 +123,19 @@ def test_a_chart_is_read_by_its_class_and_the_cells_of_its_series():
     assert read_charts(file.getvalue()) == [("chart:bar", ["Sheet1.B2:Sheet1.B5"])]
 
 
+def test_numbers_that_are_none_are_read_as_none():
+    body = (
+        '<table:table table:name="S"><table:table-row table:number-rows-repeated="-1"><table:table-cell '
+        'office:value-type="float" office:value="many" table:number-columns-spanned="x"/></table:table-row>'
+        "</table:table>"
+    )
+    cell = read_sheets(document(body, kind="spreadsheet"))["S"]["A1"]
+    assert cell.value != cell.value
+    assert cell.columns == 1
+    (head,) = read_paragraphs(document('<text:h text:outline-level="first">a</text:h>'))
+    assert head.heading == 0
+
+
 @pytest.mark.parametrize(
     "content",
     [

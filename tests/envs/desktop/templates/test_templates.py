@@ -75,7 +75,7 @@ def test_in_a_terminal_the_solution_solves_every_instance_and_no_near_miss_does(
 
 
 def test_tasks_are_named_by_template_and_seed_and_lists_leave_out_what_they_are_told():
-    tasks = template_tasks(["terminal", "files/rename-a-file"], [3, 4], without=["terminal/count-lines"])
+    tasks = template_tasks(["terminal", "files/rename-a-file"], [3, 4], without=[["terminal/count-lines"]])
     assert len(tasks) == 2 * len(LOCAL)
     assert tasks[-1].id == "files/rename-a-file/4"
     assert tasks[-1].domain == "files"
