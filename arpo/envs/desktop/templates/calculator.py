@@ -1,4 +1,4 @@
-"""Tasks with the calculator, whose results go to the clipboard; of many keys at once it loses some on a busy machine."""
+"""Tasks with the calculator, whose results go to the clipboard; of many keys at once it may lose some."""
 
 from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
 
