@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arpo.apps.certify import certify_each, is_certified
+from arpo.apps.certify import ROOT, certify_each, is_certified
 from arpo.display.live import showing
 from arpo.display.progress_line import Line
 from arpo.display.tables import print_table
@@ -67,7 +67,7 @@ def main(words: Sequence[str]) -> int:
             "there are no tasks of OSWorld here: name a list such as tasks=osworld_128, with env=osworld"
         )
     if asked.what == "certify":
-        return certify_each(named(tasks, ids), build(cfg.env.make_env), repeats=asked.repeats)
+        return certify_each(named(tasks, ids), build(cfg.env.make_env), repeats=asked.repeats, root=asked.scripts)
     if asked.what == "fetch":
         return fetch([task for task in tasks if not obstacles(task.config)], Path(cache))
     show(tasks, Path(cache), each=asked.each)
@@ -86,6 +86,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--each", action="store_true", help="show a line for each task")
     made.add_argument("--repeats", type=int, default=10, help="how often a solution is played for a certificate")
+    made.add_argument(
+        "--scripts", type=Path, default=ROOT, metavar="FOLDER", help="where the scripts and the certificates are"
+    )
     return made
 
 
