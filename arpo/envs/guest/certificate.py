@@ -7,6 +7,7 @@ a title has the keyboard.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Protocol
 
 from arpo.agent.actions import Action, CallUser, Fail, Finished
@@ -113,7 +114,9 @@ def certify(
         return found
 
     solution = (Fail(),) if task.infeasible else scripts.solution
-    attacks = {"ends every application": _lines(KILL_ALL), **(scripts.attacks or {})}
+    # A terminal that comes before the task's own window loses the keyboard to it.
+    killed = (*takewhile(lambda line: isinstance(line, Window), solution), *_lines(KILL_ALL))
+    attacks = {"ends every application": killed, **(scripts.attacks or {})}
     return {
         "idle": score("untouched", ()),
         "solution": [score("solved", solution) for _ in range(repeats)],

@@ -110,6 +110,17 @@ def test_of_an_infeasible_task_giving_up_is_the_solution():
     assert (found["idle"], found["solution"]) == (0.0, [1.0])
 
 
+def test_applications_are_ended_when_the_window_has_come_with_which_the_solution_begins(monkeypatch):
+    monkeypatch.setattr(certificate, "WINDOW_S", 0.05)
+    late = {**RECORD, "solution": ["window('Editor')", "type(content='right')"]}
+    desk = Desk()
+    desk.titles = ("Editor", "user - Terminal")
+    assert holds(certify(desk, TASK, read_scripts(late), repeats=1))
+    desk.titles = ("Desktop", "user - Terminal")
+    with pytest.raises(EnvError, match="no window with 'Editor' in its title"):
+        certify(desk, TASK, read_scripts({"solution": late["solution"]}), repeats=0)
+
+
 def test_a_script_waits_for_its_window_and_says_which_one_came_in_its_place(monkeypatch):
     monkeypatch.setattr(certificate, "WINDOW_S", 0.05)
     with pytest.raises(EnvError, match="no window with 'Terminal' in its title has the keyboard, but 'Desktop'"):
