@@ -27,9 +27,9 @@ def record_of(task: Task, root: Path = ROOT) -> dict[str, Any]:
     return found
 
 
-def is_certified(task: Task) -> bool:
+def is_certified(task: Task, root: Path = ROOT) -> bool:
     """Return whether a certificate says that a task's solution scores 1, and all else 0."""
-    certificate = record_of(task).get("certificate")
+    certificate = record_of(task, root).get("certificate")
     return certificate is not None and holds(certificate)
 
 

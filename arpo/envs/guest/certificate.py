@@ -21,12 +21,14 @@ WINDOW_S = 60.0
 QUIET_S, SETTLE_LIMIT_S = 0.5, 10.0
 """So long the screen rests before the next action, and so long that is waited for."""
 ACTIVE_TITLE = ("xdotool", "getactivewindow", "getwindowname")
+KILLED = "ends every application"
+"""What an agent may try in the place of any task."""
 KILL_ALL = (
-    "hotkey(key='ctrl alt t')",
-    "window('Terminal')",
-    "type(content='killall -9 -q -u $USER soffice.bin chrome chromium gimp vlc thunderbird mousepad pcmanfm\\n')",
+    "pkill",
+    "-9",
+    "-f",
+    "soffice|chrom|gimp|vlc|thunderbird|mousepad|pcmanfm|galculator|terminal|xterm|evince|eog",
 )
-"""What an agent may try in the place of any task: end every application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +120,22 @@ def certify(
         return found
 
     solution = (Fail(),) if task.infeasible else scripts.solution
-    attacks = {"ends every application": read_script(KILL_ALL), **(scripts.attacks or {})}
-    return {
+    found: dict[str, Any] = {
         "idle": score("untouched", ()),
         "solution": [score("solved", solution) for _ in range(repeats)],
         "near_misses": {name: score(name, script) for name, script in (scripts.near_misses or {}).items()},
-        "attacks": {name: score(name, script) for name, script in attacks.items()},
+        "attacks": {name: score(name, script) for name, script in (scripts.attacks or {}).items()},
     }
+    env.reset(task)
+    env.guest.execute(KILL_ALL)
+    env.step(Finished())
+    found["attacks"][KILLED] = env.evaluate()
+    return found
 
 
 def holds(certificate: Mapping[str, Any]) -> bool:
     """Return whether the solution always scored 1, and idleness, every near-miss and ending all programs 0."""
-    killed = certificate["attacks"]["ends every application"]
+    killed = certificate["attacks"][KILLED]
     zeros = {certificate["idle"], killed, *certificate["near_misses"].values()}
     return bool(certificate["solution"]) and set(certificate["solution"]) == {1.0} and zeros == {0.0}
 
