@@ -1,7 +1,7 @@
 """Tasks with the calculator, whose results go to the clipboard.
 
-A key of Galculator's is pressed for a quarter of a second, and pressed again in that time it does nothing: so no number
-has a digit twice, and numbers are typed one by one.
+A key of Galculator's is pressed for a quarter of a second, and pressed again in that time it does nothing: so no
+number has a digit twice, and numbers are typed one by one.
 """
 
 from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of

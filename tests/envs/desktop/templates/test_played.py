@@ -6,7 +6,7 @@ from arpo.agent.actions import Finished
 from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.desktop.templates.lists import TEMPLATES, template_task
 from arpo.envs.guest.certificate import Scripts, certify, holds, read_script
-from tests.envs.desktops import FULL, QUICK, needs_desktop, needs_full
+from tests.envs.desktops import FULL, QUICK, needs_full
 
 SEED = 31
 OF_THE_PLAIN_IMAGE = [
@@ -39,29 +39,24 @@ def scores(env, name):
     )
 
 
-class TestOnTheSmallDesktop:
-    pytestmark = needs_desktop
-
-    @pytest.mark.parametrize("name", OF_THE_PLAIN_IMAGE)
-    def test_the_solution_scores_1_and_all_else_0(self, desktop, name):
-        found = scores(desktop, name)
-        assert holds(found), found
-
-    @pytest.mark.parametrize("name", OF_THE_PLAIN_IMAGE)
-    def test_the_environment_demonstrates_it(self, desktop, name):
-        desktop.reset(template_task(TEMPLATES[name], SEED + 1))
-        actions = []
-        for action in desktop.solve():
-            actions.append(action)
-            desktop.step(action)
-        assert isinstance(actions[-1], Finished)
-        assert desktop.evaluate() == 1.0
+@pytest.mark.parametrize("name", SMALL)
+def test_on_a_small_desktop_the_solution_scores_1_and_all_else_0(desktop, name):
+    found = scores(desktop, name)
+    assert holds(found), found
 
 
-class TestOnTheFullDesktop:
-    pytestmark = (*needs_full, pytest.mark.long)
+@pytest.mark.parametrize("name", SMALL)
+def test_the_environment_demonstrates_it(desktop, name):
+    desktop.reset(template_task(TEMPLATES[name], SEED + 1))
+    actions = []
+    for action in desktop.solve():
+        actions.append(action)
+        desktop.step(action)
+    assert isinstance(actions[-1], Finished)
+    assert desktop.evaluate() == 1.0
 
-    @pytest.mark.parametrize("name", TEMPLATES)
-    def test_the_solution_scores_1_and_all_else_0(self, full, name):
-        found = scores(full, name)
-        assert holds(found), found
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[*needs_full, pytest.mark.long]) for name in TEMPLATES])
+def test_on_the_full_desktop_the_solution_scores_1_and_all_else_0(full, name):
+    found = scores(full, name)
+    assert holds(found), found
