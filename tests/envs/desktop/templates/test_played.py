@@ -6,14 +6,12 @@ from arpo.agent.actions import Finished
 from arpo.envs.desktop.env import DockerDesktop
 from arpo.envs.desktop.templates.lists import TEMPLATES, template_task
 from arpo.envs.guest.certificate import Scripts, certify, holds, read_script
-from tests.envs.desktops import FULL, QUICK, needs_full
+from tests.envs.desktops import FULL, QUICK, needs_desktop, needs_full
 
 SEED = 31
-OF_THE_PLAIN_IMAGE = [
-    "files/move-a-file",
-    "mousepad/replace-a-word",
-    "terminal/sort-a-file",
-    "calculator/copy-a-result",
+SMALL = [
+    pytest.param(name, marks=needs_desktop)
+    for name in ("files/move-a-file", "mousepad/replace-a-word", "terminal/sort-a-file", "calculator/copy-a-result")
 ]
 
 
