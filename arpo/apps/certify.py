@@ -1,6 +1,7 @@
 """Certificates of OSWorld's tasks: `python -m arpo tasks certify ID …` plays the scripts and writes down the scores.
 
-A task's scripts and its certificate are one file: `arpo/envs/osworld/certificates/APPLICATION/ID.json`.
+A task's scripts and its certificate are one file: `arpo/envs/osworld/certificates/APPLICATION/ID.json`, or
+`APPLICATION/ID.json` in the folder of `--scripts`.
 """
 
 import json
@@ -19,21 +20,29 @@ log = logging.getLogger(__name__)
 ROOT = Path(__file__).parents[1] / "envs" / "osworld" / "certificates"
 
 
-def record_of(task: Task) -> dict[str, Any]:
+def record_of(task: Task, root: Path = ROOT) -> dict[str, Any]:
     """Return the scripts of a task, and its certificate if it has one; empty where there is neither."""
-    path = _path(task)
+    path = _path(task, root)
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 
 
-def is_certified(task: Task) -> bool:
+def is_certified(task: Task, root: Path = ROOT) -> bool:
     """Return whether a certificate says that a task's solution scores 1, and all else 0."""
-    certificate = record_of(task).get("certificate")
+    certificate = record_of(task, root).get("certificate")
     return certificate is not None and holds(certificate)
 
 
-def certify_each(tasks: Sequence[Task], make_env: Callable[[], RealDesktop], *, repeats: int) -> int:
+def certify_each(
+    tasks: Sequence[Task], make_env: Callable[[], RealDesktop], *, repeats: int, root: Path = ROOT
+) -> int:
     """Play the scripts of tasks, and write a certificate beside those of each.
+
+    Args:
+        tasks: Those without scripts are left out; an infeasible one needs none in the folder of the package.
+        make_env: Starts a desktop.
+        repeats: How often a solution is played.
+        root: The folder of the scripts.
 
     Returns:
         The exit status: 1 where a task was not certified.
@@ -41,22 +50,22 @@ def certify_each(tasks: Sequence[Task], make_env: Callable[[], RealDesktop], *, 
     Raises:
         ConfigError: If none of them has a script, or what the desktop needs is not here.
     """
-    scripted = [task for task in tasks if task.infeasible or record_of(task)]
+    scripted = [task for task in tasks if record_of(task, root) or (task.infeasible and root == ROOT)]
     if not scripted:
-        raise ConfigError(f"none of {len(tasks)} tasks has a script in {ROOT}")
+        raise ConfigError(f"none of {len(tasks)} tasks has a script in {root}")
     env = make_env()
     certified = 0
     try:
         for task in scripted:
-            record = record_of(task)
+            record, path = record_of(task, root), _path(task, root)
             try:
                 certificate = certify(env, task, read_scripts(record), repeats=repeats, tell=log.info)
             except ArpoError as error:
                 log.error("%s (%s): %s", task.id, task.domain, error)  # noqa: TRY400 - a sentence, no trace
                 continue
-            _path(task).parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps({**record, "certificate": certificate}, indent=1, ensure_ascii=False)
-            write_atomically(_path(task), text + "\n")
+            write_atomically(path, text + "\n")
             certified += holds(certificate)
             log.info("%s (%s) is %scertified", task.id, task.domain, "" if holds(certificate) else "NOT ")
     finally:
@@ -65,5 +74,5 @@ def certify_each(tasks: Sequence[Task], make_env: Callable[[], RealDesktop], *, 
     return 0 if certified == len(scripted) else 1
 
 
-def _path(task: Task) -> Path:
-    return ROOT / task.domain / f"{task.id}.json"
+def _path(task: Task, root: Path) -> Path:
+    return root / task.domain / f"{task.id}.json"
