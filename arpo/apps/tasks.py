@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arpo.apps.certify import ROOT, certify_each, is_certified
+from arpo.apps.certify import certify_each, is_certified
 from arpo.display.live import showing
 from arpo.display.progress_line import Line
 from arpo.display.tables import print_table
@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--each", action="store_true", help="show a line for each task")
     made.add_argument("--repeats", type=int, default=10, help="how often a solution is played for a certificate")
     made.add_argument(
-        "--scripts", type=Path, default=ROOT, metavar="FOLDER", help="where the scripts and the certificates are"
+        "--scripts", type=Path, metavar="FOLDER", help="where scripts and certificates are, if not in the package"
     )
     return made
 
