@@ -14,7 +14,7 @@ from arpo.types import Group, Task, Trajectory
 Trigger = Literal["all_failed", "official"]
 Replaced = Literal["random", "first", "oldest", "none"]
 Choice = Literal["random", "newest"]
-Key = Literal["task", "domain"]
+Key = Literal["task", "domain", "template"]
 
 
 class ReplayBuffer:
@@ -56,8 +56,9 @@ class ReplayBuffer:
             replaced: Which member makes room: a `random` one (the paper), the `first` (the official code), that of the
                 `oldest` policy (DART's code), or `none`, and the group grows by one (DART, arXiv 2509.23866).
             choice: Which stored success joins: a `random` one (both papers) or the `newest` (DART's code).
-            key: Whose success may join a group: one of the same `task` (both papers), or of any task of the same
-                `domain`, where there are so many tasks that hardly one comes twice.
+            key: Whose success may join a group: one of the same `task` (both papers), or where there are so many tasks
+                that hardly one comes twice, of any task of the same `domain`, or of the same `template`: whose ids
+                differ in the last part alone, as `calc/sort/7` and `calc/sort/8` do.
 
         Raises:
             ValueError: When an argument is not one of those above.
@@ -194,16 +195,17 @@ class ReplayBuffer:
         return statistics.pstdev(rewards) < 0.05 and statistics.fmean(rewards) < 0.2
 
     def _key(self, task: Task) -> str:
-        return task.id if self.key == "task" else task.domain
+        return _keys(task.id, task.domain)[self.key]
 
     def _read(self, trajectory_id: str, key: str, load: Callable[[str], Trajectory]) -> Trajectory:
         trajectory = load(trajectory_id)
-        keys = {"task": trajectory.task_id, "domain": trajectory.domain}
+        keys = _keys(trajectory.task_id, trajectory.domain)
         found = keys.pop(self.key)
-        if trajectory.id == trajectory_id and key != found and key in keys.values():
+        other = next((name for name, value in keys.items() if value == key), None)
+        if trajectory.id == trajectory_id and key != found and other:
             raise ConfigError(
-                f"the checkpoint's replay buffer keeps successes by {next(iter(keys))}, and key={self.key} would keep "
-                f"them by {self.key}: resume with replay.buffer.key={next(iter(keys))}, or start a new run"
+                f"the checkpoint's replay buffer keeps successes by {other}, and key={self.key} would keep them by "
+                f"{self.key}: resume with replay.buffer.key={other}, or start a new run"
             )
         if (trajectory.id, found) != (trajectory_id, key):
             raise CheckpointError(
@@ -211,3 +213,7 @@ class ReplayBuffer:
                 f"store gave {trajectory.id!r} of {self.key} {found!r}; resume with the run's own trajectory store"
             )
         return replace(trajectory, screenshots={})
+
+
+def _keys(task_id: str, domain: str) -> dict[Key, str]:
+    return {"task": task_id, "domain": domain, "template": task_id.rpartition("/")[0] or task_id}

@@ -52,21 +52,21 @@ class Patient:
         return self._env.reset(task)
 
 
-def record_of(task: Task, root: Path | None = None) -> dict[str, Any]:
+def record_of(task: Task, root: Path = ROOT) -> dict[str, Any]:
     """Return the scripts of a task, and its certificate if it has one; empty where there is neither."""
     path = _path(task, root)
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 
 
-def is_certified(task: Task) -> bool:
+def is_certified(task: Task, root: Path = ROOT) -> bool:
     """Return whether a certificate says that a task's solution scores 1, and all else 0."""
-    certificate = record_of(task).get("certificate")
+    certificate = record_of(task, root).get("certificate")
     return certificate is not None and holds(certificate)
 
 
 def certify_each(
-    tasks: Sequence[Task], make_env: Callable[[], RealDesktop], *, repeats: int, root: Path | None = None
+    tasks: Sequence[Task], make_env: Callable[[], RealDesktop], *, repeats: int, root: Path = ROOT
 ) -> int:
     """Play the scripts of tasks, and write a certificate beside those of each.
 
@@ -74,7 +74,7 @@ def certify_each(
         tasks: Those without scripts are left out; an infeasible one needs none in the folder of the package.
         make_env: Starts a desktop.
         repeats: How often a solution is played.
-        root: The folder of the scripts; None: that of the package.
+        root: The folder of the scripts.
 
     Returns:
         The exit status: 1 where a task was not certified.
@@ -82,9 +82,9 @@ def certify_each(
     Raises:
         ConfigError: If none of them has a script, or what the desktop needs is not here.
     """
-    scripted = [task for task in tasks if record_of(task, root) or (task.infeasible and root is None)]
+    scripted = [task for task in tasks if record_of(task, root) or (task.infeasible and root == ROOT)]
     if not scripted:
-        raise ConfigError(f"none of {len(tasks)} tasks has a script in {root or ROOT}")
+        raise ConfigError(f"none of {len(tasks)} tasks has a script in {root}")
     env = Patient(make_env())
     certified = 0
     try:
@@ -106,5 +106,5 @@ def certify_each(
     return 0 if certified == len(scripted) else 1
 
 
-def _path(task: Task, root: Path | None) -> Path:
-    return (root or ROOT) / task.domain / f"{task.id}.json"
+def _path(task: Task, root: Path) -> Path:
+    return root / task.domain / f"{task.id}.json"

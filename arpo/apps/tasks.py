@@ -3,6 +3,7 @@
     python -m arpo tasks osworld --each        # a line for each task
     python -m arpo tasks fetch tasks=osworld_128
     python -m arpo tasks certify 030eeff7-b492-4218-b312-701ec99ee0cc
+    python -m arpo tasks certify files calc/sort-by-name env=desktop_full --repeats 2      # templates
 
 Further words are those of a run: they say which tasks, and where task files and downloads are.
 """
@@ -19,7 +20,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arpo.apps.certify import certify_each, is_certified
+from arpo.apps.certify import ROOT, certify_each, is_certified
+from arpo.apps.templates import certify_templates
 from arpo.display.live import showing
 from arpo.display.progress_line import Line
 from arpo.display.tables import print_table
@@ -39,6 +41,8 @@ DEFAULTS = {"osworld": _ALL, "fetch": _ALL, "certify": {**_ALL, "env": "osworld_
 """What is looked at where nobody names an experiment or a choice."""
 Wanted = tuple[Task, str, str]
 """A task, an address and a name."""
+DESKTOP = "arpo.envs.desktop.env.DockerDesktop"
+"""The desktops of templates."""
 LOADER = "arpo.envs.osworld.tasks.osworld_tasks"
 STOPPED = 130
 """The exit status after Ctrl-C."""
@@ -59,6 +63,8 @@ def main(words: Sequence[str]) -> int:
     defaults = {} if "experiment" in given else DEFAULTS[asked.what]
     try:
         cfg = compose("train", [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *words])
+        if asked.what == "certify" and cfg.env.make_env.get("_target_") == DESKTOP:
+            return certify_templates(ids or ["all"], build(cfg.env.make_env), instances=asked.repeats)
         tasks, cache = tasks_of(cfg), OmegaConf.select(cfg, "env.make_env.cache")
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(str(error)) from error
@@ -85,9 +91,14 @@ def parser() -> argparse.ArgumentParser:
         help="words of a run, such as tasks=osworld_128; for certify, ids of tasks too",
     )
     made.add_argument("--each", action="store_true", help="show a line for each task")
-    made.add_argument("--repeats", type=int, default=10, help="how often a solution is played for a certificate")
     made.add_argument(
-        "--scripts", type=Path, metavar="FOLDER", help="where scripts and certificates are, if not in the package"
+        "--repeats",
+        type=int,
+        default=10,
+        help="how often a solution is played for a certificate; of a template, how many instances",
+    )
+    made.add_argument(
+        "--scripts", type=Path, default=ROOT, metavar="FOLDER", help="where the scripts and the certificates are"
     )
     return made
 

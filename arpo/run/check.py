@@ -51,8 +51,8 @@ LEARNS_FROM = {
     "arpo.modules.offline.kto.KTOModule": "every_episode",
 }
 """The examples that a module of ours learns from offline: a function of `arpo.datamodules.examples`."""
-HELD_OUT = ("held_out", "held_out_pages")
-"""The lists of tasks that nobody trains on."""
+HELD_OUT = "held_out"
+"""So begin the names of the lists of tasks that nobody trains on."""
 
 
 def check_training(cfg: DictConfig) -> None:
@@ -133,7 +133,8 @@ def check_evaluation(cfg: DictConfig) -> None:
 
 def judged(tasks: DictConfig) -> list[str]:
     """Return the names of the lists on which a run is evaluated: of thousands of training tasks, a sample."""
-    return [name for name in ("in_domain" if "in_domain" in tasks else "train", *HELD_OUT) if name in tasks]
+    trained = "in_domain" if "in_domain" in tasks else "train"
+    return [name for name in map(str, tasks) if name == trained or name.startswith(HELD_OUT)]
 
 
 def check_checkpoint(checkpoint: Path) -> None:

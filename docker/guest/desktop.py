@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,11 @@ class Framebuffer:
         """Return a copy of the picture, without the pointer."""
         pixels = self._memory[self._start : self._end]
         return Image.frombuffer("RGB", (self.width, self.height), pixels, "raw", "BGRX", self._stride, 1)
+
+    def close(self) -> None:
+        """Give the memory back: as long as it is mapped, it counts although the file is gone."""
+        with suppress(BufferError):  # a picture of it is being taken
+            self._memory.close()
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,10 @@ class Desktop:
     def activate(self, window: int) -> None:
         """Raise a window and give it the keyboard."""
         self._ask_window_manager(window, "_NET_ACTIVE_WINDOW", [2, X.CurrentTime, 0, 0, 0])
+
+    def end(self) -> None:
+        """Let go of a display that has ended; nobody may look at it any more."""
+        self._framebuffer.close()
 
     def close(self, window: int) -> None:
         """Ask a window to close, as its close button does."""

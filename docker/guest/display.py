@@ -67,6 +67,7 @@ class Session:
         with self._lock:  # until the end: whoever starts something then starts it after the last kill
             self._over = True
             walls.end_everything()
+        self.desktop.end()  # and not when garbage is collected, which may be forty sessions later
 
     def give_up(self, why: str) -> None:
         """End a session that a program has made useless, and with it what every program holds."""

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Literal, get_args
 
 from arpo.agent.actions import Action, Call, CallUser, Drag, Fail, Finished, TypeText, Wait
 from arpo.envs.desktop.functions import FUNCTIONS, check_functions, perform
-from arpo.envs.desktop.tasks import DesktopTask, read_task, run_checks
-from arpo.envs.guest.client import OURS, Guest
+from arpo.envs.desktop.tasks import DesktopTask, place, read_task, run_checks
+from arpo.envs.guest.certificate import Window
+from arpo.envs.guest.client import OURS, Guest, comes_true
 from arpo.envs.guest.image import GUEST_PORT, container_of, with_secret
 from arpo.envs.guest.input import to_events
 from arpo.envs.guest.machine import Machine
@@ -44,7 +46,8 @@ class DockerDesktop:
         memory_mb: MiB that the desktop may use, its files included.
         disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
         cpus: Cores that the desktop may use.
-        start_timeout_s: How long a container may take until it is healthy.
+        start_timeout_s: How long a container may take until it is healthy,
+        window_timeout_s: and the applications of a task until their windows are there.
         functions: Whether the agent may call `arpo.envs.desktop.functions.FUNCTIONS` beside mouse and keyboard.
 
     Attributes:
@@ -70,6 +73,7 @@ class DockerDesktop:
         disk_mb: int = 64,
         cpus: float = 2.0,
         start_timeout_s: float = OURS.start_s,
+        window_timeout_s: float = OURS.window_s,
         functions: bool = False,
     ) -> None:
         if reset not in get_args(ResetMode) or network not in get_args(Network):
@@ -87,11 +91,16 @@ class DockerDesktop:
         self._last: Action | None = None
         self._used = False
         self._functions = FUNCTIONS if functions else ()
-        deadlines = replace(OURS, start_s=start_timeout_s)
+        deadlines = replace(OURS, start_s=start_timeout_s, window_s=window_timeout_s)
         before_start()
         self.machine = Machine(*with_secret(self._spec), server_port=GUEST_PORT, deadlines=deadlines)
         if functions:
             self._check_functions()
+
+    @property
+    def guest(self) -> Guest:
+        """The client of the guest server."""
+        return self.machine.guest
 
     def reset(self, task: Task) -> Observation:
         """Renew the desktop, set the task up and wait for its windows."""
@@ -100,6 +109,7 @@ class DockerDesktop:
         guest = self.machine.guest
         setup = TaskSetup(guest, task.id, Screen(*self._screen))
         self._used, self._last = True, None
+        place(guest, wanted.files)
         setup.prepare(wanted.config)
         guest.wait_for(lambda: _has_windows(guest, wanted), f"the windows {wanted.windows}")
         guest.check_health()  # what is used up from here on, the policy has used up
@@ -140,7 +150,11 @@ class DockerDesktop:
         task, _ = self._playing("solve")
         if not task.solution:
             raise ConfigError("the task has no scripted solution")
-        yield from task.solution
+        for line in task.solution:
+            if isinstance(line, Window):  # which may never come, where a demonstrator has erred
+                comes_true(partial(line.is_active, self.guest), self._settle_limit_s)
+            else:
+                yield line
         if not isinstance(task.solution[-1], Finished | Fail | CallUser):
             yield Finished()
 

@@ -2,16 +2,17 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from arpo.agent.actions import Action
-from arpo.agent.parser import parse_action
+from arpo.envs.desktop.templates.lists import instance_of
+from arpo.envs.desktop.templates.template import HOME, Home, Instance
+from arpo.envs.guest.certificate import Line, read_script
 from arpo.envs.guest.client import Guest, HangingProgramError
 from arpo.envs.guest.setup import TaskSetup
 from arpo.envs.guest.tasks import as_list, load_task, step_obstacles
-from arpo.errors import ActionParseError, TaskFormatError
+from arpo.errors import TaskFormatError
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
@@ -44,13 +45,17 @@ class DesktopTask:
     """Empty for an infeasible task."""
     any_check: bool
     """True if one check that holds is enough (`conj: or`)."""
-    solution: tuple[Action, ...]
+    solution: tuple[Line, ...]
     """A script that solves it, in screen pixels. A key of ours; empty where there is none."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Contents by path below the home directory, there before the set-up; one that ends in `/` is a folder."""
+    done: Callable[[Home], bool] | None = None
+    """The checker of a template, in the place of `checks`."""
 
     @property
     def infeasible(self) -> bool:
         """True if the right answer is to say that it cannot be done."""
-        return not self.checks
+        return not self.checks and self.done is None
 
 
 def desktop_tasks(ids: Mapping[str, Sequence[str]]) -> list[Task]:
@@ -72,6 +77,8 @@ def read_task(task: Task) -> DesktopTask:
         TaskFormatError: With the task and the key, if a key is missing or its value unknown.
     """
     config = task.config
+    if "template" in config:
+        return _of_template(instance_of(task))
     evaluator = config.get("evaluator")
     if not isinstance(evaluator, Mapping) or "func" not in evaluator:
         raise TaskFormatError(f"task {task.id!r}: key 'evaluator' must be an object with 'func', got {evaluator!r}")
@@ -87,7 +94,7 @@ def read_task(task: Task) -> DesktopTask:
         postconfig=tuple(evaluator.get("postconfig", ())),
         checks=_checks(task, evaluator),
         any_check=evaluator.get("conj", "and") == "or",
-        solution=tuple(_solution(task, text) for text in config.get("solution", ())),
+        solution=read_script(config.get("solution", ())),
     )
 
 
@@ -97,10 +104,26 @@ def run_checks(task: DesktopTask, guest: Guest) -> float:
     Raises:
         EnvError: If the guest does not say what they read.
     """
+    if task.done is not None:
+        return float(task.done(Home(guest)))
     held = (
         METRICS[check.metric](RESULTS[check.result["type"]](guest, check.result), check.rules) for check in task.checks
     )
     return float(any(held) if task.any_check else all(held))
+
+
+def place(guest: Guest, files: Mapping[str, bytes]) -> None:
+    """Write the files of a template into the home directory.
+
+    Raises:
+        EnvError: If the guest does not.
+    """
+    folders = {path.rpartition("/")[0] for path in files} - {""}
+    if folders:
+        guest.execute(["mkdir", "-p", *(f"{HOME}/{folder}" for folder in sorted(folders))])
+    for path, content in files.items():
+        if not path.endswith("/"):
+            guest.upload(f"{HOME}/{path}", content)
 
 
 def _command_line(guest: Guest, result: Parameters) -> str:
@@ -159,8 +182,14 @@ def _checks(task: Task, evaluator: Parameters) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _solution(task: Task, text: str) -> Action:
-    try:
-        return parse_action(text)
-    except ActionParseError as error:
-        raise TaskFormatError(f"task {task.id!r}: solution {text!r} is not an action: {error}") from error
+def _of_template(instance: Instance) -> DesktopTask:
+    return DesktopTask(
+        config=({"type": "launch", "parameters": {"command": [*instance.launch]}},),
+        windows=(instance.window,),
+        postconfig=(),
+        checks=(),
+        any_check=False,
+        solution=read_script(instance.solution),
+        files=instance.files,
+        done=instance.done,
+    )

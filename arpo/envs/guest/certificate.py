@@ -21,12 +21,14 @@ WINDOW_S = 60.0
 QUIET_S, SETTLE_LIMIT_S = 0.5, 10.0
 """So long the screen rests before the next action, and so long that is waited for."""
 ACTIVE_TITLE = ("xdotool", "getactivewindow", "getwindowname")
+KILLED = "ends every application"
+"""What an agent may try in the place of any task."""
 KILL_ALL = (
-    "hotkey(key='ctrl alt t')",
-    "window('Terminal')",
-    "type(content='killall -9 -q -u $USER soffice.bin chrome chromium gimp vlc thunderbird mousepad pcmanfm\\n')",
+    "pkill",
+    "-9",
+    "-f",
+    "soffice|chrom|gimp|vlc|thunderbird|mousepad|pcmanfm|galculator|terminal|xterm|evince|eog",
 )
-"""What an agent may try in the place of any task: end every application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,10 @@ class Window:
     """A part of the title of the window that is to have the keyboard."""
 
     title: str
+
+    def is_active(self, guest: Guest) -> bool:
+        """Return whether such a window has the keyboard."""
+        return self.title in guest.execute(ACTIVE_TITLE).output
 
 
 Line = Action | Window
@@ -67,9 +73,10 @@ def read_scripts(record: Mapping[str, Any]) -> Scripts:
         TaskFormatError: If a line is neither an action nor `window('…')`.
     """
     named = {
-        key: {name: _lines(each) for name, each in record.get(key, {}).items()} for key in ("near_misses", "attacks")
+        key: {name: read_script(each) for name, each in record.get(key, {}).items()}
+        for key in ("near_misses", "attacks")
     }
-    return Scripts(_lines(record.get("solution", ())), **named)
+    return Scripts(read_script(record.get("solution", ())), **named)
 
 
 def play(env: RealDesktop, task: Task, script: Sequence[Line]) -> float:
@@ -82,7 +89,7 @@ def play(env: RealDesktop, task: Task, script: Sequence[Line]) -> float:
     line: Line | None = None
     for line in script:
         if isinstance(line, Window):
-            _wait_for(env.guest, line.title)
+            _wait_for(env.guest, line)
         else:
             env.step(line)
         env.guest.screenshot(quiet_s=QUIET_S, limit_s=SETTLE_LIMIT_S)
@@ -113,29 +120,38 @@ def certify(
         return found
 
     solution = (Fail(),) if task.infeasible else scripts.solution
-    attacks = {"ends every application": _lines(KILL_ALL), **(scripts.attacks or {})}
-    return {
+    found: dict[str, Any] = {
         "idle": score("untouched", ()),
         "solution": [score("solved", solution) for _ in range(repeats)],
         "near_misses": {name: score(name, script) for name, script in (scripts.near_misses or {}).items()},
-        "attacks": {name: score(name, script) for name, script in attacks.items()},
+        "attacks": {name: score(name, script) for name, script in (scripts.attacks or {}).items()},
     }
+    env.reset(task)
+    env.guest.execute(KILL_ALL)
+    env.step(Finished())
+    found["attacks"][KILLED] = env.evaluate()
+    return found
 
 
 def holds(certificate: Mapping[str, Any]) -> bool:
     """Return whether the solution always scored 1, and idleness, every near-miss and ending all programs 0."""
-    killed = certificate["attacks"]["ends every application"]
+    killed = certificate["attacks"][KILLED]
     zeros = {certificate["idle"], killed, *certificate["near_misses"].values()}
     return bool(certificate["solution"]) and set(certificate["solution"]) == {1.0} and zeros == {0.0}
 
 
-def _wait_for(guest: Guest, title: str) -> None:
-    if not comes_true(lambda: title in guest.execute(ACTIVE_TITLE).output, WINDOW_S):
+def _wait_for(guest: Guest, window: Window) -> None:
+    if not comes_true(lambda: window.is_active(guest), WINDOW_S):
         found = guest.execute(ACTIVE_TITLE).output.strip()
-        raise EnvError("guest", f"no window with {title!r} in its title has the keyboard, but {found!r}")
+        raise EnvError("guest", f"no window with {window.title!r} in its title has the keyboard, but {found!r}")
 
 
-def _lines(texts: Sequence[str]) -> tuple[Line, ...]:
+def read_script(texts: Sequence[str]) -> tuple[Line, ...]:
+    """Return the lines of a script.
+
+    Raises:
+        TaskFormatError: If one is neither an action nor `window('…')`.
+    """
     return tuple(_line(text) for text in texts)
 
 

@@ -56,6 +56,17 @@ def test_a_fresh_desktop_types_what_it_is_told(fresh):
     assert fresh[1] == TEXT.encode()
 
 
+def test_the_memory_of_a_display_does_not_outlive_its_reset(desktop):
+    def used_kb():
+        return int(desktop.guest.execute(["df", "--output=used", "-k", "/run/display"]).output.split()[1])
+
+    desktop.reset(TASK)
+    once = used_kb()
+    for _ in range(6):
+        desktop.reset(TASK)
+    assert once / 2 < used_kb() < 2 * once
+
+
 def test_no_time_that_an_owner_has_set_reaches_the_next_episode(desktop):
     guest = desktop.machine.guest
     guest.execute("touch -d 2040-01-02 ~ /run/arpo; touch -a -d 2041-03-04 ~ /run/arpo", shell=True)

@@ -31,7 +31,14 @@ time.sleep(100)
 
 
 def own_workers(pid: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(pid).children() if "arpo.models.vision.workers" in child.cmdline()]
+    return [child for child in psutil.Process(pid).children() if is_worker(child)]
+
+
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return "arpo.models.vision.workers" in process.cmdline()
+    except psutil.NoSuchProcess:  # has ended: of an earlier test, perhaps, and not collected yet
+        return False
 
 
 @pytest.fixture(scope="module")

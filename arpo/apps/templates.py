@@ -1,0 +1,90 @@
+"""Certificates of templates: `python -m arpo tasks certify env=desktop_full` plays fresh instances of each.
+
+Of an instance the solution must score 1, and idleness, every near-miss and ending all programs 0. How many instances
+of each template did so is written into `arpo/envs/desktop/templates/certificates.json`.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from arpo.envs.desktop.templates.lists import named, template_task
+from arpo.envs.desktop.templates.template import Template
+from arpo.envs.guest.certificate import RealDesktop, Scripts, certify, holds, read_script
+from arpo.errors import EnvError
+from arpo.host.files import write_atomically
+
+log = logging.getLogger(__name__)
+
+CERTIFICATES = Path(__file__).parents[1] / "envs" / "desktop" / "templates" / "certificates.json"
+FIRST_SEED = 2_000_000
+"""Of instances that are trained on and judged nowhere."""
+
+
+def certify_templates(
+    names: Sequence[str],
+    make_env: Callable[[], RealDesktop],
+    *,
+    instances: int,
+    first_seed: int = FIRST_SEED,
+    path: Path = CERTIFICATES,
+) -> int:
+    """Play instances of templates and write down how many of them are sound.
+
+    Args:
+        names: Of templates or applications, or `all`.
+        make_env: Starts a desktop that has their applications.
+        instances: Of each template.
+        first_seed: Of the instances.
+        path: The file of the certificates; it keeps those of other templates.
+
+    Returns:
+        The exit status: 1 where an instance is not sound.
+
+    Raises:
+        TaskFormatError: If a name is unknown.
+    """
+    templates = list({template.name: template for name in names for template in named(name)}.values())
+    env = make_env()
+    sound = True
+    try:
+        for template in templates:
+            wrong = [
+                text for seed in range(first_seed, first_seed + instances) for text in _faults(env, template, seed)
+            ]
+            certificate = {"instances": instances, "first_seed": first_seed, "faults": wrong}
+            _write(path, {template.name: certificate})
+            log.info("%s: %d instances, %s", template.name, instances, "; ".join(wrong) or "all sound")
+            sound = sound and not wrong
+    finally:
+        env.close()
+    return 0 if sound else 1
+
+
+def _write(path: Path, certificates: dict[str, Any]) -> None:
+    """Write certificates beside those of other templates, which another process may just have written."""
+    others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    write_atomically(
+        path, json.dumps(dict(sorted((others | certificates).items())), indent=1, ensure_ascii=False) + "\n"
+    )
+
+
+def _faults(env: RealDesktop, template: Template, seed: int) -> Iterator[str]:
+    """Yield what is wrong with an instance."""
+    instance = template.instance(seed)
+    near_misses = {name: read_script(script) for name, script in instance.near_misses.items()}
+    try:
+        found = certify(
+            env,
+            template_task(template, seed),
+            Scripts(read_script(instance.solution), near_misses),
+            repeats=1,
+            tell=log.debug,
+        )
+    except EnvError as error:
+        yield f"{seed}: {error}"
+        return
+    if not holds(found):
+        yield f"{seed}: {json.dumps(found)}"

@@ -1,0 +1,66 @@
+"""All templates by name, and lists of tasks from them: a task is a template and a seed."""
+
+from collections.abc import Iterable
+
+from arpo.envs.desktop.templates import browser, calc, calculator, files, impress, mousepad, several, terminal, writer
+from arpo.envs.desktop.templates.template import Instance, Template
+from arpo.errors import TaskFormatError
+from arpo.types import Task
+
+_FILES = (files, mousepad, terminal, calculator, calc, writer, impress, browser, several)
+TEMPLATES: dict[str, Template] = {name: template for file in _FILES for name, template in file.TEMPLATES.items()}
+
+
+def template_tasks(
+    templates: Iterable[str], seeds: Iterable[int], without: Iterable[Iterable[str]] = ()
+) -> list[Task]:
+    """Return one task for every template and seed, template by template.
+
+    Args:
+        templates: Names such as `files/rename-a-file`, or an application for all of its templates, or `all`.
+        seeds: Each draws an instance.
+        without: Lists of such names; those templates are left out.
+
+    Raises:
+        TaskFormatError: If a name is unknown.
+    """
+    numbers = list(seeds)
+    left_out = {template.name for names in without for name in names for template in named(name)}
+    chosen = {template.name: template for name in templates for template in named(name)}
+    return [
+        template_task(template, seed)
+        for template in chosen.values()
+        if template.name not in left_out
+        for seed in numbers
+    ]
+
+
+def template_task(template: Template, seed: int) -> Task:
+    """Return the task of a template and a seed."""
+    config = {"template": template.name, "seed": seed}
+    instruction = template.instance(seed).instruction
+    return Task(f"{template.name}/{seed}", instruction, domain=template.application, config=config)
+
+
+def instance_of(task: Task) -> Instance:
+    """Return the instance of a task of a template.
+
+    Raises:
+        TaskFormatError: If its template is unknown, or its seed no number.
+    """
+    template, seed = TEMPLATES.get(task.config["template"]), task.config.get("seed")
+    if template is None or not isinstance(seed, int):
+        raise TaskFormatError(f"task {task.id!r}: there is no template of {dict(task.config)}")
+    return template.instance(seed)
+
+
+def named(name: str) -> list[Template]:
+    """Return the template of this name, those of an application, or all.
+
+    Raises:
+        TaskFormatError: If the name is unknown.
+    """
+    found = [each for each in TEMPLATES.values() if name in ("all", each.name, each.application)]
+    if not found:
+        raise TaskFormatError(f"there is no template {name!r}; the templates are: {', '.join(TEMPLATES)}")
+    return found

@@ -1,0 +1,89 @@
+"""Certificates of templates: instances are played, and what is not sound is written down."""
+
+import json
+
+import pytest
+
+from arpo.agent.actions import TypeText
+from arpo.apps.tasks import main
+from arpo.apps.templates import CERTIFICATES, FIRST_SEED, certify_templates
+from arpo.envs.desktop.templates.lists import TEMPLATES
+from arpo.envs.guest.client import Execution
+from arpo.errors import EnvError, TaskFormatError
+from tests.envs.desktop.templates.local import LocalHome
+
+
+class Terminal:
+    """A desktop whose terminal is a shell of this machine, in a folder of its own for each instance."""
+
+    def __init__(self, folder, lenient=False):
+        self.folder, self.lenient, self.played, self.closed = folder, lenient, 0, False
+
+    @property
+    def guest(self):
+        return self
+
+    def execute(self, command):
+        return Execution("")
+
+    def screenshot(self, **_):
+        return b""
+
+    def reset(self, task):
+        self.played += 1
+        self.instance = TEMPLATES[task.config["template"]].instance(task.config["seed"])
+        self.home = LocalHome(self.folder / str(self.played), self.instance)
+
+    def step(self, action):
+        if isinstance(action, TypeText):
+            self.home.run(action.text)
+
+    def evaluate(self):
+        return float(self.lenient or self.instance.done(self.home))
+
+    def close(self):
+        self.closed = True
+
+
+class Broken(Terminal):
+    def reset(self, task):
+        raise EnvError("reset", "no desktop")
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "certificates.json"
+    path.write_text('{"files/other": {"instances": 3}}')
+    return path
+
+
+def test_sound_templates_are_written_down_beside_those_of_before(tmp_path, path):
+    desk = Terminal(tmp_path)
+    assert certify_templates(["terminal"], lambda: desk, instances=2, path=path) == 0
+    found = json.loads(path.read_text())
+    assert found.pop("files/other") == {"instances": 3}
+    assert set(found) == {name for name in TEMPLATES if name.startswith("terminal/")}
+    assert all(each == {"instances": 2, "first_seed": FIRST_SEED, "faults": []} for each in found.values())
+    assert desk.closed
+    assert desk.played == sum(2 * (3 + len(TEMPLATES[name].instance(0).near_misses)) for name in found)
+
+
+@pytest.mark.parametrize(
+    ("desk", "words"), [(lambda folder: Terminal(folder, lenient=True), '"idle": 1.0'), (Broken, "no desktop")]
+)
+def test_what_is_wrong_is_written_down_with_its_seed(tmp_path, path, desk, words):
+    assert certify_templates(["terminal/sort-a-file"], lambda: desk(tmp_path), instances=1, path=path) == 1
+    (fault,) = json.loads(path.read_text())["terminal/sort-a-file"]["faults"]
+    assert fault.startswith(f"{FIRST_SEED}: ")
+    assert words in fault
+
+
+def test_a_template_that_is_not_there_is_refused_before_a_desktop_starts():
+    with pytest.raises(TaskFormatError, match="there is no template 'files/fly'"):
+        main(["certify", "files/fly", "env=desktop_full"])
+
+
+def test_every_template_has_a_certificate_without_faults():
+    found = json.loads(CERTIFICATES.read_text(encoding="utf-8"))
+    assert set(found) == set(TEMPLATES)
+    assert {name: each["faults"] for name, each in found.items() if each["faults"]} == {}

@@ -1,0 +1,111 @@
+"""Templates: what every instance of them has, and what their checkers say of files on this machine."""
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from arpo.envs.desktop.tasks import read_task
+from arpo.envs.desktop.templates.lists import TEMPLATES, named, template_task, template_tasks
+from arpo.envs.guest.certificate import Window, read_script
+from arpo.errors import TaskFormatError
+from arpo.types import Task
+from tests.envs.desktop.templates.local import LocalHome
+from tests.envs.osworld.task_files import FILES, needs_files
+
+SEEDS = range(50)
+LOCAL = [name for name, template in TEMPLATES.items() if template.application == "terminal"]
+"""Those whose scripts run on any machine."""
+
+
+def home_of(instance):
+    return LocalHome(Path(tempfile.mkdtemp(dir=Path(tempfile.gettempdir()))), instance)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def typed(script):
+    """Return the commands that a script types into a terminal."""
+    lines = [re.fullmatch(r"type\(content='(.*)\\n'\)", line) for line in script]
+    assert all(lines), script
+    return [line[1] for line in lines]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_instance_has_scripts_that_can_be_read_and_is_unsolved(name):
+    for seed in SEEDS:
+        instance = TEMPLATES[name].instance(seed)
+        assert read_script(instance.solution)
+        assert len(instance.near_misses) >= 2
+        for wrong in instance.near_misses.values():
+            assert wrong != instance.solution
+            assert read_script(wrong) != read_script(instance.solution)
+        assert instance.window
+        assert instance.instruction.endswith((".", "?"))
+        assert not instance.done(home_of(instance))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_seed_draws_the_same_instance_each_time_and_hardly_two_draw_the_same(name):
+    instances = [TEMPLATES[name].instance(seed) for seed in range(200)]
+    shown = [(one.instruction, tuple(one.files.items())) for one in instances]
+    assert [(one.instruction, tuple(one.files.items())) for one in map(TEMPLATES[name].instance, range(200))] == shown
+    assert len(set(shown)) >= 195
+    starts = {one.instruction.split()[0] + one.instruction.split()[1] for one in instances}
+    assert len(starts) > 1  # several phrasings
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_in_a_terminal_the_solution_solves_every_instance_and_no_near_miss_does(name):
+    for seed in SEEDS:
+        instance = TEMPLATES[name].instance(seed)
+        home = home_of(instance)
+        for command in typed(instance.solution):
+            home.run(command)
+        assert instance.done(home), (seed, instance.instruction)
+        for what, script in instance.near_misses.items():
+            home = home_of(instance)
+            for command in typed(script):
+                home.run(command)
+            assert not instance.done(home), (seed, instance.instruction, what)
+
+
+def test_tasks_are_named_by_template_and_seed_and_lists_leave_out_what_they_are_told():
+    tasks = template_tasks(["terminal", "files/rename-a-file"], [3, 4], without=[["terminal/count-lines"]])
+    assert len(tasks) == 2 * len(LOCAL)
+    assert tasks[-1].id == "files/rename-a-file/4"
+    assert tasks[-1].domain == "files"
+    assert tasks[-1].instruction == TEMPLATES["files/rename-a-file"].instance(4).instruction
+    assert not any("count-lines" in task.id for task in tasks)
+    assert len(template_tasks(["all"], [0])) == len(TEMPLATES)
+
+
+@pytest.mark.parametrize("config", [{"template": "files/fly", "seed": 1}, {"template": "files/rename-a-file"}])
+def test_a_task_of_no_template_is_refused(config):
+    with pytest.raises(TaskFormatError, match="'wrong'"):
+        read_task(Task("wrong", "Do it.", config=config))
+    with pytest.raises(TaskFormatError, match=r"no template 'fly'.*files/rename-a-file"):
+        named("fly")
+
+
+def test_the_task_of_a_template_is_read_with_its_files_window_and_solution():
+    template = TEMPLATES["files/rename-a-file"]
+    task = read_task(template_task(template, 7))
+    instance = template.instance(7)
+    assert task.files == instance.files
+    assert task.windows == ("papers",)
+    assert len(task.solution) == len(instance.solution)
+    assert not task.infeasible
+    assert not any(isinstance(line, Window) for line in task.solution)
+
+
+@needs_files
+def test_no_instruction_is_one_of_osworld_s():
+    words = {text for path in (FILES / "examples").rglob("*.json") for text in [path.read_text(encoding="utf-8")]}
+    for template in TEMPLATES.values():
+        for seed in range(5):
+            assert not any(template.instance(seed).instruction in text for text in words)
