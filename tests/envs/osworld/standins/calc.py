@@ -145,7 +145,7 @@ def sheet_to_export(start: Path, gold_csv: Path) -> None:
     gold_csv.write_text("\n".join(shown) + "\n")
 
 
-GOODS = (("pen", 1.5, 4), ("desk", 120, 11), ("lamp", 33.125, 30))
+GOODS = (("pen", 1.5, 4), ("desk", 120, 11), ("lamp", 33.456, 30))
 
 
 BUILDERS: Mapping[str, Callable[..., None]] = {
