@@ -197,8 +197,3 @@ def test_the_command_reads_the_folder_of_the_scripts(monkeypatch, tmp_path):
     monkeypatch.setenv("ARPO_OSWORLD_TASKS", str(FILES))
     with pytest.raises(ConfigError, match=f"none of 1 tasks has a script in {tmp_path}"):
         main(["certify", "1273e544", "--scripts", str(tmp_path)])
-
-
-def test_certifying_an_id_that_is_not_there_is_refused_by_the_command(monkeypatch):
-    with pytest.raises(ConfigError):
-        main(["certify", "nothing", "tasks=desktop32", "env=desktop"])
