@@ -10,7 +10,7 @@ from pathlib import Path
 
 from arpo.agent.actions import Action, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
-from arpo.envs.guest.client import Deadlines, Guest
+from arpo.envs.guest.client import OURS, Deadlines, Guest
 from arpo.envs.guest.image import with_secret
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen
@@ -30,7 +30,7 @@ from arpo.types import Observation, Task
 
 DEADLINES = Deadlines(start_s=300.0, call_s=60.0, program_s=90.0, open_s=180.0, window_s=0.0)
 """Files travel within a call. A program ends before the 120 s after which OSWorld's server ends it and calls that an
-answer. That server does not say which windows there are."""
+answer. That server does not say which windows there are; the one of our image does."""
 TYPING_TIMEOUT_S = DEADLINES.call_s + LONGEST_TYPING_S
 
 
@@ -73,7 +73,8 @@ class OSWorldEnv:
                 raise ConfigError(
                     f"there is no {volume.partition(':')[0]} on this node: put OSWorld's disk image there"
                 )
-        deadlines = replace(DEADLINES, start_s=boot_timeout_s)
+        window_s = OURS.window_s if guarded else DEADLINES.window_s
+        deadlines = replace(DEADLINES, start_s=boot_timeout_s, window_s=window_s)
         before_start()
         self._spec, self._guarded = machine, guarded
         self._files = FileCache(cache)

@@ -251,3 +251,8 @@ def test_a_guarded_machine_has_a_secret_of_its_own_each_time(engine, make):
         assert env.evaluate() == 0.75
     secrets = [spec.environment["ARPO_SECRET"] for spec in engine.specs]
     assert len(set(secrets)) == len(secrets) == 3  # the next episode's machine boots after a score
+
+
+def test_windows_are_waited_for_where_the_guest_server_says_which_there_are(make):
+    assert make(guarded=True).guest.deadlines.window_s > 0
+    assert make().guest.deadlines.window_s == 0

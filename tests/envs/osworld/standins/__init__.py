@@ -11,9 +11,16 @@ tests/envs/osworld/standins` plays them with the files that `python -m tests.env
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.envs.osworld.standins import calc, impress, writer
+from tests.envs.osworld.standins import calc, gimp, impress, terminal, vlc, writer
 
 ROOT = Path(__file__).parent
 Builder = Callable[..., None]
-BUILDERS: Mapping[str, Builder] = {**calc.BUILDERS, **writer.BUILDERS, **impress.BUILDERS}
+BUILDERS: Mapping[str, Builder] = {
+    **calc.BUILDERS,
+    **writer.BUILDERS,
+    **impress.BUILDERS,
+    **terminal.BUILDERS,
+    **vlc.BUILDERS,
+    **gimp.BUILDERS,
+}
 """By the id of the task."""
