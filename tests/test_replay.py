@@ -323,6 +323,18 @@ def test_by_domain_a_success_of_another_task_of_the_same_domain_joins() -> None:
     assert buffer.inject(failed) is failed
 
 
+def test_by_template_a_success_of_another_instance_joins_and_one_of_another_template_does_not() -> None:
+    buffer = ReplayBuffer(key="template")
+    buffer.admit(of_domain([1, 0], 0, "calc/sort/7"))
+    buffer.admit(of_domain([1, 0], 0, "calc/total/7"))
+    buffer.admit(of_domain([1, 0], 0, "alone"))
+    for wanted, task_id in (("0/calc/sort/7/0", "calc/sort/8"), ("0/alone/0", "alone")):
+        members = buffer.inject(of_domain([0, 0], 1, task_id)).trajectories
+        assert [member.id for member in members if member.task_reward] == [wanted]
+    failed = of_domain([0, 0], 1, "calc/chart/7")
+    assert buffer.inject(failed) is failed
+
+
 def test_a_buffer_by_domain_goes_on_after_a_resume_and_refuses_a_store_of_another_run() -> None:
     buffer = ReplayBuffer(key="domain")
     done = of_domain([1, 0], 0, "a")
@@ -336,10 +348,12 @@ def test_a_buffer_by_domain_goes_on_after_a_resume_and_refuses_a_store_of_anothe
         )
 
 
-@pytest.mark.parametrize(("kept_by", "now"), [("task", "domain"), ("domain", "task")])
+@pytest.mark.parametrize(
+    ("kept_by", "now"), [("task", "domain"), ("domain", "task"), ("template", "task"), ("task", "template")]
+)
 def test_a_buffer_that_was_kept_by_another_key_says_which(kept_by, now) -> None:
     buffer = ReplayBuffer(key=kept_by)
-    done = of_domain([1, 0], 0, "a")
+    done = of_domain([1, 0], 0, "pages/a/1")
     buffer.admit(done)
     with pytest.raises(
         ConfigError, match=rf"by {kept_by}, and key={now} .* resume with replay\.buffer\.key={kept_by}"
@@ -367,7 +381,7 @@ def test_metrics_say_size_tasks_and_age_in_policy_versions() -> None:
         ({"trigger": "std"}, "trigger must be one of all_failed, official, got 'std'"),
         ({"replaced": "last"}, "replaced must be one of random, first, oldest, none, got 'last'"),
         ({"choice": "best"}, "choice must be one of random, newest, got 'best'"),
-        ({"key": "page"}, "key must be one of task, domain, got 'page'"),
+        ({"key": "page"}, "key must be one of task, domain, template, got 'page'"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, object], message: str) -> None:

@@ -10,14 +10,46 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import tenacity
+
 from arpo.envs.guest.certificate import RealDesktop, certify, holds, read_scripts
-from arpo.errors import ArpoError, ConfigError
+from arpo.envs.guest.client import Guest
+from arpo.errors import ArpoError, ConfigError, EnvError
 from arpo.host.files import write_atomically
-from arpo.types import Task
+from arpo.types import Observation, Task
 
 log = logging.getLogger(__name__)
 
+RESETS = 3
+"""How often a task is set up before it is given up: on a busy machine, an application may come too late."""
 ROOT = Path(__file__).parents[1] / "envs" / "osworld" / "certificates"
+
+
+class Patient:
+    """A desktop whose tasks are set up again when that fails.
+
+    Args:
+        env: The desktop.
+    """
+
+    def __init__(self, env: RealDesktop) -> None:
+        self._env = env
+        self.step, self.evaluate, self.close = env.step, env.evaluate, env.close
+
+    @property
+    def guest(self) -> Guest:
+        """The client of its guest server."""
+        return self._env.guest
+
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception_type(EnvError),
+        stop=tenacity.stop_after_attempt(RESETS),
+        before_sleep=tenacity.before_sleep_log(log, logging.WARNING),
+        reraise=True,
+    )
+    def reset(self, task: Task) -> Observation:
+        """Set a task up, and again if that fails."""
+        return self._env.reset(task)
 
 
 def record_of(task: Task, root: Path = ROOT) -> dict[str, Any]:
@@ -53,7 +85,7 @@ def certify_each(
     scripted = [task for task in tasks if record_of(task, root) or (task.infeasible and root == ROOT)]
     if not scripted:
         raise ConfigError(f"none of {len(tasks)} tasks has a script in {root}")
-    env = make_env()
+    env = Patient(make_env())
     certified = 0
     try:
         for task in scripted:

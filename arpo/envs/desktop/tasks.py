@@ -94,7 +94,7 @@ def read_task(task: Task) -> DesktopTask:
         postconfig=tuple(evaluator.get("postconfig", ())),
         checks=_checks(task, evaluator),
         any_check=evaluator.get("conj", "and") == "or",
-        solution=read_script(config.get("solution", ())),
+        solution=_solution(task),
     )
 
 
@@ -180,6 +180,13 @@ def _checks(task: Task, evaluator: Parameters) -> tuple[Check, ...]:
             raise TaskFormatError(f"task {task.id!r}: evaluator.expected must have the type 'rule', is {right!r}")
         checks.append(Check(metric, result, right["rules"]))
     return tuple(checks)
+
+
+def _solution(task: Task) -> tuple[Line, ...]:
+    try:
+        return read_script(task.config.get("solution", ()))
+    except TaskFormatError as error:
+        raise TaskFormatError(f"task {task.id!r}: solution {error}") from error
 
 
 def _of_template(instance: Instance) -> DesktopTask:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-from arpo.envs.guest.client import Command, Guest
+from arpo.envs.guest.client import Command, Guest, comes_true
 from arpo.envs.guest.setup import Screen, TaskSetup
 from arpo.envs.guest.tasks import Step
 from arpo.envs.osworld.chrome import ChromeTabs
@@ -20,6 +20,8 @@ HISTORY_PATH = ".config/google-chrome/Default/History"
 
 EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 """Chrome counts microseconds from here."""
+LATE_S = 120.0
+"""In which a window may still come that the guest no longer waits for: LibreOffice may take a minute."""
 LINK_TRANSITION = 805306368
 """The cause of a visit, as Chrome writes it for a link that was followed."""
 
@@ -56,6 +58,16 @@ class OSWorldSetup(TaskSetup):
             content = self._files.fetch(file["url"], self._task_id, file["path"]).read_bytes()
             self._guest.upload(file["path"], content)
 
+    def _open(self, path: str) -> None:
+        """Open a file, and look for its window longer than the guest does."""
+        try:
+            self._guest.open_file(path)
+        except EnvError as error:
+            if "no window shows" not in str(error):
+                raise
+            if not comes_true(lambda: Path(path).name in " ".join(self._guest.titles()), LATE_S):
+                raise
+
     def _upload_file(self, files: Sequence[Mapping[str, str]]) -> None:
         for file in files:
             try:
@@ -84,6 +96,7 @@ class OSWorldSetup(TaskSetup):
         "command": _execute,
         "download": _download,
         "execute": _execute,
+        "open": _open,
         "update_browse_history": _update_browse_history,
         "upload_file": _upload_file,
     }

@@ -66,7 +66,10 @@ FILE = {"type": "vm_file", "path": "x"}
             "must have the type",
         ),
         ({"evaluator": {"func": ["exact_match"], "result": [FILE, FILE], "expected": [RULE]}}, "differ in length"),
-        ({"evaluator": {"func": "infeasible"}, "solution": ["jump()"]}, r"solution 'jump\(\)' is not an action"),
+        (
+            {"evaluator": {"func": "infeasible"}, "solution": ["jump()"]},
+            r"solution 'jump\(\)' is neither an action nor window",
+        ),
     ],
 )
 def test_a_broken_task_is_named_with_its_key(config, said):

@@ -13,6 +13,7 @@ from arpo.envs.guest.certificate import Window, certify, holds, play, read_scrip
 from arpo.envs.guest.client import Execution
 from arpo.errors import ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
+from tests.envs.osworld.task_files import FILES, needs_files
 
 RECORD = {
     "solution": ["hotkey(key='ctrl alt t')", "window('Terminal')", "type(content='right')"],
@@ -162,6 +163,26 @@ def test_a_task_whose_desktop_fails_leaves_the_others(folder, monkeypatch, caplo
     assert [app.is_certified(task, folder) for task in (TASK, IMPOSSIBLE)] == [False, True]
 
 
+class Late(Desk):
+    """One in which an application comes too late, so often."""
+
+    def __init__(self, failures):
+        super().__init__()
+        self.failures = failures
+
+    def reset(self, task):
+        self.failures -= 1
+        if self.failures >= 0:
+            raise EnvError("reset", "no window shows the text")
+        super().reset(task)
+
+
+@pytest.mark.parametrize(("failures", "status"), [(app.RESETS - 1, 0), (app.RESETS, 1)])
+def test_a_task_is_set_up_again_where_that_fails_a_few_times(folder, failures, status):
+    assert app.certify_each([TASK], lambda: Late(failures), repeats=1, root=folder) == status
+    assert app.is_certified(TASK, folder) == (status == 0)
+
+
 def test_tasks_without_scripts_and_ids_that_are_not_there_are_refused(folder):
     with pytest.raises(ConfigError, match="none of 1 tasks has a script"):
         app.certify_each([Task("other", "Do it.", domain="os", config={})], Desk, repeats=1, root=folder)
@@ -171,6 +192,8 @@ def test_tasks_without_scripts_and_ids_that_are_not_there_are_refused(folder):
     assert named([TASK, IMPOSSIBLE], []) == [TASK, IMPOSSIBLE]
 
 
-def test_certifying_an_id_that_is_not_there_is_refused_by_the_command(monkeypatch):
-    with pytest.raises(ConfigError):
-        main(["certify", "nothing", "tasks=desktop32", "env=desktop"])
+@needs_files
+def test_the_command_reads_the_folder_of_the_scripts(monkeypatch, tmp_path):
+    monkeypatch.setenv("ARPO_OSWORLD_TASKS", str(FILES))
+    with pytest.raises(ConfigError, match=f"none of 1 tasks has a script in {tmp_path}"):
+        main(["certify", "1273e544", "--scripts", str(tmp_path)])

@@ -1,6 +1,8 @@
 """Set-up steps: each does on the guest what OSWorld's does, and one that fails is never passed over."""
 
+import json
 import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
@@ -155,6 +157,27 @@ def test_files_open_and_windows_come_to_the_front_and_close(guest, setup):
         ]
     )
     assert guest.windows == ["a.odt", "Chrome"]
+
+
+@pytest.fixture
+def hasty(guest, monkeypatch):
+    """A guest that gives a window up at once."""
+    guest.files[f"{HOME}/a.odt"] = b""
+    guest.post_setup_open_file = lambda _: failure(500, "no window shows a.odt after 25 s")
+    guest.get_windows = lambda _: (200, json.dumps([{"title": title} for title in guest.windows]).encode())
+    return guest
+
+
+def test_a_window_that_comes_late_is_waited_for(hasty, setup):
+    threading.Timer(0.2, lambda: hasty.windows.append("a.odt - LibreOffice Writer")).start()
+    setup.prepare([step("open", path=f"{HOME}/a.odt")])
+    assert hasty.windows == ["a.odt - LibreOffice Writer"]
+
+
+def test_a_window_that_does_not_come_is_said_by_the_guest_s_own_words(hasty, setup, monkeypatch):
+    monkeypatch.setattr("arpo.envs.osworld.setup.LATE_S", 0.05)
+    with pytest.raises(EnvError, match=r"set-up step 0 \(open\): .*no window shows a\.odt after 25 s"):
+        setup.prepare([step("open", path=f"{HOME}/a.odt")])
 
 
 def test_tabs_open_in_order_in_place_of_the_first_one_and_close_by_address(guest, setup):

@@ -181,7 +181,7 @@ def make_the_header_bold(draw: Draw) -> Instance:
 
 
 def show_two_decimals(draw: Draw) -> Instance:
-    """Give the numbers of a column two decimal places, or percent signs."""
+    """Show the numbers of a column with two decimal places, or as percentages."""
     rows, measure = _table(draw)
     last = len(rows)
     rows = [rows[0], *([row[0], int(str(row[1])) / 1000] for row in rows[1:])]

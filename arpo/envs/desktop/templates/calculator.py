@@ -1,43 +1,47 @@
-"""Tasks with the calculator, whose results go to the clipboard; of many keys at once it may lose some."""
+"""Tasks with the calculator, whose results go to the clipboard.
+
+A key of Galculator's is pressed for a quarter of a second, and pressed again in that time it does nothing: so no
+number has a digit twice, and numbers are typed one by one.
+"""
 
 from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
 
 CLIPBOARD = "timeout 5 python3 -c 'import tkinter; print(tkinter.Tk().clipboard_get())'"
 COPY = "hotkey(key='ctrl c')"
+SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 
 
 def copy_a_result(draw: Draw) -> Instance:
     """Compute with two numbers."""
-    first, second = draw.randrange(12, 1000), draw.randrange(12, 100)
-    words, sign, value = draw.choice(
-        (
-            ("{} plus {}", "+", first + second),
-            ("{} minus {}", "-", first - second),
-            ("{} times {}", "*", first * second),
-        )
-    )
-    wrong = "-" if sign == "+" else "+"
-    ask = draw.choice(("Compute {} and copy the result.", "How much is {}? Copy the result to the clipboard."))
-    return _instance(
-        ask.format(words.format(first, second)), value, f"{first}{sign}{second}", f"{first}{wrong}{second}"
+    first, second, other = (_number(draw, digits) for digits in (3, 2, 2))
+    word, wrong = draw.sample(sorted(SIGNS), 2)
+    value = {"plus": first + second, "minus": first - second, "times": first * second}[word]
+    ask = draw.choice(("Compute {} {} {} and copy the result.", "How much is {} {} {}? Copy it to the clipboard."))
+
+    def done(home: Home) -> bool:
+        return home.output(CLIPBOARD).strip() == str(value)
+
+    def computing(sign: str, with_number: int = second) -> tuple[str, ...]:
+        keys = (str(first), SIGNS[sign], str(with_number))
+        return (*(f"type(content='{key}')" for key in keys), "hotkey(key='enter')")
+
+    return Instance(
+        ask.format(first, word, second),
+        launch=("galculator",),
+        window="galculator",
+        done=done,
+        solution=(*computing(word), COPY),
+        near_misses={
+            "not copied": computing(word),
+            "another operation": (*computing(wrong), COPY),
+            "another number": (*computing(word, other if other != second else other - 1), COPY),
+        },
     )
 
 
 TEMPLATES = templates_of(__name__, (copy_a_result,))
 
 
-def _instance(instruction: str, value: int, keys: str, wrong: str) -> Instance:
-    def done(home: Home) -> bool:
-        return home.output(CLIPBOARD).strip() == str(value)
-
-    def typing(what: str) -> tuple[str, ...]:
-        return (f"type(content='{what}')", "hotkey(key='enter')")
-
-    return Instance(
-        instruction,
-        launch=("galculator",),
-        window="galculator",
-        done=done,
-        solution=(*typing(keys), COPY),
-        near_misses={"not copied": typing(keys), "another sum": (*typing(wrong), COPY)},
-    )
+def _number(draw: Draw, digits: int) -> int:
+    """Return a number of different digits, none of which is 0."""
+    return int("".join(draw.sample("123456789", digits)))

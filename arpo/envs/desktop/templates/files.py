@@ -11,7 +11,7 @@ Files = Mapping[str, bytes]
 
 
 def rename_a_file(draw: Draw) -> Instance:
-    """Give one of several files another name."""
+    """Rename one of several files."""
     files, (old, other, *_) = _some_files(draw)
     new = f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}-{draw.randrange(10, 100)}.txt"
     ask = draw.choice(("Rename {} to {}.", "The file {} should be called {}.", "Change the name of {} into {}."))
@@ -103,7 +103,7 @@ def make_a_folder(draw: Draw) -> Instance:
 
 
 def rename_a_folder(draw: Draw) -> Instance:
-    """Give one of two folders another name; what is in it stays."""
+    """Rename one of two folders; what is in it stays."""
     files, names, (folder, other) = _with_folders(draw)
     inside = f"{folder}/{names[0]}"
     files = {**files, inside: sentence(draw).encode()}

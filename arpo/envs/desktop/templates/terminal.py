@@ -30,7 +30,7 @@ def make_executable(draw: Draw) -> Instance:
 
 
 def set_permissions(draw: Draw) -> Instance:
-    """Give one of several files a mode, in octal."""
+    """Set the mode of one of several files, in octal."""
     names = file_names(draw, draw.randrange(2, 5))
     name, mode = draw.choice(names), draw.choice(("600", "640", "660", "440", "400", "664"))
     other = draw.choice([each for each in ("755", "700", "777") if each != mode])

@@ -10,6 +10,7 @@ from arpo.envs.desktop.tasks import read_task
 from arpo.envs.desktop.templates.lists import TEMPLATES, named, template_task, template_tasks
 from arpo.envs.guest.certificate import Window, read_script
 from arpo.errors import TaskFormatError
+from arpo.run.build import build, compose
 from arpo.types import Task
 from tests.envs.desktop.templates.local import LocalHome
 from tests.envs.osworld.task_files import FILES, needs_files
@@ -82,6 +83,26 @@ def test_tasks_are_named_by_template_and_seed_and_lists_leave_out_what_they_are_
     assert tasks[-1].instruction == TEMPLATES["files/rename-a-file"].instance(4).instruction
     assert not any("count-lines" in task.id for task in tasks)
     assert len(template_tasks(["all"], [0])) == len(TEMPLATES)
+
+
+@pytest.mark.parametrize("choice", ["desktop_templates", "desktop_templates_light"])
+def test_what_is_held_out_is_in_no_other_list(choice):
+    tasks = build(compose("train", ["env=desktop", f"tasks={choice}", "tasks.seeds=5"]).tasks)
+    lists = [name for name in tasks if name in ("train", "in_domain") or name.startswith("held_out")]
+    ids = {name: {task.id for task in tasks[name]} for name in lists}
+    trained = {task_id.rpartition("/")[0] for task_id in ids["train"]}
+    assert ids["in_domain"] <= ids["train"]
+    assert not ids["held_out_instances"] & ids["train"]
+    assert {task_id.rpartition("/")[0] for task_id in ids["held_out_instances"]} == trained
+    templates = {task_id.rpartition("/")[0] for task_id in ids["held_out_templates"]}
+    assert templates
+    assert not templates & trained
+    applications = {task.domain for task in tasks["held_out_applications"]}
+    assert not applications & {task.domain for task in tasks["train"]}
+    assert {task.domain for task in tasks["held_out_templates"]} <= {task.domain for task in tasks["train"]}
+    demonstrated = {task.id for task in tasks["demonstrated"]}
+    assert {task_id.rpartition("/")[0] for task_id in demonstrated} == trained
+    assert not demonstrated & ids["train"]
 
 
 @pytest.mark.parametrize("config", [{"template": "files/fly", "seed": 1}, {"template": "files/rename-a-file"}])

@@ -9,7 +9,7 @@ from pathlib import Path
 from arpo.envs.osworld.files import FileCache, files_of
 from arpo.envs.osworld.tasks import read_tasks
 from arpo.types import Task
-from tests.envs.osworld.standins import ROOT
+from tests.envs.osworld.standins import BUILDERS, ROOT
 from tests.envs.osworld.task_files import FILES
 from tests.envs.osworld.test_grader import PYTHON
 
@@ -17,9 +17,10 @@ REPOSITORY = ROOT.parents[3]
 
 
 def tasks_with_standins(starts: Sequence[str] = ()) -> list[Task]:
-    """The tasks that have scripts here, of those whose ids begin so."""
-    paths = sorted(path for path in ROOT.glob("*/*.json") if not starts or path.stem.startswith(tuple(starts)))
-    return [task for path in paths for task in read_tasks(FILES, {path.parent.name: [path.stem]})]
+    """The tasks that have a builder, of those whose ids begin so."""
+    paths = sorted((FILES / "examples").glob("*/*.json"))
+    wanted = [path for path in paths if path.stem in BUILDERS and path.stem.startswith(tuple(starts or [""]))]
+    return [task for path in wanted for task in read_tasks(FILES, {path.parent.name: [path.stem]})]
 
 
 def build(tasks: Sequence[Task], cache: Path) -> None:
