@@ -57,6 +57,7 @@ class TaskSetup:
         self._guest = guest
         self._task_id = task_id
         self._screen = screen
+        self._prepares = False
 
     def prepare(self, steps: Sequence[Mapping[str, Any]]) -> None:
         """Perform the steps of `config`, in order.
@@ -64,6 +65,7 @@ class TaskSetup:
         Raises:
             EnvError: If one fails: an episode must not begin in another state than the task describes.
         """
+        self._prepares = True
         for index, step in enumerate(steps):
             try:
                 self._perform(step)
@@ -83,6 +85,7 @@ class TaskSetup:
             EnvError: If the connection breaks, a deadline passes or an answer is too long or packed, or a file cannot
                 be downloaded.
         """
+        self._prepares = False
         for index, step in enumerate(steps):
             try:
                 self._perform(step)
@@ -121,8 +124,11 @@ class TaskSetup:
         time.sleep(seconds)
 
     def _activate_window(self, window_name: str, strict: bool = False, by_class: bool = False) -> None:
-        """Bring a window to the front, when it has come: a step before may just have launched it."""
-        if self._guest.deadlines.window_s:
+        """Bring a window to the front, when it has come: a step before may just have launched it.
+
+        Before grading nobody waits: a window that is not there has been closed.
+        """
+        if self._prepares and self._guest.deadlines.window_s:
             self._guest.wait_for(lambda: window_name in " ".join(self._guest.titles()), window_name)
         self._guest.activate_window(window_name, strict=strict, by_class=by_class)
 

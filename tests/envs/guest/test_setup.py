@@ -73,3 +73,11 @@ def test_a_window_that_does_not_come_fails_a_reset_and_not_a_grading():
         setup.prepare([ACTIVATE])
     setup.conclude([ACTIVATE])
     assert guest.calls == []
+
+
+def test_before_grading_nobody_waits_for_a_window():
+    guest = ScriptedGuest(windows=["Panel", "Text Editor"], window_s=5.0)
+    setup = ours(guest)
+    setup.prepare([])
+    setup.conclude([ACTIVATE])
+    assert (guest.calls, guest.there) == ([], [])
