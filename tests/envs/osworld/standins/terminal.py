@@ -22,18 +22,6 @@ for name in today.txt reports/draft.txt logs/now.txt; do
 done
 echo 'Success: The task was completed correctly.'
 """
-LINES_SETUP = """#!/bin/bash
-mkdir -p ~/project/admin/pages ~/project/lib
-cd ~/project || exit 1
-lines() { for i in $(seq "$1"); do echo "<?php // line $i"; done; }
-lines 12 >index.php
-lines 9 >admin/login.php
-lines 20 >admin/pages/users.php
-lines 13 >lib/database.php
-lines 7 >lib/database.js
-lines 5 >readme.txt
-"""
-"""Of the lines, 54 are PHP's, which is what the task expects."""
 PERMISSIONS_SETUP = """#!/bin/bash
 mkdir -p testDir/inner/deep
 cd testDir || exit 1
@@ -108,7 +96,6 @@ def scripts(*texts: str) -> Callable[..., None]:
 BUILDERS = {
     "23393935-50c7-4a86-aeea-2b78fd089c5c": photos,
     "37887e8c-da15-4192-923c-08fa390a176d": scripts(OLD_FILES_SETUP, OLD_FILES_EVAL),
-    "4127319a-8b79-4410-b58a-7a151e15f3d7": scripts(LINES_SETUP),
     "4d117223-a354-47fb-8b45-62ab1390a95f": scripts(PERMISSIONS_SETUP, PERMISSIONS_EVAL),
     "5c1075ca-bb34-46a3-a7a0-029bd7463e79": scripts(NOTEBOOKS_SETUP, NOTEBOOKS_EVAL),
     "5ced85fc-fa1a-4217-95fd-0fb530545ce2": scripts(BREAKS_EVAL),

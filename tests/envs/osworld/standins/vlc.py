@@ -1,9 +1,8 @@
-"""Films, sounds and a PDF for tasks of VLC."""
+"""Films for tasks of VLC."""
 
 from pathlib import Path
 from typing import Any
 
-TRAILER = "Interstellar Movie - Official Trailer"
 FRAMES_A_SECOND = 25
 
 
@@ -34,45 +33,11 @@ def film(path: Path, seconds: int, **tags: str) -> None:
     tagged.save()
 
 
-def song(path: Path, seconds: int) -> None:
-    """Write an MP3 of one tone."""
-    import numpy
-    import soundfile
-
-    moments = numpy.arange(22050 * seconds) / 22050
-    soundfile.write(path, 0.1 * numpy.sin(2 * numpy.pi * 440 * moments), 22050, format="MP3")
-
-
-def lecture(path: Path, title: str) -> None:
-    """Write a PDF with this title."""
-    import fitz
-
-    document = fitz.open()
-    document.new_page().insert_text((72, 72), title)
-    document.set_metadata({"title": title})
-    document.save(path)
-
-
 def long_film(path: Path) -> None:
     film(path, 600)
 
 
-def trailer(start: Path, gold: Path) -> None:
-    """Write a film with tags, and what it shows after the second 120."""
-    import cv2
-
-    film(start, 150, nam=TRAILER, ART="Interstellar Movie")
-    cv2.imwrite(str(gold), scene(120))
-
-
-def lecture_and_song(text: Path, sound: Path) -> None:
-    lecture(text, "6.006 Introduction to Algorithms, Lecture 2: Data Structures")
-    song(sound, 300)
-
-
 BUILDERS = {
-    "386dbd0e-0241-4a0a-b6a2-6704fba26b1c": lecture_and_song,
     "59f21cfb-0120-4326-b255-a5b827b38967": long_film,
     "8d9fd4e2-6fdb-46b0-b9b9-02f06495c62f": long_film,
-    "fba2c100-79e8-42df-ae74-b592418d54f4": trailer,
 }
