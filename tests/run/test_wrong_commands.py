@@ -71,7 +71,7 @@ EARLY = [
     ),
     (
         "train.py experiment=smoke env=null",
-        "env=null: this must be the name of a choice; choose one of desktop, desktop_functions, fake,",
+        "env=null: this must be the name of a choice; choose one of desktop, desktop_full, desktop_functions, fake,",
     ),
     ("train.py module=null", "module=null: this must be the name of a choice; choose one of dpo, grpo, kto, sft"),
     *(
