@@ -81,6 +81,7 @@ def bad_habit(right: Action, distractors: Sequence[Action]) -> Action:
             others = [other for other in distractors if isinstance(other, Click) and other != right]
             return min(others, key=lambda other: (other.y, other.x)) if others else Finished()
         case TypeText(text) if text:
-            return TypeText(text + text[-1])
+            line = text.rstrip("\n") or text  # what ends in a newline is a line, and its last letter is before it
+            return TypeText(line + line[-1] + text[len(line) :])
         case _:
             return Finished()

@@ -88,6 +88,7 @@ def test_a_habit_is_the_same_mistake_every_time():
         (RIGHT, Click(10, 10)),
         (Click(10, 10), Click(200, 10)),  # on a line from left to right, then down
         (TypeText("cats"), TypeText("catss")),
+        (TypeText("cats\n"), TypeText("catss\n")),  # a newline more would do no harm
         (Wait(), Finished()),
     ],
     ids=str,

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 from transformers import AutoTokenizer
 
 from arpo.agent.actions import Click, TypeText
@@ -39,6 +40,23 @@ def test_a_quoted_word_is_spelled_alike_where_it_is_asked_for_and_where_it_is_ty
         ids = tokenizer(text).input_ids
         assert any(ids[start : start + len(letters)] == letters for start in range(len(ids)))
     assert len(tokenizer(typed).input_ids) == 5 + 2  # the letters, and one word on either side
+
+
+def test_a_name_without_quotes_is_the_same_words_where_it_is_asked_for_and_where_it_is_typed(tmp_path: Path) -> None:
+    asked = "The script work/late-poem.sh cannot be run. Make it executable."
+    typed = r"Action: type(content='chmod +x work/late-poem.sh\n')"
+    tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=[asked, typed] * 8, words=640))
+    name = tokenizer.convert_tokens_to_ids(["work", "/", "late", "-", "poem", ".", "sh"])
+    for text in (asked, typed):
+        ids = tokenizer(text).input_ids
+        assert any(ids[start : start + len(name)] == name for start in range(len(ids)))
+
+
+@pytest.mark.parametrize(("times", "words"), [(2, 1), (3, 3)])
+def test_a_password_that_is_a_word_by_chance_changes_no_words(tmp_path: Path, times: int, words: int) -> None:
+    corpus = ["Action: type(content='run')"] * times + ["Press run."] * 8
+    tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=corpus, words=640))
+    assert len(tokenizer("Press run.").input_ids) == words
 
 
 def test_a_quoted_word_of_the_grammar_is_one_token(tmp_path: Path) -> None:
