@@ -13,7 +13,8 @@ import tenacity
 from arpo.host.containers import OWN_ENGINE
 from arpo.types import Task
 
-IMAGE = "arpo/desktop:plain"
+IMAGE = os.environ.get("ARPO_TESTS_IMAGE", "arpo/desktop:plain")
+"""What faults and walls are tested on: the full image has to bear the same."""
 OFFICE = "arpo/desktop:office"
 FULL = "arpo/desktop:full"
 
@@ -21,6 +22,7 @@ START_LIMIT_S = 120.0
 """For a desktop on a busy machine: one whose container ends is noticed at once, however long this is."""
 
 QUICK = {
+    "image": IMAGE,
     "quiet_s": 0.05,
     "settle_limit_s": 2.0,
     "wait_s": 0.05,

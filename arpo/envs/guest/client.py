@@ -239,7 +239,8 @@ class Guest:
 
     def open_file(self, path: str) -> None:
         """Open a file with the application that it belongs to, and wait for its window."""
-        self._post("/setup/open_file", {"path": path}, timeout_s=self.deadlines.open_s)
+        limit_s = self.deadlines.open_s
+        self._post("/setup/open_file", {"path": path, "timeout_s": _limit_of_guest(limit_s)}, timeout_s=limit_s)
 
     def activate_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
         """Raise a window and give it the keyboard."""

@@ -171,7 +171,7 @@ def test_programs_windows_and_keys_are_asked_for_by_their_routes(server, guest):
     guest.reset()
     assert [(path, json.loads(body)) for _, path, body, _ in server.asked] == [
         ("/setup/launch", {"command": "mousepad", "shell": True}),
-        ("/setup/open_file", {"path": "~/list.txt"}),
+        ("/setup/open_file", {"path": "~/list.txt", "timeout_s": 27.0}),
         ("/setup/activate_window", window),
         ("/setup/close_window", window),
         ("/setup/reset", {}),

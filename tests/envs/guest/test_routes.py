@@ -143,6 +143,8 @@ def test_windows_open_come_forward_and_close(clean):
     execute(clean, "echo hello > ~/letter.txt", shell=True)
     assert clean.post("/setup/open_file", json={"path": "~/letter.txt"}).status_code == 200
     assert clean.post("/setup/open_file", json={"path": "~/none"}).status_code == 404
+    hurried = clean.post("/setup/open_file", json={"path": "~/Documents", "timeout_s": 0})
+    assert (hurried.status_code, "no window shows Documents after 0 s" in hurried.text) == (500, True)
     clean.post("/setup/launch", json={"command": ["xterm", "-title", "Shell"], "shell": False})
     wait_for(lambda: "Shell" in windows(clean))
     assert "letter.txt" in clean.get("/accessibility").json()["AT"]

@@ -67,6 +67,27 @@ def test_an_infeasible_task_is_solved_by_giving_up_alone(env):
         assert env.evaluate() == score
 
 
+def test_the_wallpaper_is_what_the_settings_say(env):
+    env.reset(task("os", "e0df059f-28a6-4169-924f-b9623e7184cc"))
+    guest = env._machine.guest
+    guest.upload("/home/user/My picture.png", b"a picture")
+    setting = ["gsettings", "set", "org.gnome.desktop.background", "picture-uri", "file:///home/user/My%20picture.png"]
+    assert guest.execute(setting).returncode == 0
+    assert guest._post("/wallpaper", {}) == b"a picture"
+
+
+def test_a_folder_is_opened_and_its_program_holds_nothing(env):
+    env.reset(task("os", "e0df059f-28a6-4169-924f-b9623e7184cc"))
+    guest = env._machine.guest
+    assert guest.execute("xdg-open ~/Documents", shell=True, timeout_s=20).returncode == 0
+    guest.wait_for(lambda: any("Documents" in title for title in guest.titles()), "the folder's window")
+
+
+def test_a_program_that_asks_for_sound_starts_its_server(env):
+    env.reset(task("os", "e0df059f-28a6-4169-924f-b9623e7184cc"))
+    assert "speakers" in env._machine.guest.execute("pactl list short sinks", shell=True, timeout_s=20).output
+
+
 def test_programs_answer_this_machine_on_the_ports_of_chrome_and_vlc_and_reach_nothing(env):
     env.reset(task("os", "e0df059f-28a6-4169-924f-b9623e7184cc"))
     guest = env._machine.guest
