@@ -133,8 +133,9 @@ def check(tiny_model: Path, *overrides: str, config: str = "evaluate", experimen
     ],
 )
 def test_a_policy_is_judged_on_what_its_run_is_judged_on(tiny_model, experiment, lists):
-    assert list(check(tiny_model, experiment=experiment).lists) == lists
-    assert list(check(tiny_model, "lists=[train]", experiment=experiment).lists) == ["train"]
+    here = ("requires.docker=false",) if experiment == "arpo_desktop" else ()  # on a machine without an engine, too
+    assert list(check(tiny_model, *here, experiment=experiment).lists) == lists
+    assert list(check(tiny_model, "lists=[train]", *here, experiment=experiment).lists) == ["train"]
 
 
 def test_the_engine_of_an_evaluation_is_tried_before_anything_starts(tiny_model):
