@@ -382,6 +382,59 @@ OFFLINE_ONLINE = Study(
 )
 
 
+# --- tasks without end ----------------------------------------------------------------------------------------------
+
+OF_TEMPLATES = {
+    "held_out_instances": "fresh instances of the training templates",
+    "in_domain": "two training instances of each",
+    "held_out_templates": "held-out templates",
+    "held_out_applications": "held-out application",
+}
+
+
+def before(name: str) -> Of:
+    """The measure of the success on a task list before the first update."""
+    return lambda run: run.evaluations.get(0, {}).get(name)
+
+
+def risen(name: str) -> Of:
+    """The measure of the success on a task list after the last update less that before the first."""
+    after = evaluated(name)
+    return lambda run: gain(after(run), before(name)(run))
+
+
+def rises(comparison: Comparison) -> str:
+    """The success on each task list before and after training, and its rise, over the seeds."""
+    (arm,) = comparison.arms
+
+    def line(name: str, words: str) -> list[str]:
+        spread = comparison.spread(arm, f"{name}_rise")
+        means = [percent(comparison.mean(arm, f"{name}_{when}")) for when in ("before", "after")]
+        return [words, *means, DASH if spread is None else spread.interval.points()]
+
+    header = ["success", "warm start", "at the end", "rise [95 %]"]
+    return table(header, [line(name, words) for name, words in OF_TEMPLATES.items()])
+
+
+TEMPLATES = Study(
+    title="Tasks without end on Docker desktops",
+    arms=(Arm("ARPO", "arpo_desktop"),),
+    measures=(
+        *(Measure(f"{name}_before", f"{words}, before", before(name)) for name, words in OF_TEMPLATES.items()),
+        *(Measure(f"{name}_after", f"{words}, after", evaluated(name)) for name, words in OF_TEMPLATES.items()),
+        *(Measure(f"{name}_rise", f"{words}, rise", risen(name)) for name, words in OF_TEMPLATES.items()),
+        TRAINED,
+        ALL_FAILED,
+        INJECTED,
+        Measure("iteration", "seconds an iteration", mean_of("time/iteration"), digits=2),
+        MINUTES,
+    ),
+    columns=COLUMNS,
+    first=rises,
+    panels=(TRAINING, Panel("all_failed", "groups that failed as a whole (%)", 100)),
+)
+
+
 # --- whose success may be replayed, and seeds a page ----------------------------------------------------------------
 
 OF_TASK_AND_PAGE = (
@@ -408,11 +461,6 @@ REPLAY_KEY = Study(
 NUMBERS = (1, 4, 16, 64, 256)
 OF_SEEDS = tuple(Arm(f"{number} a page", "seeds_a_page", (f"tasks.train.per_page={number}",)) for number in NUMBERS)
 BY_SEEDS = {"trained": "training tasks, last 5", "held_out": "held-out seeds", "held_out_pages": "held-out pages"}
-
-
-def before(name: str) -> Of:
-    """The measure of the success on a task list before the first update."""
-    return lambda run: run.evaluations.get(0, {}).get(name)
 
 
 def bars_of_seeds(folder: Path) -> tuple[Bars, ...]:
@@ -509,5 +557,6 @@ STUDIES = {
     "offline_online": OFFLINE_ONLINE,
     "replay_key": REPLAY_KEY,
     "seeds_a_page": SEEDS_A_PAGE,
+    "templates": TEMPLATES,
 }
 """By the folder that has its page and its results."""

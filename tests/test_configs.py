@@ -168,6 +168,14 @@ def test_osworld_s_machines_need_what_the_check_at_the_start_counts():
     assert not compose("experiment=arpo_full", "env.make_env.machine.kvm=false").requires.kvm
 
 
+@pytest.mark.parametrize("experiment", ["arpo_subset32_containers", "arpo_128_containers"])
+def test_osworld_s_containers_are_counted_too(experiment):
+    cfg = compose(f"experiment={experiment}", "env.size=3")
+    budget = Budget(**plain(cfg)["requires"]["budget"])
+    assert budget.needs() == f"3 desktops: {3 * budget.memory_mb / 1024:.0f} GiB of memory, 2 cores, 0 GiB of disk"
+    assert budget.memory_mb == build(cfg.env.make_env.machine).memory_mb
+
+
 def test_the_experiment_of_a_laptop_needs_nothing_special():
     for experiment in ("smoke", "arpo_miniwob", "dart_miniwob", "warmstart_fake", "warmstart_habits"):
         assert compose(f"experiment={experiment}").requires == {}
@@ -624,7 +632,7 @@ def test_the_paper_s_run_on_a_laptop_says_at_once_what_is_missing_and_what_to_do
     done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == 2
-    for what in ("NVIDIA GPU", "Docker", "OSWorld's task files", "checkpoint", "OSWorld's disk", "virtual machines"):
+    for what in ("NVIDIA GPU", "Docker", "OSWorld's task files", "checkpoint", "OSWorld's disk", "desktops need"):
         assert what in said
     for advice in ("CUDA requirements", "ARPO_OSWORLD_TASKS", "model.path", "experiment=arpo_miniwob"):
         assert advice in said

@@ -1,4 +1,4 @@
-"""The needs of virtual machines and what this machine has of them: KVM, memory, cores and disk."""
+"""The needs of desktops and what this machine has of them: KVM, memory, cores and disk."""
 
 import fcntl
 import logging
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, check_at_least
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def kvm_trouble(device: Path = Path("/dev/kvm"), cpuinfo: Path = Path("/proc/cpu
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The needs of a number of virtual machines, all on one machine."""
+    """The needs of a number of desktops, virtual machines or containers, all on one machine."""
 
     desktops: int
     memory_mb: int
@@ -54,18 +54,17 @@ class Budget:
     cores: int
     """Virtual cores of each."""
     disk_mb: int
-    """MiB that each may write while an episode lasts."""
+    """MiB that each may write to the disk while an episode lasts; 0 where that stays in its memory."""
     cores_shared: float = 4.0
     """How many virtual cores may share one of this machine: they mostly wait."""
     overhead_mb: int = 0
     """MiB beside the memory of each, for the program that runs it."""
 
     def __post_init__(self) -> None:
-        for name in ("desktops", "memory_mb", "cores", "disk_mb", "cores_shared"):
+        for name in ("desktops", "memory_mb", "cores", "cores_shared"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} of a budget must be greater than 0, got {getattr(self, name)}")
-        if self.overhead_mb < 0:
-            raise ConfigError(f"overhead_mb of a budget must not be negative, got {self.overhead_mb}")
+        check_at_least(0, disk_mb=self.disk_mb, overhead_mb=self.overhead_mb)
 
     @property
     def each_mb(self) -> int:
@@ -73,7 +72,7 @@ class Budget:
         return self.memory_mb + self.overhead_mb
 
     def trouble(self, has: "Resources") -> list[str]:
-        """Return a line for each thing that cannot fit, with how many virtual machines would."""
+        """Return a line for each thing that cannot fit, with how many desktops would."""
         wanted = {
             "GiB of memory": (self.each_mb / 1024, has.memory_mb / 1024, "free"),
             "virtual cores": (
@@ -84,7 +83,7 @@ class Budget:
             "GiB of disk": (self.disk_mb / 1024, has.disk_mb / 1024, "free"),
         }
         return [
-            f"{self.desktops} virtual machines need {self.desktops * each:g} {name}, and there are {there:.0f} "
+            f"{self.desktops} desktops need {self.desktops * each:g} {name}, and there are {there:.0f} "
             f"{unit}: {int(there // each)} fit; set env.size, or spread them over nodes (docs/osworld.md)"
             for name, (each, there, unit) in wanted.items()
             if self.desktops * each > there
@@ -93,7 +92,7 @@ class Budget:
     def needs(self) -> str:
         """Return the sum in one line."""
         return (
-            f"{self.desktops} virtual machines: {self.desktops * self.each_mb / 1024:.0f} GiB of memory, "
+            f"{self.desktops} desktops: {self.desktops * self.each_mb / 1024:.0f} GiB of memory, "
             f"{self.desktops * self.cores / self.cores_shared:.0f} cores, "
             f"{self.desktops * self.disk_mb / 1024:.0f} GiB of disk"
         )
@@ -101,7 +100,7 @@ class Budget:
     def table(self, has: "Resources") -> str:
         """Return the sum and what there is, in one line."""
         return (
-            f"{self.desktops} virtual machines: {self.desktops * self.each_mb / 1024:.0f} GiB of memory "
+            f"{self.desktops} desktops: {self.desktops * self.each_mb / 1024:.0f} GiB of memory "
             f"({has.memory_mb / 1024:.0f} free), {self.desktops * self.cores} virtual cores ({has.cores} cores), "
             f"{self.desktops * self.disk_mb / 1024:.0f} GiB of disk ({has.disk_mb / 1024:.0f} free)"
         )

@@ -172,14 +172,14 @@ HUGE = {"desktops": 10**6, "memory_mb": 4608, "cores": 4, "disk_mb": 2048}
 def test_machines_that_cannot_fit_are_refused_with_how_many_would(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     message = missing({"budget": HUGE})
-    assert message.count("1000000 virtual machines need") == 3  # memory, cores, disk
+    assert message.count("1000000 desktops need") == 3  # memory, cores, disk
 
 
 def test_the_budget_is_said_where_it_fits(monkeypatch, caplog):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     caplog.set_level("INFO")
     preflight({"budget": {"desktops": 1, "memory_mb": 1, "cores": 1, "disk_mb": 1}}, None)
-    assert any(record.getMessage().startswith("1 virtual machines: 0 GiB of memory") for record in caplog.records)
+    assert any(record.getMessage().startswith("1 desktops: 0 GiB of memory") for record in caplog.records)
 
 
 def test_on_a_cluster_desktops_are_the_business_of_its_nodes(monkeypatch, tmp_path):
@@ -191,5 +191,5 @@ def test_on_a_cluster_desktops_are_the_business_of_its_nodes(monkeypatch, tmp_pa
     monkeypatch.delenv("RAY_ADDRESS")
     message = missing(needs)
     assert all(
-        word in message for word in ("no Docker engine", "virtual machines need", "a disk, and there is nothing at")
+        word in message for word in ("no Docker engine", "desktops need", "a disk, and there is nothing at")
     )
