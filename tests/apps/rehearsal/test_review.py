@@ -59,6 +59,8 @@ def test_a_run_without_a_step_is_found(tmp_path):
     text = (run_dir / "metrics.jsonl").read_text()
     (run_dir / "metrics.jsonl").write_text(text.replace("train/grad_norm", "train/other"))
     assert wrong(run_dir) == "no iteration took an optimizer step"
+    (run_dir / "metrics.jsonl").write_text(text.replace("train/grad_norm", "train/other", 1))
+    check_end(run_dir, 3)  # in one of them no group had a gradient
 
 
 def test_a_checkpoint_that_is_damaged_or_too_old_is_found(tmp_path):

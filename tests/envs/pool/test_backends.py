@@ -176,6 +176,12 @@ async def main():
     await pool.start()
     left = ray.available_resources()["docker:10.0.0.2"]
     await pool.close()
+    backend = RayBackend(placement="docker")
+    await backend.open()
+    for _ in range(2):
+        worker = await backend.launch(FakeDesktop, 4)
+        await worker.kill()
+    await backend.close()
     print(left, ray.is_initialized())
 
 with Session.start(Path(sys.argv[1])) as session:
@@ -186,8 +192,7 @@ with Session.start(Path(sys.argv[1])) as session:
 """
 
 
-@pytest.mark.long
-def test_in_a_ray_that_runs_already_workers_take_their_resources_and_leave_it_running():
+def test_in_a_ray_that_runs_already_workers_take_their_resources_give_them_back_and_leave_it_running():
     root = short_root()
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     code = [sys.executable, "-c", GUEST, str(root)]
