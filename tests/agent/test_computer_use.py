@@ -162,8 +162,9 @@ def test_a_thought_with_the_tag_of_a_call_cannot_be_written():
 
 
 def test_the_prompt_lists_the_tool_and_the_functions_of_the_desktop():
-    function = Function("files.write", {"path": "str", "n": "int"}, "Writes a file.")
+    function = Function("files.write", {"path": "str", "n": "int"}, "Writes a file ✓.")
     prompt = Prompt.computer_use([function])
+    assert "Writes a file ✓." in prompt.system  # as the chat template writes it
     assert prompt.grammar == "computer_use"
     lines = prompt.system.splitlines()
     tools = [json.loads(line)["function"] for line in lines[lines.index("<tools>") + 1 : lines.index("</tools>")]]
