@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from arpo.envs.desktop.templates.documents import Cell, Sheets, Value, read_charts, read_sheets, spreadsheet
+from arpo.envs.desktop.templates.documents import Cell, Chart, Sheets, Value, read_charts, read_sheets, spreadsheet
 from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
 from arpo.envs.desktop.templates.words import NOUNS, PEOPLE, distinct
 
@@ -222,7 +222,7 @@ def add_a_chart(draw: Draw) -> Instance:
         menu = ("hotkey(key='alt i')", "hotkey(key='down')", "hotkey(key='enter')", "window('Chart Type')")
         return (*_go(cells), *menu, "hotkey(key='alt f')", "window('Calc')", "hotkey(key='esc')")
 
-    wanted = [("chart:bar", [f"{SHEET}.B2:{SHEET}.B{last}"])]
+    wanted = [Chart("chart:bar", lies=False, series=[f"{SHEET}.B2:{SHEET}.B{last}"])]
     return _instance(
         ask.format(measure),
         rows,

@@ -164,7 +164,7 @@ def insert_a_table(draw: Draw) -> Instance:
         texts,
         inserting(columns, rows),
         {"rows and columns swapped": inserting(rows, columns), "one row more": inserting(columns, rows + 1)},
-        also=lambda content: read_tables(content) == [(rows, columns)],
+        also=lambda content: [(each.rows, each.columns) for each in read_tables(content)] == [(rows, columns)],
     )
 
 
