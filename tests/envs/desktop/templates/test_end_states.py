@@ -9,7 +9,7 @@ from arpo.envs.desktop.templates.lists import TEMPLATES
 from tests.envs.desktop.templates.local import LocalHome
 
 SEEDS = range(2)
-APPLICATIONS = ("calc", "writer", "impress", "terminal")
+APPLICATIONS = ("calc", "writer", "impress", "terminal", "files", "mousepad")
 NAMES = [name for name, template in TEMPLATES.items() if template.application in APPLICATIONS]
 
 
