@@ -157,7 +157,10 @@ def read_charts(content: bytes) -> list[Chart]:
 
 
 def read_paragraphs(content: bytes) -> list[Paragraph]:
-    """Return the paragraphs of a text, those of lists and boxes too, and those of tables not."""
+    """Return the paragraphs of a text, those of lists and boxes too, and those of tables not.
+
+    One whose deletion is recorded as a change is still there, in front of the others.
+    """
     root = _read(content)
     styles = _styles(content, root)
     return [_paragraph(each, styles) for each in _blocks(_bodies(root)) if each.tag != _TABLE]
@@ -236,7 +239,7 @@ def _blocks(places: Iterable[ET.Element]) -> Iterator[ET.Element]:
         block = left.pop()
         if block.tag in _BLOCKS:
             yield block
-        elif block.tag != _CHANGES:
+        else:
             left += reversed(block)
 
 
@@ -399,7 +402,7 @@ def _tag(name: str) -> str:
 
 NOTHING = ET.Element("nothing")
 """Read of what is no document."""
-_TABLE, _CHANGES, _NOTES = map(_tag, ("table:table", "text:tracked-changes", "presentation:notes"))
+_TABLE, _NOTES = _tag("table:table"), _tag("presentation:notes")
 _BLOCKS = frozenset({_TABLE, _tag("text:p"), _tag("text:h")})
 _CELLS = frozenset({_tag("table:table-cell"), _tag("table:covered-table-cell")})
 

@@ -118,14 +118,14 @@ def test_spaces_tabs_and_line_breaks_are_text():
     assert len(paragraph.text) < 100
 
 
-def test_paragraphs_of_lists_parts_and_boxes_are_read_in_order_and_deleted_ones_not():
+def test_paragraphs_of_lists_parts_and_boxes_are_read_in_order_and_those_whose_deletion_is_recorded_too():
     body = (
-        "<text:tracked-changes><text:p>gone</text:p></text:tracked-changes><text:list><text:list-item><text:p>1</text:p>"
+        "<text:tracked-changes><text:p>0</text:p></text:tracked-changes><text:list><text:list-item><text:p>1</text:p>"
         "<text:list><text:list-item><text:p>2</text:p></text:list-item></text:list></text:list-item></text:list>"
         "<text:section><text:p>3</text:p></text:section><draw:frame><draw:text-box><text:p>4</text:p></draw:text-box>"
         "</draw:frame><text:p>5<draw:frame><draw:text-box><text:p>6</text:p></draw:text-box></draw:frame></text:p>"
     )
-    assert [each.text for each in read_paragraphs(document(body))] == ["1", "2", "3", "4", "56"]
+    assert [each.text for each in read_paragraphs(document(body))] == ["0", "1", "2", "3", "4", "56"]
 
 
 def test_a_style_has_what_it_inherits_of_those_with_a_name_and_may_inherit_in_a_circle():
