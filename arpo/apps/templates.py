@@ -13,7 +13,7 @@ from typing import Any
 from arpo.envs.desktop.templates.lists import named, template_task
 from arpo.envs.desktop.templates.template import Template
 from arpo.envs.guest.certificate import RealDesktop, Scripts, certify, holds, read_script
-from arpo.errors import EnvError
+from arpo.errors import EnvError, check_at_least
 from arpo.host.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,9 @@ def certify_templates(
 
     Raises:
         TaskFormatError: If a name is unknown.
+        ConfigError: If there are to be no instances, which would all be sound.
     """
+    check_at_least(1, instances=instances)
     templates = list({template.name: template for name in names for template in named(name)}.values())
     env = make_env()
     sound = True

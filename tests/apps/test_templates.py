@@ -9,7 +9,7 @@ from arpo.apps.tasks import main
 from arpo.apps.templates import CERTIFICATES, FIRST_SEED, certify_templates
 from arpo.envs.desktop.templates.lists import TEMPLATES
 from arpo.envs.guest.client import Execution
-from arpo.errors import EnvError, TaskFormatError
+from arpo.errors import ConfigError, EnvError, TaskFormatError
 from tests.envs.desktop.templates.local import LocalHome
 
 
@@ -83,7 +83,14 @@ def test_a_template_that_is_not_there_is_refused_before_a_desktop_starts():
         main(["certify", "files/fly", "env=desktop_full"])
 
 
+def test_no_instances_are_no_certificate(tmp_path, path):
+    with pytest.raises(ConfigError, match="instances must be at least 1, got 0"):
+        certify_templates(["terminal/sort-a-file"], lambda: Terminal(tmp_path), instances=0, path=path)
+    assert "terminal/sort-a-file" not in json.loads(path.read_text())
+
+
 def test_every_template_has_a_certificate_without_faults():
     found = json.loads(CERTIFICATES.read_text(encoding="utf-8"))
     assert set(found) == set(TEMPLATES)
+    assert all(each["instances"] for each in found.values())
     assert {name: each["faults"] for name, each in found.items() if each["faults"]} == {}

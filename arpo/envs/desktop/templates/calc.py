@@ -1,13 +1,15 @@
 """Tasks in LibreOffice Calc: formulas, sorting, formats, charts, sheets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from arpo.envs.desktop.templates.documents import Cell, Sheets, Value, read_charts, read_sheets, spreadsheet
+from arpo.envs.desktop.templates.documents import Cell, Chart, Sheets, Value, read_charts, read_sheets, spreadsheet
 from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
 from arpo.envs.desktop.templates.words import NOUNS, PEOPLE, distinct
 
 SHEET = "Sheet1"
 SAVE = "hotkey(key='ctrl s')"
+LOOKS = (("bold", "b", "fo:font-weight"), ("italic", "i", "fo:font-style"))
+"""How a cell may look, the key that makes it so, and the property whose value that is."""
 MEASURES = ("Sales", "Costs", "Units", "Orders", "Points", "Hours", "Visits", "Weight")
 
 Cells = Mapping[str, Cell]
@@ -34,6 +36,7 @@ def total_a_column(draw: Draw) -> Instance:
             "a row is missing": entering(target, f"=SUM(B2:B{last - 1})"),
             "in another cell": entering(f"C{last + 1}", f"=SUM(B2:B{last})"),
         },
+        free=[target],
     )
 
 
@@ -62,6 +65,7 @@ def summarise_a_column(draw: Draw) -> Instance:
         lambda cells: abs(_number(cells, target) - value) < 0.005,
         entering(target, function),
         {"another function": entering(target, wrong), "in another cell": entering(f"G{len(rows)}", function)},
+        free=[target],
     )
 
 
@@ -82,8 +86,9 @@ def multiply_columns(draw: Draw) -> Instance:
         header = (*_go("D1"), f"type(content='{title}\\n')")
         return (*header, *_go(f"D{rows_from}:D{last}"), f"type(content='{formula}')", "hotkey(key='alt enter')")
 
+    products = {f"D{row}": float(rows[row - 1][1] * rows[row - 1][2]) for row in range(2, last + 1)}  # type: ignore[operator]
+
     def done(cells: Cells) -> bool:
-        products = {f"D{row}": float(rows[row - 1][1] * rows[row - 1][2]) for row in range(2, last + 1)}  # type: ignore[operator]
         return _text(cells, "D1") == title and all(_number(cells, cell) == number for cell, number in products.items())
 
     return _instance(
@@ -92,6 +97,7 @@ def multiply_columns(draw: Draw) -> Instance:
         done,
         filling("=B2*C2"),
         {"added": filling("=B2+C2"), "the first item is missing": filling("=B3*C3", 3)},
+        free=["D1", *products],
     )
 
 
@@ -105,14 +111,14 @@ def sort_by_name(draw: Draw) -> Instance:
         return (*_go(cells), "hotkey(key='alt d')", *["hotkey(key='down')"] * entry, "hotkey(key='enter')")
 
     whole = f"A2:B{len(rows)}"
-    wanted = _filled([rows[0], *sorted(rows[1:], key=lambda row: str(row[0]), reverse=down)])
+    wanted = [rows[0], *sorted(rows[1:], key=lambda row: str(row[0]), reverse=down)]
     return _instance(
         ask.format(rows[0][0], "from Z to A" if down else "from A to Z"),
         rows,
-        lambda cells: {name: cell.value for name, cell in cells.items()} == wanted,
+        lambda _: True,
         sorting(whole, 2 if down else 1),
         {"the wrong direction": sorting(whole, 1 if down else 2)},  # that the header is none, Calc sees by itself
-        keeps=False,
+        after=wanted,
     )
 
 
@@ -121,7 +127,9 @@ def append_a_record(draw: Draw) -> Instance:
     rows, measure = _table(draw)
     name = next(person for person in distinct(draw, PEOPLE, 20) if person not in {row[0] for row in rows})
     number, row = draw.randrange(10, 1000), len(rows) + 1
-    ask = draw.choice(("Add a row for {} with {} {} below the table.", "Enter a new record: {}, {} {}."))
+    ask = draw.choice(
+        ("Add a row for {} with {} {} below the table.", "Enter a new record at the end of the table: {}, {} {}.")
+    )
 
     def entering(what: int, where: int) -> tuple[str, ...]:
         return (*_go(f"A{where}"), f"type(content='{name}\\t{what}\\n')")
@@ -132,6 +140,7 @@ def append_a_record(draw: Draw) -> Instance:
         lambda cells: (_text(cells, f"A{row}"), _number(cells, f"B{row}")) == (name, number),
         entering(number, row),
         {"another number": entering(number + 1, row), "over the last row": entering(number, row - 1)},
+        free=[f"A{row}", f"B{row}"],
     )
 
 
@@ -145,31 +154,31 @@ def delete_a_row(draw: Draw) -> Instance:
     def deleting(row: int) -> tuple[str, ...]:
         return (*_go(f"A{row}"), "hotkey(key='shift space')", "hotkey(key='ctrl -')")
 
-    wanted = _filled([row for row in rows if row != rows[number - 1]])
+    wanted = [row for row in rows if row != rows[number - 1]]
     return _instance(
         ask.format(rows[number - 1][0]),
         rows,
-        lambda cells: {name: cell.value for name, cell in cells.items()} == wanted,
+        lambda _: True,
         deleting(number),
         {"another row": deleting(other), "emptied": (*_go(f"A{number}:B{number}"), "hotkey(key='delete')")},
-        keeps=False,
+        after=wanted,
     )
 
 
 def make_the_header_bold(draw: Draw) -> Instance:
     """Show the first row in bold, or in italics."""
     rows, _ = _table(draw)
-    (how, key, name), (_, wrong, _) = distinct(
-        draw, (("bold", "b", "fo:font-weight"), ("italic", "i", "fo:font-style")), 2
-    )
+    (how, key, _), (_, wrong, _) = distinct(draw, LOOKS, 2)
     ask = draw.choice(("Make the header of the table {}.", "Show the first row of the table in {}."))
 
     def styling(cells: str, letter: str) -> tuple[str, ...]:
         return (*_go(cells), f"hotkey(key='ctrl {letter}')")
 
     def done(cells: Cells) -> bool:
-        styled = {place for place, cell in cells.items() if cell.style.get(name) == how}
-        return styled == {"A1", "B1"}
+        looks = {
+            (place, look) for place, cell in cells.items() for look, _, name in LOOKS if cell.style.get(name) == look
+        }
+        return looks == {("A1", how), ("B1", how)}
 
     return _instance(
         ask.format(how),
@@ -194,10 +203,12 @@ def show_two_decimals(draw: Draw) -> Instance:
         return (*_go(cells), f"hotkey(key='ctrl shift {digit}')")
 
     def done(cells: Cells) -> bool:
-        column = [cells.get(f"B{row}") for row in range(2, last + 1)]
-        styles = [cell.style for cell in column if cell is not None]
-        return len(styles) == len(column) and all(
-            (style.get("format"), style.get("number:decimal-places")) == (kind, "2") for style in styles
+        styles = [cells[f"B{row}"].style for row in range(2, last + 1)]
+        return all(
+            style.get("format") == kind
+            and (kind == "percentage-style" or style.get("number:decimal-places") == "2")
+            and "number:min-exponent-digits" not in style
+            for style in styles
         )
 
     return _instance(
@@ -222,11 +233,11 @@ def add_a_chart(draw: Draw) -> Instance:
         menu = ("hotkey(key='alt i')", "hotkey(key='down')", "hotkey(key='enter')", "window('Chart Type')")
         return (*_go(cells), *menu, "hotkey(key='alt f')", "window('Calc')", "hotkey(key='esc')")
 
-    wanted = [("chart:bar", [f"{SHEET}.B2:{SHEET}.B{last}"])]
+    wanted = [Chart("chart:bar", lies=False, series=[f"{SHEET}.B2:{SHEET}.B{last}"])]
     return _instance(
         ask.format(measure),
         rows,
-        lambda cells: len(cells) == 2 * last,
+        lambda _: True,
         charting(f"A1:B{last}"),
         {"a row is missing": charting(f"A1:B{last - 1}"), "no chart": _go(f"A1:B{last}")},
         also=lambda content: read_charts(content) == wanted,
@@ -249,7 +260,7 @@ def add_a_sheet(draw: Draw) -> Instance:
         lambda _: True,
         adding(name),
         {"another name": adding(name[:-2]), "one more": (*adding(name), *adding("More"))},
-        also=lambda content: list(read_sheets(content)) == [SHEET, name],
+        sheets=[SHEET, name],
     )
 
 
@@ -302,14 +313,16 @@ def _text(cells: Cells, name: str) -> str:
     return cells[name].shown if name in cells else ""
 
 
-def _instance(
+def _instance(  # noqa: PLR0913 - all that differs from task to task
     instruction: str,
     rows: list[list[Value]],
     wanted: Callable[[Cells], bool],
     solution: tuple[str, ...],
     near_misses: Mapping[str, tuple[str, ...]],
     *,
-    keeps: bool = True,
+    free: Collection[str] = (),
+    after: list[list[Value]] | None = None,
+    sheets: list[str] | None = None,
     also: Callable[[bytes], bool] = lambda _: True,
 ) -> Instance:
     """Return the instance of a table that is on the screen; near-misses are saved, and one more is not.
@@ -320,18 +333,23 @@ def _instance(
         wanted: Judges the cells of the sheet.
         solution: Without saving.
         near_misses: Without saving.
-        keeps: Whether all that was in the sheet must still be there.
+        free: The cells that the task is about.
+        after: What is to be in all others; `rows` if omitted.
+        sheets: The names of all sheets, of which only the first is not empty; that one alone if omitted.
         also: Judges the file.
     """
     path = "Documents/table.ods"
-    before = _filled(rows)
-    sheets: Sheets = {SHEET: rows}
+    kept = {place: value for place, value in _filled(after or rows).items() if place not in free}
+    before: Sheets = {SHEET: rows}
 
     def done(home: Home) -> bool:
         content = home.content(path)
-        cells = read_sheets(content).get(SHEET, {})
-        kept = all(name in cells and cells[name].value == value for name, value in before.items())
-        return (kept or not keeps) and wanted(cells) and also(content)
+        found = read_sheets(content)
+        cells = found.get(SHEET, {})
+        others = {place: cell.value for place, cell in cells.items() if place not in free}
+        rest = [name for name, more in found.items() if more and name != SHEET]
+        is_whole = list(found) == (sheets or [SHEET]) and others == kept and not rest
+        return is_whole and wanted(cells) and also(content)
 
     return Instance(
         f"{instruction} Save the file.",
@@ -340,5 +358,5 @@ def _instance(
         done=done,
         solution=(*solution, SAVE),
         near_misses={**{name: (*script, SAVE) for name, script in near_misses.items()}, "not saved": solution},
-        files={path: spreadsheet(sheets)},
+        files={path: spreadsheet(before)},
     )

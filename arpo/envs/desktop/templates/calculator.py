@@ -6,7 +6,7 @@ number has a digit twice, and numbers are typed one by one.
 
 from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
 
-CLIPBOARD = "timeout 5 python3 -c 'import tkinter; print(tkinter.Tk().clipboard_get())'"
+CLIPBOARD = "timeout 5 python3 -I -c 'import tkinter; print(tkinter.Tk().clipboard_get())'"
 COPY = "hotkey(key='ctrl c')"
 SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 

@@ -31,7 +31,7 @@ def rename_a_file(draw: Draw) -> Instance:
 def delete_a_file(draw: Draw) -> Instance:
     """Delete one of several files."""
     files, (gone, other, *_) = _some_files(draw)
-    ask = draw.choice(("Delete {}.", "I do not need {} any more. Remove it.", "Move {} to the trash."))
+    ask = draw.choice(("Delete {}.", "I do not need {} any more. Remove it.", "Throw {} away."))
     solution = (*_select(gone), *_delete())
     return _instance(
         ask.format(gone),
@@ -88,7 +88,7 @@ def make_a_folder(draw: Draw) -> Instance:
     """Make a folder."""
     files, _ = _some_files(draw)
     name = f"{draw.choice(ADJECTIVES)} {draw.choice(NOUNS)} {draw.randrange(2000, 2030)}"
-    ask = draw.choice(("Make a folder with the name '{}'.", "Create a new folder here and call it '{}'."))
+    ask = draw.choice(("Make a folder with the name '{}' in this one.", "Create a new folder here and call it '{}'."))
 
     def making(what: str) -> tuple[str, ...]:
         return ("hotkey(key='ctrl shift n')", "window('New Folder')", f"type(content='{what}\\n')")

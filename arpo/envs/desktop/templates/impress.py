@@ -1,6 +1,6 @@
 """Tasks in LibreOffice Impress: the words of slides, and their number, names and visibility."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from arpo.envs.desktop.templates.documents import Slide, presentation, read_slides
 from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
@@ -21,7 +21,7 @@ def change_a_title(draw: Draw) -> Instance:
 
 def change_a_text(draw: Draw) -> Instance:
     """Write another text below the title of a slide."""
-    return _changing(draw, "text", 1)
+    return _changing(draw, "text below the title", 1)
 
 
 def delete_a_slide(draw: Draw) -> Instance:
@@ -32,11 +32,11 @@ def delete_a_slide(draw: Draw) -> Instance:
     def deleting(which: int) -> tuple[str, ...]:
         return (*_go(which), *_menu(DELETE))
 
-    left = [list(slide) for index, slide in enumerate(words) if index != number]
+    left = [slide for index, slide in enumerate(words) if index != number]
     return _instance(
         ask.format(ORDINALS[number]),
         words,
-        lambda slides: [slide.texts for slide in slides] == left,
+        left,
         deleting(number),
         {"another slide": deleting(other), "one more": (*deleting(number), *_menu(DELETE))},
     )
@@ -50,11 +50,11 @@ def duplicate_a_slide(draw: Draw) -> Instance:
     def duplicating(which: int, entry: int = DUPLICATE) -> tuple[str, ...]:
         return (*_go(which), *_menu(entry))
 
-    wanted = [list(slide) for index, slide in enumerate(words) for _ in range(2 if index == number else 1)]
+    wanted = [slide for index, slide in enumerate(words) for _ in range(2 if index == number else 1)]
     return _instance(
         ask.format(ORDINALS[number]),
         words,
-        lambda slides: [slide.texts for slide in slides] == wanted,
+        wanted,
         duplicating(number),
         {"another slide": duplicating(other), "an empty slide": duplicating(number, NEW)},
     )
@@ -71,12 +71,10 @@ def hide_a_slide(draw: Draw) -> Instance:
     return _instance(
         ask.format(ORDINALS[number]),
         words,
-        lambda slides: (
-            [slide.texts for slide in slides] == [list(slide) for slide in words]
-            and [slide.hidden for slide in slides] == [index == number for index in range(len(words))]
-        ),
+        words,
         hiding(number),
         {"another slide": hiding(other), "deleted": hiding(number, DELETE)},
+        hidden=number,
     )
 
 
@@ -93,12 +91,13 @@ def _changing(draw: Draw, name: str, place: int) -> Instance:
         tabs = ["hotkey(key='tab')"] * (box + 1)
         return (*_go(which), *tabs, "hotkey(key='f2')", "hotkey(key='ctrl a')", f"type(content='{new}')", *_OUT)
 
-    wanted = [list(slide) for slide in words]
-    wanted[number][place] = new
+    title, text = words[number]
+    wanted = [*words]
+    wanted[number] = (new, text) if place == 0 else (title, new)
     return _instance(
         ask.format(name, ORDINALS[number], new),
         words,
-        lambda slides: [slide.texts for slide in slides] == wanted,
+        wanted,
         writing(number, place),
         {"another slide": writing(other, place), "the other box": writing(number, 1 - place)},
     )
@@ -128,15 +127,27 @@ def _menu(entry: int) -> tuple[str, ...]:
 def _instance(
     instruction: str,
     words: Words,
-    wanted: Callable[[Sequence[Slide]], bool],
+    after: Words,
     solution: tuple[str, ...],
     near_misses: Mapping[str, tuple[str, ...]],
+    *,
+    hidden: int | None = None,
 ) -> Instance:
-    """Return the instance of slides that are on the screen; near-misses are saved, and one more is not."""
+    """Return the instance of slides that are on the screen; near-misses are saved, and one more is not.
+
+    Args:
+        instruction: Without the sentence that asks for saving.
+        words: The titles and texts of the slides.
+        after: Those that there are to be.
+        solution: Without saving.
+        near_misses: Without saving.
+        hidden: The number of the slide that is to be hidden.
+    """
     path = "Documents/talk.odp"
+    wanted = [Slide(list(slide), index == hidden) for index, slide in enumerate(after)]
 
     def done(home: Home) -> bool:
-        return wanted(read_slides(home.content(path)))
+        return read_slides(home.content(path)) == wanted
 
     return Instance(
         f"{instruction} Save the file.",

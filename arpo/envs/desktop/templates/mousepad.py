@@ -25,6 +25,7 @@ def append_a_line(draw: Draw) -> Instance:
         [*lines, line],
         (*adding, SAVE),
         {"not saved": adding, "at the beginning": ("hotkey(key='ctrl home')", f"type(content='{line}\\n')", SAVE)},
+        may_end_in_empty_lines=True,
     )
 
 
@@ -131,7 +132,12 @@ def save_a_copy(draw: Draw) -> Instance:
     """Save a text under another name; the first file stays as it is."""
     text, name = sentence(draw) + "\n", file_name(draw)
     copy = f"{name[:-4]}-{draw.randrange(10, 100)}.txt"
-    ask = draw.choice(("Save the text under the name {} too.", "Save a copy of this file as {} in the same folder."))
+    ask = draw.choice(
+        (
+            "Save the text in the same folder under the name {} too.",
+            "Save a copy of this file as {} in the same folder.",
+        )
+    )
 
     def saving(what: str) -> tuple[str, ...]:
         return (
@@ -161,7 +167,7 @@ def write_a_note(draw: Draw) -> Instance:
     ask = draw.choice(
         (
             "Write '{}' and save it as {} in the home folder.",
-            "Make a note that says '{}', and save it under the name {}.",
+            "Make a note that says '{}', and save it in the home folder under the name {}.",
         )
     )
 
@@ -203,12 +209,16 @@ def _editing(
     wanted: list[str],
     solution: tuple[str, ...],
     near_misses: Mapping[str, tuple[str, ...]],
+    *,
+    may_end_in_empty_lines: bool = False,
 ) -> Instance:
     """Return the instance of a text that is on the screen, and that is to have other lines on the disk."""
     name = file_name(draw)
 
     def done(home: Home) -> bool:
-        return home.text(f"notes/{name}").splitlines() == wanted
+        text = home.text(f"notes/{name}")
+        text = text.rstrip("\n") if may_end_in_empty_lines else text.removesuffix("\n")
+        return text.split("\n") == wanted
 
     return Instance(
         instruction,

@@ -30,9 +30,7 @@ def result_into_a_note(draw: Draw) -> Instance:
         ask.format(first, second, note),
         launch=("galculator",),
         window="galculator",
-        done=lambda home: (
-            home.text(note).split("\n") == [line, str(value), ""] or home.text(note) == f"{line}\n{value}"
-        ),
+        done=lambda home: [each for each in home.text(note).split("\n") if each] == [line, str(value)],
         solution=noting(value),
         near_misses={"another number": noting(value + 10), "not saved": noting(value, "wait()")},
         files={note: f"{line}\n".encode()},
@@ -84,11 +82,14 @@ def cell_into_a_note(draw: Draw) -> Instance:
     def noting(text: str, saved: str = SAVE) -> tuple[str, ...]:
         return (*_open(note), f"type(content='{text}')", saved)
 
+    def done(home: Home) -> bool:
+        return home.text(note).strip() == str(number) and _numbers(home) == _filled(rows)
+
     return Instance(
         ask.format(name, note),
         launch=("soffice", "--norestore", "~/Documents/table.ods"),
         window="table.ods",
-        done=lambda home: home.text(note).strip() == str(number),
+        done=done,
         solution=noting(str(number)),
         near_misses={"of another row": noting(str(wrong)), "not saved": noting(str(number), "wait()")},
         files={"Documents/table.ods": spreadsheet({"Sheet1": rows}), note: b""},
@@ -101,9 +102,6 @@ def note_into_a_sheet(draw: Draw) -> Instance:
     number, row = draw.randrange(100, 1000), [each[0] for each in rows].index(name) + 1
     other = row + 1 if row < len(rows) else 2
     note = f"{name} called: the number is {number} now."
-    before: Mapping[str, Value] = {
-        f"{'AB'[column]}{line}": value for line, values in enumerate(rows, 1) for column, value in enumerate(values)
-    }
     ask = draw.choice(
         (
             "note.txt says that a number in the table Documents/table.ods is another one. Correct it there and save.",
@@ -117,15 +115,11 @@ def note_into_a_sheet(draw: Draw) -> Instance:
         go = ("hotkey(key='ctrl shift t')", f"type(content='B{line}')", "hotkey(key='enter')")
         return (*opening, *table, *go, f"type(content='{what}\\n')", saved)
 
-    def done(home: Home) -> bool:
-        cells = read_sheets(home.content("Documents/table.ods")).get("Sheet1", {})
-        return {place: cell.value for place, cell in cells.items()} == {**before, f"B{row}": float(number)}
-
     return Instance(
         ask,
         launch=("mousepad", "~/note.txt"),
         window="note.txt",
-        done=done,
+        done=lambda home: _numbers(home) == {**_filled(rows), f"B{row}": number},
         solution=entering(row, number),
         near_misses={"in another row": entering(other, number), "not saved": entering(row, number, "wait()")},
         files={"Documents/table.ods": spreadsheet({"Sheet1": rows}), "note.txt": note.encode()},
@@ -138,6 +132,17 @@ TEMPLATES = templates_of(__name__, (result_into_a_note, delete_by_a_list, cell_i
 def _open(name: str) -> tuple[str, ...]:
     """Open a text of the home directory in the editor, by the file manager."""
     return (*FILES, f"type(content='{name}')", "hotkey(key='esc')", "hotkey(key='enter')", f"window('{name}')")
+
+
+def _filled(rows: list[list[Value]]) -> Mapping[str, Value]:
+    """Return the values of a table by the names of its cells."""
+    return {f"{'AB'[column]}{line}": value for line, each in enumerate(rows, 1) for column, value in enumerate(each)}
+
+
+def _numbers(home: Home) -> Mapping[str, Value]:
+    """Return the values of the table, if there is no other sheet."""
+    sheets = read_sheets(home.content("Documents/table.ods"))
+    return {place: cell.value for place, cell in sheets["Sheet1"].items()} if list(sheets) == ["Sheet1"] else {}
 
 
 def _prices(draw: Draw) -> tuple[list[list[Value]], str, int, int]:

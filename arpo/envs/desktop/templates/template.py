@@ -6,16 +6,23 @@ To add one, write a function from `Draw` to `Instance` in the file of its applic
 
 import base64
 import io
+import logging
 import random
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from arpo.envs.guest.client import Guest
+from arpo.envs.guest.client import Guest, HangingProgramError
+
+log = logging.getLogger(__name__)
 
 Draw = random.Random
 """The random numbers of one instance."""
 HOME = "/home/user"
+LARGEST = 2**20
+"""Bytes of a file that a checker reads."""
+COMPLETE = "complete"
+"""Behind an archive all of which could be read."""
 
 
 class Home:
@@ -29,36 +36,53 @@ class Home:
         self._guest = guest
 
     def content(self, path: str) -> bytes:
-        """Return a file's content; empty where there is no file."""
-        return self._guest.file(f"{HOME}/{path}") or b""
+        """Return a file's content; empty where there is no file, or a larger one than tasks have."""
+        content = self._guest.file(f"{HOME}/{path}") or b""
+        return content if len(content) <= LARGEST else b""
 
     def text(self, path: str) -> str:
         """Return a file's text; empty where there is no file."""
         return self.content(path).decode(errors="replace")
 
     def tree(self, folder: str) -> dict[str, bytes]:
-        """Return the contents of all files below a folder by path; a folder ends in `/` and has none.
+        """Return the contents of all files below a folder by path; a folder ends in `/` and has none, a link, a pipe
+        and the like in `@`.
 
-        Empty where there is no such folder, or more in it than 200 kB.
+        Empty where there is no such folder, something in it that cannot be read, or more than 200 kB.
         """
-        packed = self.output(f"tar -C {HOME}/{folder} -c . | base64 -w0")
+        return self._entries(f"tar -C {HOME}/{folder} -c .")
+
+    def unpacked(self, archive: str) -> dict[str, bytes]:
+        """Return what is in a compressed tar archive, as `tree` does; empty where it is none, or damaged."""
+        return self._entries(f'd=$(mktemp -d) && tar -C "$d" -xzf {HOME}/{archive} && tar -C "$d" -c .')
+
+    def output(self, command: str) -> str:
+        """Return what a shell command of the user writes; nothing where it does not end."""
         try:
-            with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed))) as archive:
+            return self._guest.execute(command, shell=True).output
+        except HangingProgramError as error:  # such as one that reads a pipe in the place of a file
+            log.info("a checker reads nothing: %s", error)
+            return ""
+
+    def _entries(self, command: str) -> dict[str, bytes]:
+        """Return the entries of the tar archive that a command writes, if it has met no obstacle."""
+        packed = self.output(f"{{ {command} && printf {COMPLETE}; }} | base64 -w0")
+        try:
+            content = base64.b64decode(packed)
+            if not content.endswith(COMPLETE.encode()):
+                return {}
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
                 return dict(_entry(archive, member) for member in archive.getmembers() if member.name != ".")
         except (tarfile.TarError, ValueError):
             return {}
-
-    def output(self, command: str) -> str:
-        """Return what a shell command of the user writes."""
-        return self._guest.execute(command, shell=True).output
 
 
 def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[str, bytes]:
     name = member.name.removeprefix("./")
     if member.isdir():
         return f"{name}/", b""
-    file = archive.extractfile(member) if member.isfile() else None
-    return name, b"" if file is None else file.read()
+    file = archive.extractfile(member) if member.isreg() else None
+    return (f"{name}@", b"") if file is None else (name, file.read())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Tasks in a terminal: permissions, archives, counting, sorting, links."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from arpo.envs.desktop.templates.template import HOME, Draw, Home, Instance, templates_of
 from arpo.envs.desktop.templates.words import NOUNS, distinct, file_name, file_names, sentence
@@ -16,13 +16,15 @@ def make_executable(draw: Draw) -> Instance:
         ("Make {} in the folder work executable.", "The script work/{} cannot be run. Make it executable.")
     )
 
+    files = {each: f"echo {sentence(draw)}\n".encode() for each in names}
+
     def done(home: Home) -> bool:
-        modes = home.output(f"cd {HOME}/{FOLDER} && stat -c '%A %n' *").splitlines()
-        return [line.split()[1] for line in modes if line[3:4] == "x"] == [name]
+        found = home.output(f"cd {HOME}/{FOLDER} && find . -type f -perm -u=x")
+        return found == f"./{name}\n" and home.tree(FOLDER) == files
 
     return _instance(
         ask.format(name),
-        {each: f"echo {sentence(draw)}\n".encode() for each in names},
+        files,
         done,
         (f"chmod +x work/{name}",),
         {"another one": (f"chmod +x work/{other}",), "all of them": ("chmod +x work/*",)},
@@ -37,14 +39,16 @@ def set_permissions(draw: Draw) -> Instance:
     ask = draw.choice(
         ("Set the permissions of work/{} to {}.", "Change the mode of the file {} in the folder work to {}.")
     )
+    files = {each: sentence(draw).encode() for each in names}
     wanted = sorted(f"{mode if each == name else 644} {each}" for each in names)
 
     def done(home: Home) -> bool:
-        return sorted(home.output(f"cd {HOME}/{FOLDER} && stat -c '%a %n' *").splitlines()) == wanted
+        found = home.output(f"cd {HOME}/{FOLDER} && stat -c '%a %n' *")
+        return sorted(found.splitlines()) == wanted and home.tree(FOLDER) == files
 
     return _instance(
         ask.format(name, mode),
-        {each: sentence(draw).encode() for each in names},
+        files,
         done,
         (f"chmod {mode} work/{name}",),
         {"another mode": (f"chmod {other} work/{name}",), "all of them": (f"chmod {mode} work/*",)},
@@ -64,10 +68,16 @@ def count_lines(draw: Draw) -> Instance:
             "Count the lines of work/{} in which '{}' stands, and write how many there are into work/{}.",
         )
     )
+    text = ("\n".join(lines) + "\n").encode()
+
+    def done(home: Home) -> bool:
+        found = home.text(f"{FOLDER}/{answer}").strip()
+        return found == str(count) and home.content(f"{FOLDER}/{name}") == text
+
     return _instance(
         ask.format(name, word, answer),
-        {name: ("\n".join(lines) + "\n").encode()},
-        lambda home: home.text(f"{FOLDER}/{answer}").strip() == str(count),
+        {name: text},
+        done,
         (f"grep -c {word} work/{name} > work/{answer}",),
         {
             "all lines": (f"wc -l < work/{name} > work/{answer}",),
@@ -111,7 +121,7 @@ def collect_by_ending(draw: Draw) -> Instance:
     ask = draw.choice(
         (
             "Move all .{} files of the folder work into a new folder work/{}.",
-            "Collect the files that end in .{0} in work/{1}.",
+            "The files of the folder work that end in .{0} belong into a new folder work/{1}. Move them there.",
         )
     )
     wanted = {f"{folder}/{name}" if name.endswith(ending) else name: files[name] for name in names}
@@ -138,10 +148,11 @@ def pack_a_folder(draw: Draw) -> Instance:
         )
     )
 
+    wanted = {f"{folder}/": b"", **files}
+
     def done(home: Home) -> bool:
-        listed = home.output(f"cd {HOME}/{FOLDER} && gzip -t {folder}.tar.gz && tar -tzf {folder}.tar.gz").splitlines()
-        found = {line.removeprefix("./").removeprefix("work/").rstrip("/") for line in listed}
-        return found - {"", "work", "."} == {folder, *files}
+        left = {path: content for path, content in home.tree(FOLDER).items() if path != f"{folder}.tar.gz"}
+        return left == wanted and home.unpacked(f"{FOLDER}/{folder}.tar.gz") in _from_above(wanted)
 
     first = min(files)
     return _instance(
@@ -165,14 +176,18 @@ def write_down_the_largest(draw: Draw) -> Instance:
     answer = f"{draw.choice(NOUNS)}-{draw.randrange(10, 100)}.txt"
     ask = draw.choice(
         (
-            "Which file in work is the largest? Write its name into {}.",
+            "Which file in work is the largest? Write its name into {} in the home folder.",
             "Write the name of the largest file of the folder work into {} in the home folder.",
         )
     )
+
+    def done(home: Home) -> bool:
+        return home.text(answer).strip().removeprefix("work/") == largest and home.tree(FOLDER) == files
+
     return _instance(
         ask.format(answer),
         files,
-        lambda home: home.text(answer).strip().removeprefix("work/") == largest,
+        done,
         (f"ls -S work | head -1 > {answer}",),
         {"the smallest": (f"ls -Sr work | head -1 > {answer}",), "all names": (f"ls -S work > {answer}",)},
     )
@@ -190,6 +205,15 @@ TEMPLATES = templates_of(
         write_down_the_largest,
     ),
 )
+
+
+def _from_above(wanted: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+    """Yield the entries of an archive as they are from `FOLDER`, and as they are from every folder above it."""
+    entries = dict(wanted)
+    yield entries
+    for name in reversed(f"{HOME}/{FOLDER}"[1:].split("/")):
+        entries = {f"{name}/": b"", **{f"{name}/{path}": content for path, content in entries.items()}}
+        yield entries
 
 
 def _instance(

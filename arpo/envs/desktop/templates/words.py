@@ -34,7 +34,7 @@ PEOPLE = _words("""
     Sam Sara Simon Sofia Tara Tim Tom Ursula Victor Vera Walter Yara Zoe
 """)
 VERBS = _words("""
-    bought carried cleaned counted described drew found kept lost moved opened packed painted saw sold used wanted
+    bought carried cleaned counted described drew found kept lost moved opened packed borrowed saw sold used wanted
 """)
 
 

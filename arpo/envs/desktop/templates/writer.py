@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from arpo.envs.desktop.templates.documents import Paragraph, read_paragraphs, read_tables, text_document
+from arpo.envs.desktop.templates.documents import Paragraph, Table, read_paragraphs, read_tables, text_document
 from arpo.envs.desktop.templates.template import Draw, Home, Instance, templates_of
 from arpo.envs.desktop.templates.words import ADJECTIVES, NOUNS, PEOPLE, distinct, sentence, sentences
 
@@ -25,14 +25,16 @@ def style_a_paragraph(draw: Draw) -> Instance:
     """Make one paragraph bold, centred or the like."""
     texts = sentences(draw, draw.randrange(3, 6))
     number, other = distinct(draw, range(len(texts)), 2)
-    (how, key, (name, values)), (_, wrong, _) = distinct(draw, STYLES, 2)
+    (how, key, _), (_, wrong, _) = distinct(draw, STYLES, 2)
     ask = draw.choice(("Make the {} paragraph {}.", "The {} paragraph should be {}."))
 
     def styling(which: int, keys: str) -> tuple[str, ...]:
         return (*_select(which), f"hotkey(key='{keys}')")
 
     def looks(paragraphs: Sequence[Paragraph]) -> bool:
-        return [index for index, each in enumerate(paragraphs) if each.style.get(name) in values] == [number]
+        found = [(index, look) for index, each in enumerate(paragraphs) for look in sorted(_looks(*each.pieces))]
+        plain = not any(each.heading for each in paragraphs)
+        return plain and found == [(number, how)] and how in _looks(paragraphs[number].style)
 
     return _instance(
         ask.format(ORDINALS[number], how),
@@ -164,7 +166,7 @@ def insert_a_table(draw: Draw) -> Instance:
         texts,
         inserting(columns, rows),
         {"rows and columns swapped": inserting(rows, columns), "one row more": inserting(columns, rows + 1)},
-        also=lambda content: read_tables(content) == [(rows, columns)],
+        tables=[Table(rows, columns, text="", paragraphs_above=len(texts))],
     )
 
 
@@ -177,9 +179,6 @@ def begin_a_page(draw: Draw) -> Instance:
     def breaking(which: int) -> tuple[str, ...]:
         return ("hotkey(key='ctrl home')", *["hotkey(key='down')"] * which, "hotkey(key='ctrl enter')")
 
-    def looks(paragraphs: Sequence[Paragraph]) -> bool:
-        return [each.text for each in paragraphs if each.style.get("fo:break-before") == "page"] == [texts[number]]
-
     return _instance(
         ask.format(ORDINALS[number]),
         texts,
@@ -189,7 +188,7 @@ def begin_a_page(draw: Draw) -> Instance:
             "another paragraph": breaking(other),
             "an empty line": ("hotkey(key='ctrl home')", *["hotkey(key='down')"] * number, "hotkey(key='enter')"),
         },
-        looks,
+        also=lambda content: _first_of_pages(read_paragraphs(content)) == [texts[number]],
     )
 
 
@@ -217,6 +216,24 @@ def _select(number: int) -> tuple[str, ...]:
     )
 
 
+def _looks(*pieces: Mapping[str, str]) -> set[str]:
+    """Return what pieces of a paragraph are, of `STYLES`."""
+    return {how for how, _, (name, values) in STYLES for piece in pieces if piece.get(name) in values}
+
+
+def _first_of_pages(paragraphs: Sequence[Paragraph]) -> list[str]:
+    """Return the texts that begin on a new page, by whichever break; an empty line may stand above."""
+    found: list[str] = []
+    breaks = False
+    for number, each in enumerate(paragraphs):
+        if number and (each.style.get("fo:break-before") == "page" or "style:master-page-name" in each.style):
+            breaks = True
+        if each.text and breaks:
+            found.append(each.text)
+        breaks = each.style.get("fo:break-after") == "page" or (breaks and not each.text)
+    return found
+
+
 def _instance(
     instruction: str,
     texts: Sequence[str],
@@ -225,6 +242,7 @@ def _instance(
     near_misses: Mapping[str, tuple[str, ...]],
     looks: Look = lambda _: True,
     *,
+    tables: Sequence[Table] = (),
     also: Callable[[bytes], bool] = lambda _: True,
 ) -> Instance:
     """Return the instance of a text that is on the screen; near-misses are saved, and one more is not.
@@ -236,6 +254,7 @@ def _instance(
         solution: Without saving.
         near_misses: Without saving.
         looks: Judges the paragraphs.
+        tables: Those that there are to be.
         also: Judges the file.
     """
     path = "Documents/letter.odt"
@@ -243,7 +262,8 @@ def _instance(
     def done(home: Home) -> bool:
         content = home.content(path)
         paragraphs = [each for each in read_paragraphs(content) if each.text]
-        return [each.text for each in paragraphs] == list(wanted) and looks(paragraphs) and also(content)
+        is_whole = [each.text for each in paragraphs] == list(wanted) and read_tables(content) == list(tables)
+        return is_whole and looks(paragraphs) and also(content)
 
     return Instance(
         f"{instruction} Save the file.",

@@ -1,15 +1,54 @@
 """The home directory of an instance on this machine: what a checker reads of a guest, read from a temporary folder."""
 
+import os
+import shutil
 import subprocess
 
 from arpo.envs.desktop.templates.template import HOME, Home
+from arpo.envs.guest.client import Execution, HangingProgramError
+
+HANGS_AFTER_S = 2.0
+LARGEST_OUTPUT = 320 * 1024
+"""Characters of what a program writes that a guest hands on."""
+POWERLESS = ("setpriv", "--bounding-set=-all", "--") if os.geteuid() == 0 and shutil.which("setpriv") else ()
+"""Before a program of root's, which may otherwise read what is locked; the user of a guest may not."""
+
+
+class LocalGuest:
+    """A folder that answers as the guest whose home directory it is."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def file(self, path):
+        file = self.folder / path.removeprefix(f"{HOME}/")
+        return file.read_bytes() if file.is_file() else None
+
+    def execute(self, command, *, shell):
+        command = command.replace(HOME, str(self.folder))
+        try:
+            done = subprocess.run(
+                [*POWERLESS, "sh", "-c", command],
+                cwd=self.folder,
+                env={**os.environ, "TMPDIR": str(self.folder.parent)},
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=HANGS_AFTER_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise HangingProgramError("guest", f"{command!r} did not end") from error
+        return Execution(done.stdout[:LARGEST_OUTPUT], done.stderr, done.returncode)
 
 
 class LocalHome(Home):
     """A folder that holds the files of an instance."""
 
     def __init__(self, folder, instance):
+        super().__init__(LocalGuest(folder))
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         for name, content in instance.files.items():
             path = folder / name
             if name.endswith("/"):
@@ -19,14 +58,6 @@ class LocalHome(Home):
                 path.write_bytes(content)
                 path.chmod(0o644)
 
-    def content(self, path):
-        file = self.folder / path
-        return file.read_bytes() if file.is_file() else b""
-
-    def output(self, command):
-        return self.run(command.replace(HOME, str(self.folder)))
-
     def run(self, command):
         """Run a command as a person types it into a terminal."""
-        done = subprocess.run(["sh", "-c", command], cwd=self.folder, capture_output=True, text=True, check=False)
-        return done.stdout
+        return self.output(command)

@@ -1,12 +1,15 @@
 """OpenDocument files: what is written is read again, and what is no document reads as an empty one."""
 
 import io
+import time
 import zipfile
 
 import pytest
 
 from arpo.envs.desktop.templates import documents
 from arpo.envs.desktop.templates.documents import (
+    Chart,
+    Table,
     column_name,
     presentation,
     read_charts,
@@ -18,12 +21,14 @@ from arpo.envs.desktop.templates.documents import (
     text_document,
 )
 
-SPACES = " ".join(f'xmlns:{name}="{uri}"' for name, uri in documents.NAMESPACES.items())
+SPACES = " ".join(f'xmlns:{name}="{uri}"' for name, uri in documents.NAMESPACES.items()) + (
+    ' xmlns:xlink="http://www.w3.org/1999/xlink"'
+)
 
 
-def packed(content, name="content.xml"):
+def packed(content, name="content.xml", method=zipfile.ZIP_DEFLATED):
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w", method) as archive:
         archive.writestr(name, content)
     return file.getvalue()
 
@@ -33,6 +38,15 @@ def document(body, styles="", kind="text"):
         f"<office:document-content {SPACES}><office:automatic-styles>{styles}</office:automatic-styles>"
         f"<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document-content>"
     )
+
+
+def damaged(content):
+    """The content, whose packed part begins with a block of a kind that there is not."""
+    start = 30 + len("content.xml")
+    return content[:start] + b"\x07" + content[start + 1 :]
+
+
+HEAD = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
 def test_a_spreadsheet_is_read_as_it_was_written():
@@ -92,16 +106,64 @@ def test_paragraphs_are_read_with_their_level_and_the_style_that_all_of_them_has
     whole, half, head = read_paragraphs(document(body, styles))
     assert whole.style == {"fo:text-align": "center", "fo:font-weight": "bold"}
     assert half.style == {}
+    assert half.pieces == [{"fo:font-weight": "bold"}, {}]
     assert (head.text, head.heading) == ("head", 2)
-    assert read_tables(document(body, styles)) == [(1, 3)]
+    assert read_tables(document(body, styles)) == [Table(rows=1, columns=3, text="in a table", paragraphs_above=3)]
 
 
-def test_slides_are_read_with_their_name_and_texts_and_without_notes():
+def test_spaces_tabs_and_line_breaks_are_text():
+    body = '<text:p>a<text:s text:c="3"/>b<text:tab/>c<text:line-break/>d<text:s text:c="999999999"/></text:p>'
+    (paragraph,) = read_paragraphs(document(body))
+    assert paragraph.text.rstrip() == "a   b\tc\nd"
+    assert len(paragraph.text) < 100
+
+
+def test_paragraphs_of_lists_parts_and_boxes_are_read_in_order_and_those_whose_deletion_is_recorded_too():
+    body = (
+        "<text:tracked-changes><text:p>0</text:p></text:tracked-changes><text:list><text:list-item><text:p>1</text:p>"
+        "<text:list><text:list-item><text:p>2</text:p></text:list-item></text:list></text:list-item></text:list>"
+        "<text:section><text:p>3</text:p></text:section><draw:frame><draw:text-box><text:p>4</text:p></draw:text-box>"
+        "</draw:frame><text:p>5<draw:frame><draw:text-box><text:p>6</text:p></draw:text-box></draw:frame></text:p>"
+    )
+    assert [each.text for each in read_paragraphs(document(body))] == ["0", "1", "2", "3", "4", "56"]
+
+
+def test_a_style_has_what_it_inherits_of_those_with_a_name_and_may_inherit_in_a_circle():
+    named = (
+        '<style:style style:name="Head" style:family="paragraph"><style:text-properties fo:font-weight="bold" '
+        'fo:font-style="italic"/></style:style><style:style style:name="A" style:family="paragraph" '
+        'style:parent-style-name="B"/><style:style style:name="B" style:family="paragraph" '
+        'style:parent-style-name="A"><style:text-properties fo:color="red"/></style:style>'
+    )
+    styles = (
+        '<style:style style:name="P1" style:family="paragraph" style:parent-style-name="Head" '
+        'style:master-page-name="Landscape"><style:text-properties fo:font-style="normal"/></style:style>'
+    )
+    file = io.BytesIO(
+        document('<text:p text:style-name="P1">a</text:p><text:p text:style-name="A">b</text:p>', styles)
+    )
+    with zipfile.ZipFile(file, "a") as archive:
+        office = f"<office:document-styles {SPACES}><office:styles>{named}</office:styles></office:document-styles>"
+        archive.writestr("styles.xml", office)
+    first, second = read_paragraphs(file.getvalue())
+    assert first.style == {
+        "fo:font-weight": "bold",
+        "fo:font-style": "normal",
+        "style:master-page-name": "Landscape",
+    }
+    assert second.style == {"fo:color": "red"}
+
+
+def test_slides_are_read_with_the_texts_of_their_boxes_and_without_notes():
     slides = read_slides(presentation([("First", "one"), ("Second", "two")]))
-    assert [(slide.name, slide.texts, slide.hidden) for slide in slides] == [
-        ("page1", ["First", "one"], False),
-        ("page2", ["Second", "two"], False),
-    ]
+    assert [(slide.texts, slide.hidden) for slide in slides] == [(["First", "one"], False), (["Second", "two"], False)]
+    boxes = (
+        "<draw:frame><draw:text-box><text:p>a</text:p><text:p>b</text:p><text:p/></draw:text-box></draw:frame>"
+        "<draw:frame><draw:text-box><text:p/></draw:text-box></draw:frame>"
+        "<draw:custom-shape><text:p>c</text:p></draw:custom-shape>"
+    )
+    (slide,) = read_slides(document(f"<draw:page>{boxes}</draw:page>", kind="presentation"))
+    assert slide.texts == ["a\nb", "c"]
     styles = (
         '<style:style style:name="d" style:family="drawing-page">'
         '<style:drawing-page-properties presentation:visibility="hidden"/></style:style>'
@@ -114,13 +176,23 @@ def test_slides_are_read_with_their_name_and_texts_and_without_notes():
 def test_a_chart_is_read_by_its_class_and_the_cells_of_its_series():
     file = io.BytesIO()
     place = '<draw:object xlink:href="./Object 1"/><draw:object xlink:href="./Object 2"/><draw:object/>'
-    spaces = f'{SPACES} xmlns:xlink="http://www.w3.org/1999/xlink"'
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("content.xml", f"<office:document-content {spaces}>{place}</office:document-content>")
+        archive.writestr("content.xml", f"<office:document-content {SPACES}>{place}</office:document-content>")
         series = '<chart:series chart:values-cell-range-address="$Sheet1.$B$2:$Sheet1.$B$5"/>'
-        chart = f'<chart:chart chart:class="chart:bar">{series}</chart:chart>'
-        archive.writestr("Object 1/content.xml", f"<office:chart {spaces}>{chart}</office:chart>")
-    assert read_charts(file.getvalue()) == [("chart:bar", ["Sheet1.B2:Sheet1.B5"])]
+        area = f'<chart:plot-area chart:style-name="ch1">{series}</chart:plot-area>'
+        chart = f'<chart:chart chart:class="chart:bar">{area}</chart:chart>'
+        style = '<style:style style:name="ch1" style:family="chart"><style:chart-properties chart:vertical="true"/>'
+        styles = f"<office:automatic-styles>{style}</style:style></office:automatic-styles>"
+        archive.writestr(
+            "Object 1/content.xml", f"<office:document-content {SPACES}>{chart}</office:document-content>"
+        )
+        archive.writestr(
+            "Object 2/content.xml", f"<office:document-content {SPACES}>{styles}{chart}</office:document-content>"
+        )
+    assert read_charts(file.getvalue()) == [
+        Chart("chart:bar", lies=False, series=["Sheet1.B2:Sheet1.B5"]),
+        Chart("chart:bar", lies=True, series=["Sheet1.B2:Sheet1.B5"]),
+    ]
 
 
 def test_numbers_that_are_none_are_read_as_none():
@@ -146,13 +218,82 @@ def test_numbers_that_are_none_are_read_as_none():
         packed('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'),
         packed(b"<a>" + b" " * documents.LARGEST + b"</a>"),
         packed("<a/>")[:40],
-        packed("<a>" + "x" * 3000 + "</a>").replace(b"xxxx", b"yyyy"),
+        packed("<a>" + "x" * 3000 + "</a>", method=zipfile.ZIP_STORED).replace(b"xxxx", b"yyyy"),
+        damaged(packed(HEAD + "<a>bc</a>" * 50)),
+        packed(HEAD + "<a>bc</a>" * 50, method=zipfile.ZIP_LZMA),
+        packed('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16")),
+        packed('<?xml version="1.0" encoding="none"?><a/>'),
+        packed('<?xml version="1.0" encoding="utf-7"?><a/>'),
+        packed('<?xml version="1.0" encoding="rot13"?><a/>'),
+        document('<table:table table:name="S"/>' * 2, kind="spreadsheet"),
     ],
-    ids=["empty", "text", "no content", "broken", "entities", "huge", "half", "damaged"],
+    ids=[
+        "empty",
+        "text",
+        "no content",
+        "broken",
+        "entities",
+        "huge",
+        "half",
+        "damaged",
+        "damaged where it is packed",
+        "packed otherwise",
+        "entities of UTF-16",
+        "no encoding",
+        "several bytes a character",
+        "no encoding of text",
+        "two sheets of one name",
+    ],
 )
 def test_what_is_no_document_reads_as_an_empty_one(content):
     assert read_sheets(content) == {}
     assert [read(content) for read in (read_paragraphs, read_slides, read_tables, read_charts)] == [[], [], [], []]
+
+
+REPEATED = 'table:number-columns-repeated="64"'
+CELL = f'<table:table-cell table:style-name="x" office:value-type="float" office:value="1" {REPEATED}/>'
+LINE = f"<text:p>{'x' * 400_000}</text:p>"
+LONG = f'<table:table-cell office:value-type="string" {REPEATED}>{LINE}{LINE}</table:table-cell>'
+MANY = " ".join(f'fo:a{number}=""' for number in range(20_000))
+LOOKS = "".join(
+    f'<style:style style:name="x" style:family="{family}"><style:text-properties {MANY}/></style:style>'
+    for family in ("table-cell", "paragraph", "text")
+)
+
+
+def rows(cells, name="S"):
+    row = f'<table:table-row table:number-rows-repeated="64">{cells}</table:table-row>'
+    return f'<table:table table:name="{name}">{row}</table:table>'
+
+
+HUGE = {
+    "cells": document(rows(CELL * 4000), LOOKS, "spreadsheet"),
+    "empty cells": document(rows(f"<table:table-cell {REPEATED}/>" * 12_000), kind="spreadsheet"),
+    "sheets": document("".join(rows(CELL, f"S{number}") for number in range(3000)), kind="spreadsheet"),
+    "a long text": document(rows(LONG), kind="spreadsheet"),
+    "lists": document("<text:list>" * 40_000 + "</text:list>" * 40_000),
+    "tables in tables": document("<table:table>" * 30_000 + "</table:table>" * 30_000),
+    "looks": document(
+        '<text:p text:style-name="x"><text:span text:style-name="x">a</text:span></text:p>' * 5000, LOOKS
+    ),
+}
+
+
+def test_of_many_charts_some_are_read():
+    file = io.BytesIO(document('<draw:object xlink:href="./Object 1"/>' * 10_000, kind="spreadsheet"))
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("Object 1/content.xml", f"<a {SPACES}>{'<chart:chart/>' * 1000}</a>")
+    began = time.process_time()
+    assert len(read_charts(file.getvalue())) == 8000
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("what", HUGE)
+def test_what_is_made_to_take_long_is_read_soon(what):
+    began = time.process_time()
+    for read in (read_sheets, read_paragraphs, read_slides, read_tables, read_charts):
+        read(HUGE[what])
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "A"), (26, "Z"), (27, "AA"), (52, "AZ"), (703, "AAA")])

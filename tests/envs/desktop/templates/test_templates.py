@@ -75,6 +75,15 @@ def test_in_a_terminal_the_solution_solves_every_instance_and_no_near_miss_does(
             assert not instance.done(home), (seed, instance.instruction, what)
 
 
+@pytest.mark.parametrize("name", ["terminal/count-lines", "mousepad/replace-a-word"])
+def test_a_word_that_is_counted_or_replaced_is_no_part_of_another_one(name):
+    for seed in range(300):
+        instance = TEMPLATES[name].instance(seed)
+        (text,) = instance.files.values()
+        for word in re.findall(r"'(\w+)'", instance.instruction):
+            assert text.decode().count(word) == len(re.findall(rf"\b{word}\b", text.decode())), (seed, word)
+
+
 def test_tasks_are_named_by_template_and_seed_and_lists_leave_out_what_they_are_told():
     tasks = template_tasks(["terminal", "files/rename-a-file"], [3, 4], without=[["terminal/count-lines"]])
     assert len(tasks) == 2 * len(LOCAL)

@@ -1,0 +1,55 @@
+"""States of files that tasks of several applications share.
+
+A state is a triple: what it is, whether it is right, and a shell command in the home directory that leads to it or the
+content of the document that is left there.
+"""
+
+import re
+import shlex
+
+TEXT = r"[\w-]+\.\w+(?:\.gz)?"
+
+
+def names_in(instance):
+    """The files that an instruction names."""
+    return re.findall(TEXT, instance.instruction)
+
+
+def said(text, path):
+    """The command that makes this the content of a file."""
+    return f"printf %s {shlex.quote(text)} > {shlex.quote(path)}"
+
+
+def other_files(right, folder, names):
+    """What no task of a folder asks for, beside the right commands."""
+    first = f"{folder}/{sorted(names)[0]}"
+    yield "and one more file", False, f"{right}; echo > {folder}/more.txt"
+    yield "and a hidden file", False, f"{right}; echo > {folder}/.more"
+    yield "and a folder", False, f"{right}; mkdir {folder}/more"
+    yield "and a folder that cannot be read", False, f"{right}; mkdir {folder}/more; chmod 0 {folder}/more"
+    yield "and a file that cannot be read", False, f"{right}; echo > {folder}/more; chmod 0 {folder}/more"
+    yield "and a link", False, f"{right}; ln -s /etc/passwd {folder}/more"
+    yield "and a pipe", False, f"{right}; mkfifo {folder}/more"
+    yield "and another file changed", False, f"{right}; echo >> {first}"
+    yield "and another file emptied", False, f"{right}; : > {first}"
+    yield "and another file deleted", False, f"{right}; rm {first}"
+    yield "and another file a folder", False, f"{right}; rm {first}; mkdir {first}"
+    yield "and another file a link to a copy", False, f"{right}; mv {first} copy; ln -s ../copy {first}"
+    yield "and nothing else", False, f"{right}; rm -r {folder}"
+    yield "and a file instead of the folder", False, f"{right}; rm -r {folder}; echo > {folder}"
+    yield "and a file of 5 MB", False, f"{right}; head -c 5000000 /dev/zero > {folder}/more"
+    yield "nothing", False, "true"
+
+
+def replaced(instance):
+    """The word that is to be replaced, and the new one."""
+    old, new = re.findall(r"'(\w+)'", instance.instruction)
+    return (new, old) if instance.instruction.startswith("Write") else (old, new)
+
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+
+
+def number_of(instance):
+    """The paragraph or slide that an instruction names, from 0."""
+    return ORDINALS.index(re.search("|".join(ORDINALS), instance.instruction)[0])
