@@ -172,8 +172,8 @@ def test_osworld_s_machines_need_what_the_check_at_the_start_counts():
 def test_osworld_s_containers_are_counted_too(experiment):
     cfg = compose(f"experiment={experiment}", "env.size=3")
     budget = Budget(**plain(cfg)["requires"]["budget"])
-    assert budget.needs() == f"3 desktops: {3 * budget.memory_mb / 1024:.0f} GiB of memory, 2 cores, 0 GiB of disk"
-    assert budget.memory_mb == build(cfg.env.make_env.machine).memory_mb
+    assert budget.needs() == "3 desktops: 3 GiB of memory, 2 cores, 0 GiB of disk"
+    assert budget.memory_mb < build(cfg.env.make_env.machine).memory_mb  # what one may take, and most do not
 
 
 def test_the_experiment_of_a_laptop_needs_nothing_special():
