@@ -172,7 +172,8 @@ def test_the_prompt_lists_the_tool_and_the_functions_of_the_desktop():
     assert tools[0]["parameters"]["properties"]["action"]["enum"][3] == "left_click"
     assert tools[1]["parameters"]["properties"] == {"path": {"type": "string"}, "n": {"type": "integer"}}
     assert Prompt.computer_use().system == system_message()
-    assert prompt.messages("Do it.")[1]["content"][0]["text"] == "Do it."
+    user = {"role": "user", "content": [{"type": "text", "text": "Do it."}, {"type": "image"}]}
+    assert prompt.messages("Do it.")[1:] == [user]
 
 
 def test_the_shortest_prompt_shows_no_function_in_words_of_another_grammar():

@@ -190,6 +190,4 @@ def test_on_a_cluster_desktops_are_the_business_of_its_nodes(monkeypatch, tmp_pa
     assert "it needs a disk (set DISK)" in missing({"node_files": {"a disk (set DISK)": None}})
     monkeypatch.delenv("RAY_ADDRESS")
     message = missing(needs)
-    assert all(
-        word in message for word in ("no Docker engine", "desktops need", "a disk, and there is nothing at")
-    )
+    assert all(word in message for word in ("no Docker engine", "desktops need", "a disk, and there is nothing at"))

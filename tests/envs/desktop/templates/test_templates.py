@@ -8,6 +8,8 @@ import pytest
 
 from arpo.envs.desktop.tasks import read_task
 from arpo.envs.desktop.templates.lists import TEMPLATES, named, template_task, template_tasks
+from arpo.envs.desktop.templates.template import Draw
+from arpo.envs.desktop.templates.words import sentences
 from arpo.envs.guest.certificate import Window, read_script
 from arpo.errors import TaskFormatError
 from arpo.run.build import build, compose
@@ -58,6 +60,10 @@ def test_a_seed_draws_the_same_instance_each_time_and_hardly_two_draw_the_same(n
     assert len(set(shown)) >= 195
     starts = {one.instruction.split()[0] + one.instruction.split()[1] for one in instances}
     assert len(starts) > 1  # several phrasings
+
+
+def test_sentences_are_as_many_as_were_asked_for_and_differ():
+    assert [len(set(sentences(Draw(seed), count))) for seed, count in enumerate(range(1, 30))] == list(range(1, 30))
 
 
 @pytest.mark.parametrize("name", LOCAL)
