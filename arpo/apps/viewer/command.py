@@ -10,6 +10,7 @@ from pathlib import Path
 from arpo.apps.viewer.serve import make_server, serve
 from arpo.apps.viewer.site import Site
 from arpo.errors import ConfigError
+from arpo.host.heartbeat import still
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ def write(site: Site) -> None:
         ConfigError: If nothing can be written there.
     """
     try:
-        site.write()
+        with still("writing the viewer"):
+            site.write()
     except OSError as error:
         raise ConfigError(f"cannot write the viewer to {site.out}: {error}; name a folder with --out") from error
 
