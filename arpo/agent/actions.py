@@ -35,6 +35,14 @@ class RightClick:
 
 
 @dataclass(frozen=True, slots=True)
+class MiddleClick:
+    """A press and release of the middle button, which opens a link in a new tab, or pastes what is selected."""
+
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
 class Hover:
     """A move of the pointer."""
 
@@ -129,7 +137,7 @@ class Fail:
     """The claim that the task is infeasible (`error_env` in UI-TARS's grammar)."""
 
 
-Pointer = Click | DoubleClick | RightClick | Hover | Drag | Scroll
+Pointer = Click | DoubleClick | RightClick | MiddleClick | Hover | Drag | Scroll
 """Actions of the mouse."""
 
 Keyboard = Hotkey | Press | KeyDown | KeyUp
@@ -144,7 +152,7 @@ Action = Pointer | Keyboard | TypeText | Wait | Call | Terminal
 def moved(action: Action, move: Callable[[float, float], tuple[float, float]]) -> Action:
     """Return an action with every position of it moved, such as to the pixels of another picture."""
     match action:
-        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | Hover(x, y):
+        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | MiddleClick(x, y) | Hover(x, y):
             return type(action)(*move(x, y))
         case Drag(x, y, to_x, to_y):
             return Drag(*move(x, y), *move(to_x, to_y))

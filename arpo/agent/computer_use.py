@@ -277,6 +277,7 @@ _double_click = _Rule(partial(_pointed, actions.DoubleClick), ("coordinate",))
 _RULES: Mapping[str, _Rule] = {
     "left_click": _Rule(partial(_pointed, actions.Click), ("coordinate",)),
     "right_click": _Rule(partial(_pointed, actions.RightClick), ("coordinate",)),
+    "middle_click": _Rule(partial(_pointed, actions.MiddleClick), ("coordinate",)),
     "double_click": _double_click,
     "triple_click": _double_click,  # as the cookbook simulates it
     "mouse_move": _Rule(partial(_pointed, actions.Hover), ("coordinate",)),
@@ -345,6 +346,7 @@ def _place(x: float, y: float) -> list[float]:
 _WRITERS: Mapping[type, Callable[[Any], list[Call]]] = {
     actions.Click: partial(_clicked, "left_click"),
     actions.RightClick: partial(_clicked, "right_click"),
+    actions.MiddleClick: partial(_clicked, "middle_click"),
     actions.DoubleClick: partial(_clicked, "double_click"),
     actions.Hover: partial(_clicked, "mouse_move"),
     actions.Drag: _dragged,

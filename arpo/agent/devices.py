@@ -8,7 +8,7 @@ from arpo.agent import actions
 from arpo.agent.actions import Action, Direction, Keyboard, Pointer
 
 Event = TypeVar("Event")
-Button = Literal["left", "right"]
+Button = Literal["left", "middle", "right"]
 
 
 class MouseAndKeyboard(ABC, Generic[Event]):
@@ -43,8 +43,9 @@ class MouseAndKeyboard(ABC, Generic[Event]):
                 return [*self.move(x, y), *self._click("left", 1)]
             case actions.DoubleClick(x, y):
                 return [*self.move(x, y), *self._click("left", 1), *self._click("left", 2)]
-            case actions.RightClick(x, y):
-                return [*self.move(x, y), *self._click("right", 1)]
+            case actions.RightClick(x, y) | actions.MiddleClick(x, y):
+                button: Button = "right" if isinstance(action, actions.RightClick) else "middle"
+                return [*self.move(x, y), *self._click(button, 1)]
             case actions.Hover(x, y):
                 return self.move(x, y)
             case actions.Drag():

@@ -77,7 +77,9 @@ def _points(action: Action) -> list[tuple[float, float]]:
             return [(x, y), (to_x, to_y)]
         case actions.Scroll(_, x, y):
             return [] if x is None or y is None else [(x, y)]
-        case actions.Click(x, y) | actions.DoubleClick(x, y) | actions.RightClick(x, y) | actions.Hover(x, y):
+        case actions.Click(x, y) | actions.DoubleClick(x, y) | actions.Hover(x, y):
+            return [(x, y)]
+        case actions.RightClick(x, y) | actions.MiddleClick(x, y):
             return [(x, y)]
     return []
 

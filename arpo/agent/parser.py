@@ -344,6 +344,7 @@ _RULES: Mapping[str, _Rule] = {
     "double_click": _double_click,
     "right_single": _right_click,
     "right_click": _right_click,
+    "middle_click": _Rule(partial(_pointed, actions.MiddleClick), ("start_box",)),
     "hover": _hover,
     "mouse_move": _hover,
     "drag": _dragged,

@@ -75,8 +75,9 @@ def _pointer(action: Pointer) -> list[str]:
             return [f"pyautogui.click({_point(x, y)}, button='left')"]
         case actions.DoubleClick(x, y):
             return [f"pyautogui.doubleClick({_point(x, y)}, button='left')"]
-        case actions.RightClick(x, y):
-            return [f"pyautogui.click({_point(x, y)}, button='right')"]
+        case actions.RightClick(x, y) | actions.MiddleClick(x, y):
+            button = "right" if isinstance(action, actions.RightClick) else "middle"
+            return [f"pyautogui.click({_point(x, y)}, button='{button}')"]
         case actions.Hover(x, y):
             return [f"pyautogui.moveTo({_point(x, y)})"]
         case actions.Drag(x, y, to_x, to_y):

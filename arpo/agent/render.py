@@ -68,6 +68,7 @@ _NAMES = {
     actions.Click: "click",
     actions.DoubleClick: "left_double",
     actions.RightClick: "right_single",
+    actions.MiddleClick: "middle_click",
     actions.Hover: "hover",
     actions.Drag: "drag",
     actions.Scroll: "scroll",

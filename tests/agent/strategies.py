@@ -28,7 +28,7 @@ thoughts = texts
 pointed = st.one_of(
     [
         st.builds(kind, coordinates, coordinates)
-        for kind in (actions.Click, actions.DoubleClick, actions.RightClick, actions.Hover)
+        for kind in (actions.Click, actions.DoubleClick, actions.RightClick, actions.MiddleClick, actions.Hover)
     ]
 )
 directions = st.sampled_from(["up", "down", "left", "right"])

@@ -24,6 +24,7 @@ def called(**arguments: object) -> str:
     [
         ({"action": "left_click", "coordinate": [500, 250]}, actions.Click(500, 250)),
         ({"action": "right_click", "coordinate": [0, 999.5]}, actions.RightClick(0, 999.5)),
+        ({"action": "middle_click", "coordinate": [3, 4]}, actions.MiddleClick(3, 4)),
         ({"action": "double_click", "coordinate": [1, 2]}, actions.DoubleClick(1, 2)),
         ({"action": "triple_click", "coordinate": [1, 2]}, actions.DoubleClick(1, 2)),
         ({"action": "mouse_move", "coordinate": [1, 2]}, actions.Hover(1, 2)),
@@ -95,7 +96,7 @@ def test_a_call_of_another_name_is_a_function_of_the_desktop():
         (f"<tool_call>{'[' * 100_000}</tool_call>", "bad_syntax"),
         (f"<tool_call>{'9' * 5000}</tool_call>", "bad_syntax"),
         (called(), "missing_argument"),
-        (called(action="middle_click", coordinate=[1, 2]), "unknown_action"),
+        (called(action="long_click", coordinate=[1, 2]), "unknown_action"),
         (called(action=["wait"]), "unknown_action"),
         (called(action="left_click"), "missing_argument"),
         (called(action="left_click", coordinate=[1]), "bad_box"),

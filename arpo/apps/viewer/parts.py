@@ -41,13 +41,25 @@ def mark(action: str, parse_error: str) -> Mark:
             return ["drag", x, y, to_x, to_y]
         case [actions.Scroll(direction, x, y)]:
             return ["scroll", x, y, direction]
-        case [actions.Click(x, y) | actions.DoubleClick(x, y) | actions.RightClick(x, y) | actions.Hover(x, y) as one]:
+        case [
+            actions.Click(x, y)
+            | actions.DoubleClick(x, y)
+            | actions.RightClick(x, y)
+            | actions.MiddleClick(x, y)
+            | actions.Hover(x, y) as one
+        ]:
             return [_POINTED[type(one)], x, y]
         case _:  # words, or several actions, of which the picture has room for none
             return ["text", action]
 
 
-_POINTED = {actions.Click: "click", actions.DoubleClick: "double", actions.RightClick: "right", actions.Hover: "hover"}
+_POINTED = {
+    actions.Click: "click",
+    actions.DoubleClick: "double",
+    actions.RightClick: "right",
+    actions.MiddleClick: "middle",
+    actions.Hover: "hover",
+}
 
 
 class Words:

@@ -11,7 +11,7 @@ from arpo.agent.keys import known_key, typeable
 
 Event = tuple[str | float, ...]
 
-BUTTONS = {"left": 1, "right": 3}
+BUTTONS = {"left": 1, "middle": 2, "right": 3}
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 SCROLL_CLICKS = 5
 DRAG_STEP_S = 0.02

@@ -83,7 +83,7 @@ class InputDevices(MouseAndKeyboard[Event]):
 
     def button(self, down: bool, button: Button, count: int) -> Event:
         """Press or release a button."""
-        held = {"left": 1, "right": 2}[button] if down else 0
+        held = {"left": 1, "right": 2, "middle": 4}[button] if down else 0
         kind = "mousePressed" if down else "mouseReleased"
         return self._mouse(kind, button=button, buttons=held, clickCount=count)
 

@@ -21,6 +21,7 @@ from arpo.types import screenshot_key
         (actions.Click(1, 2), ["click", 1, 2]),
         (actions.DoubleClick(1, 2), ["double", 1, 2]),
         (actions.RightClick(1, 2), ["right", 1, 2]),
+        (actions.MiddleClick(1, 2), ["middle", 1, 2]),
         (actions.Hover(1, 2), ["hover", 1, 2]),
         (actions.Drag(1, 2, 3, 4), ["drag", 1, 2, 3, 4]),
         (actions.Scroll("down", 1, 2), ["scroll", 1, 2, "down"]),

@@ -33,12 +33,12 @@ function overlay(mark, width, height, large) {
       [toX - head * (ux + 0.5 * uy), toY - head * (uy - 0.5 * ux)]);
   };
   const [kind, x, y] = mark;
-  if (kind === "click" || kind === "double" || kind === "right") {
+  if (["click", "double", "right", "middle"].includes(kind)) {
     ring(x, y, 1);
     if (kind === "double") ring(x, y, 1.5);
     line([x - 0.7 * radius, y], [x + 0.7 * radius, y]);
     line([x, y - 0.7 * radius], [x, y + 0.7 * radius]);
-    if (kind === "right") word("right", x, y);
+    if (kind === "right" || kind === "middle") word(kind, x, y);
   } else if (kind === "hover") {
     ring(x, y, 1);
     word("hover", x, y);
@@ -96,7 +96,7 @@ function deed(member, step) {
 function briefly(mark, action) {
   const [kind, x, y] = mark;
   const at = (...values) => values.map((value) => Math.round(value)).join(", ");
-  if (["click", "double", "right", "hover"].includes(kind)) return `${{ double: "double click", right: "right click" }[kind] || kind} ${at(x, y)}`;
+  if (["click", "double", "right", "middle", "hover"].includes(kind)) return `${{ double: "double click", right: "right click", middle: "middle click" }[kind] || kind} ${at(x, y)}`;
   if (kind === "drag") return `drag ${at(x, y)} → ${at(mark[3], mark[4])}`;
   if (kind === "scroll") return `scroll ${mark[3]}`;
   const called = /^call\(function='([^'\n]*)'(?:, ([^\n]*))?\)$/.exec(action);
