@@ -100,6 +100,7 @@ def triangle_at_the_side(flat: Path, start: Path) -> None:
 BUILDERS = {
     "06ca5602-62ca-47f6-ad4f-da151cde54cc": picture,
     "77b8ab4d-994f-43ac-8930-8ca087d7c4b4": picture,
+    "a746add2-cab0-4740-ac36-c3769d9bfb46": picture,
     "b148e375-fe0b-4bec-90e7-38632b0d73c2": background_alone,
     "f4aec372-4fb0-4df5-a52b-79e0e2a5d6ce": triangle_at_the_side,
 }
