@@ -11,7 +11,7 @@ tests/envs/osworld/standins` plays them with the files that `python -m tests.env
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.envs.osworld.standins import calc, gimp, impress, terminal, thunderbird, vlc, writer
+from tests.envs.osworld.standins import calc, gimp, impress, several, terminal, thunderbird, vlc, writer
 
 ROOT = Path(__file__).parent
 Builder = Callable[..., None]
@@ -23,5 +23,6 @@ BUILDERS: Mapping[str, Builder] = {
     **vlc.BUILDERS,
     **gimp.BUILDERS,
     **thunderbird.BUILDERS,
+    **several.BUILDERS,
 }
 """By the id of the task."""
