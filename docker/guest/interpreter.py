@@ -22,7 +22,7 @@ that a client reads."""
 
 
 class Interpreter:
-    """Runs `python -c` programs that use PyAutoGUI. Meaning as in a process of their own, but for PAUSE = 0."""
+    """Runs `python -c` programs that use PyAutoGUI. Meaning as in a process of their own."""
 
     def __init__(self) -> None:
         read, write = os.pipe()
@@ -112,7 +112,6 @@ def execute(code: str) -> int:
 
     backend._display = Display()  # a connection to the X server does not survive a fork
     pyautogui_keys.install(pyautogui, backend, backend._display)
-    pyautogui.PAUSE = 0
     status = 0
     try:
         os.chdir(Path.home())

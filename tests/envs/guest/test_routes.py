@@ -124,6 +124,7 @@ def test_the_warm_interpreter_means_what_a_new_one_means(guest, python):
     warm = execute(guest, [python, "-c", program])
     assert warm == {"status": "success", "output": "(30, 40)\n", "error": "oops\n", "returncode": 4}
     assert guest.get("/cursor_position").json() == [30, 40]
+    assert execute(guest, [python, "-c", "import pyautogui; print(pyautogui.PAUSE)"])["output"] == "0.1\n"
     assert execute(guest, [python, "-c", "import pyautogui; 1/0"])["returncode"] == 1
     assert "ZeroDivisionError" in execute(guest, [python, "-c", "import pyautogui; 1/0"])["error"]
 

@@ -11,7 +11,7 @@ tests/envs/osworld/standins` plays them with the files that `python -m tests.env
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.envs.osworld.standins import calc, impress, terminal, vlc, writer
+from tests.envs.osworld.standins import calc, gimp, impress, several, terminal, thunderbird, vlc, writer
 
 ROOT = Path(__file__).parent
 Builder = Callable[..., None]
@@ -21,5 +21,8 @@ BUILDERS: Mapping[str, Builder] = {
     **impress.BUILDERS,
     **terminal.BUILDERS,
     **vlc.BUILDERS,
+    **gimp.BUILDERS,
+    **thunderbird.BUILDERS,
+    **several.BUILDERS,
 }
 """By the id of the task."""
