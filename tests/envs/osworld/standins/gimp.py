@@ -99,6 +99,7 @@ def triangle_at_the_side(flat: Path, start: Path) -> None:
 
 BUILDERS = {
     "06ca5602-62ca-47f6-ad4f-da151cde54cc": picture,
+    "72f83cdc-bf76-4531-9a1b-eb893a13f8aa": picture,
     "77b8ab4d-994f-43ac-8930-8ca087d7c4b4": picture,
     "a746add2-cab0-4740-ac36-c3769d9bfb46": picture,
     "b148e375-fe0b-4bec-90e7-38632b0d73c2": background_alone,

@@ -33,10 +33,6 @@ def ods(path: Path, rows: Sequence[Sequence[str]]) -> None:
         made.write(file)
 
 
-def text_of_a_frozen_writer(start: Path) -> None:
-    writer.document(start)
-
-
 def sheet_to_convert(start: Path, gold: Path) -> None:
     ods(start, LISTED)
     comma_separated(gold)
@@ -102,10 +98,11 @@ def project(start: Path) -> None:
 
 
 BUILDERS: Mapping[str, Callable[..., None]] = {
-    "2b9493d7-49b8-493a-a71b-56cd1f4d6908": text_of_a_frozen_writer,
+    "2b9493d7-49b8-493a-a71b-56cd1f4d6908": writer.document,
     "2c9fc0de-3ee7-45e1-a5df-c86206ad78b5": project,
     "337d318b-aa07-4f4f-b763-89d9a2dd013f": invoices_and_a_statement,
     "3680a5ee-6870-426a-a997-eba929a0d25c": columns_to_merge,
+    "716a6079-22da-47f1-ba73-c9d58f986a38": writer.document,
     "82e3c869-49f6-4305-a7ce-f3e64a0618e7": event_photos,
     "ee9a3c83-f437-4879-8918-be5efbb9fac7": sheet_to_convert,
 }
