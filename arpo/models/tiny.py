@@ -14,8 +14,9 @@ COPIED = r"""(?:(?<=")(?<!": ")|(?<="text": ")|(?<=content='))\w[^"'()\n]*(?=["'
 """The part of it that is copied from the one to the other, and is no word of a grammar: no key or value of a call."""
 TYPED = r"""(?:(?<="text": ")|(?<=content='))[^"'()\n]*"""
 """What a response types."""
-NAME = r"(?<![^\W_])[A-Za-z]{2,}(?![^\W_])"
-"""A word of it that an instruction may have without quotes, as it has `late` and `poem` in `Delete late-poem.txt.`"""
+WORD = r"(?<![^\W_])[A-Za-z]{2,}(?![^\W_])"
+NAME = rf"{WORD}(?=[-./])|(?<=[-./]){WORD}"
+"""A word of a file's name, which an instruction may have without quotes: `late` in `Delete late-poem.txt.`"""
 RARE = 3
 """What is typed less often than this is a name by chance, such as a random password."""
 FREQUENT = 1000
@@ -59,12 +60,12 @@ def train_words(corpus: Sequence[str], words: int, largest_number: int, special_
 
 
 def _names(corpus: Sequence[str]) -> list[str]:
-    """Return the words that responses type and instructions have without quotes, in alphabetical order.
+    """Return the words of files' names that responses type and instructions have without quotes, in their order.
 
     Spelled on one side and a word on the other they could not be copied, so each is a word on both.
     """
     typed = Counter(name for text in corpus for span in re.findall(TYPED, text) for name in re.findall(NAME, span))
-    plain = {name for text in corpus for name in re.findall(NAME, re.sub(QUOTED, "", text))}
+    plain = {name for text in corpus for name in re.findall(WORD, re.sub(QUOTED, "", text))}
     return sorted(name for name, times in typed.items() if name in plain and times >= RARE)
 
 

@@ -52,9 +52,11 @@ def test_a_name_without_quotes_is_the_same_words_where_it_is_asked_for_and_where
         assert any(ids[start : start + len(name)] == name for start in range(len(ids)))
 
 
-@pytest.mark.parametrize(("times", "words"), [(2, 1), (3, 3)])
-def test_a_password_that_is_a_word_by_chance_changes_no_words(tmp_path: Path, times: int, words: int) -> None:
-    corpus = ["Action: type(content='run')"] * times + ["Press run."] * 8
+@pytest.mark.parametrize(("typed", "times", "words"), [("run.sh", 2, 1), ("run.sh", 3, 3), ("run", 3, 1)])
+def test_a_word_that_is_typed_by_chance_or_by_itself_changes_no_words(
+    tmp_path: Path, typed: str, times: int, words: int
+) -> None:
+    corpus = [f"Action: type(content='{typed}')"] * times + ["Press run."] * 8
     tokenizer = AutoTokenizer.from_pretrained(make_tiny(tmp_path, corpus=corpus, words=640))
     assert len(tokenizer("Press run.").input_ids) == words
 
