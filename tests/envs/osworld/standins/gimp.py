@@ -97,7 +97,23 @@ def triangle_at_the_side(flat: Path, start: Path) -> None:
     ground.convert("RGB").save(flat)
 
 
+def dog_and_its_cutout(start: Path, gold: Path) -> None:
+    def dog(draw: Any) -> None:
+        draw.ellipse((110, 160, 290, 280), BARN)
+        draw.ellipse((250, 110, 330, 200), BARN)
+        draw.rectangle((140, 250, 160, 340), BARN)
+        draw.rectangle((240, 250, 260, 340), BARN)
+
+    cutout, ground = layer(SIZE, dog), filled(SKY)
+    ground.alpha_composite(cutout)
+    ground.convert("RGB").save(start)
+    cutout.save(gold)
+
+
 BUILDERS = {
+    "2a729ded-3296-423d-aec4-7dd55ed5fbb3": dog_and_its_cutout,
+    "554785e9-4523-4e7a-b8e1-8016f565f56a": picture,
+    "7a4deb26-d57d-4ea9-9a73-630f66a7b568": picture,
     "06ca5602-62ca-47f6-ad4f-da151cde54cc": picture,
     "72f83cdc-bf76-4531-9a1b-eb893a13f8aa": picture,
     "77b8ab4d-994f-43ac-8930-8ca087d7c4b4": picture,
