@@ -48,6 +48,10 @@ def test_the_gradient_is_that_of_the_loss_computed_whole_whatever_the_micro_batc
     assert_close(before - weights(module.policy), expected, rtol=1e-3, atol=1e-5)
 
 
+def test_a_policy_that_is_its_reference_prefers_neither(make_dpo, judged):
+    assert logged(fit(make_dpo(), judged(1.0, 0.0, 1.0, 0.0)))["train/accuracy"] == 0.0
+
+
 def test_a_trajectory_with_an_image_window_counts_whole(make_dpo, make_policy, judged):
     """It is a sequence a step; the loss is of the trajectory."""
     batch = [replace(trajectory, image_window=1) for trajectory in judged(0.0, 1.0, 1.0, 0.0)][2:]
