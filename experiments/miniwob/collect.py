@@ -16,6 +16,7 @@ from arpo.apps.comparison.runs import SUCCESS, Run  # noqa: E402
 from arpo.apps.comparison.words import DASH, origin, percent, table  # noqa: E402
 from arpo.evaluation.intervals import Interval  # noqa: E402
 from experiments.curves import Bars  # noqa: E402
+from experiments.studies import before, risen  # noqa: E402
 from experiments.study import (  # noqa: E402
     ROOT,
     Arm,
@@ -33,32 +34,15 @@ WHEN = ("before", "after")
 PHASES = ("rollout", "update", "sync")
 
 
-def before(run: Run, name: str) -> float | None:
-    """Success on a task list before the first update."""
-    return run.evaluations.get(0, {}).get(name)
-
-
-def rise(run: Run, name: str) -> float | None:
-    """Success on a task list after the last update less that before the first."""
-    first, last = before(run, name), evaluated(name)(run)
-    return None if first is None or last is None else last - first
-
-
 def injected(run: Run) -> float:
     """Share of the iterations in which a past success was injected."""
     return fmean(bool(line.get("replay/injected")) for line in run.iterations)
 
 
 MEASURES = (
-    *(
-        Measure(f"{name}_before", f"{words}, before", lambda run, name=name: before(run, name))
-        for name, words in LISTS.items()
-    ),
+    *(Measure(f"{name}_before", f"{words}, before", before(name)) for name, words in LISTS.items()),
     *(Measure(f"{name}_after", f"{words}, after", evaluated(name), is_compared=True) for name, words in LISTS.items()),
-    *(
-        Measure(f"{name}_rise", f"{words}, rise", lambda run, name=name: rise(run, name))
-        for name, words in LISTS.items()
-    ),
+    *(Measure(f"{name}_rise", f"{words}, rise", risen(name)) for name, words in LISTS.items()),
     Measure("final_success", f"success of the last {FINAL} iterations", final(SUCCESS), is_compared=True),
     Measure("injected", "share of the iterations with an injection", injected),
     Measure("minutes", "minutes of a run", minutes, digits=1),

@@ -4,6 +4,8 @@ import re
 
 from tests.envs.desktop.templates.states.common import names_in, other_files, said
 
+WORK = "work"
+
 
 def _work(instance):
     return {path.removeprefix("work/") for path in instance.files}
@@ -113,27 +115,27 @@ def pack_a_folder(instance):
     yield "from here", True, f"cd work; tar -czf {archive} ./{folder}"
     yield "with a slash", True, f"cd work; tar -czf {archive} {folder}/"
     yield "in two steps", True, f"cd work; tar -cf {folder}.tar {folder}; gzip {folder}.tar"
-    above = f"mkdir a; cd a; mkdir -p home/user/work; cp -r ../work/{folder} home/user/work"
-    yield "by the whole path", True, f"{above}; tar -czf ../work/{archive} home/user/work"
+    above = f"mkdir a; cd a; mkdir -p home/user/work; cp -r ../{WORK}/{folder} home/user/work"
+    yield "by the whole path", True, f"{above}; tar -czf ../{WORK}/{archive} home/user/work"
     yield "and the folder gone", False, f"{right}; rm -r {folder}"
     yield "and a file of it gone", False, f"{right}; rm {inside[0]}"
     yield (
         "of empty files",
         False,
-        f"cp -r work a; cd a; for f in */*; do : > $f; done; tar -czf ../work/{archive} {folder}",
+        f"cp -r work a; cd a; for f in */*; do : > $f; done; tar -czf ../{WORK}/{archive} {folder}",
     )
-    yield "of changed files", False, f"cp -r work a; cd a; echo >> {inside[0]}; tar -czf ../work/{archive} {folder}"
+    yield "of changed files", False, f"cp -r work a; cd a; echo >> {inside[0]}; tar -czf ../{WORK}/{archive} {folder}"
     yield (
         "of links",
         False,
-        f"cp -r work a; cd a; for f in */*; do ln -sf /etc/passwd $f; done; tar -czf ../work/{archive} {folder}",
+        f"cp -r work a; cd a; for f in */*; do ln -sf /etc/passwd $f; done; tar -czf ../{WORK}/{archive} {folder}",
     )
     yield "without the folder", False, f"cd work/{folder}; tar -czf ../{archive} ."
     yield "with itself", False, f"cd work; : > {archive}; tar -czf {archive} {folder} {archive}"
     yield (
         "with one file more",
         False,
-        f"{right}; cd ..; cp -r work a; cd a; echo > {folder}/more; tar -czf ../work/{archive} {folder}",
+        f"{right}; cd ..; cp -r work a; cd a; echo > {folder}/more; tar -czf ../{WORK}/{archive} {folder}",
     )
     yield "packed otherwise", False, f"cd work; tar -cJf {archive} {folder}"
     yield "elsewhere", False, f"tar -czf {archive} -C work {folder}"
