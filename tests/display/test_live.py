@@ -9,7 +9,7 @@ import sys
 
 from rich.console import Console
 
-from arpo.display.live import Painter, live_line
+from arpo.display.live import Painter, live_line, showing
 from arpo.display.progress_line import Line
 from arpo.host.heartbeat import Heartbeat
 
@@ -67,3 +67,12 @@ def test_a_terminal_is_painted_on_and_a_log_gets_lines() -> None:
 
     assert isinstance(live_line(Console(file=io.StringIO(), force_terminal=True), line), Painter)
     assert isinstance(live_line(Console(file=io.StringIO(), force_terminal=False), line), Heartbeat)
+
+
+def test_a_line_is_painted_on_standard_error_and_leaves_the_output_of_a_program_alone(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with showing(lambda: Line(["iteration 1/2"])):
+        pass
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert "iteration 1/2" in error

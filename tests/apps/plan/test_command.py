@@ -176,6 +176,10 @@ def test_only_settings_that_a_run_does_not_have_are_tried() -> None:
         setting.startswith(("model=", "model.policy.train_vision", "model.policy.grad")) for setting in offered
     )
     assert "layout=colocated" in offered
+    freezing = "model.policy.train_vision=false"
+    assert freezing in candidates(compose("experiment=arpo_subset32"), PLAN)
+    adapters = compose("experiment=arpo_subset32", "model=qwen2_5_vl_7b", "model.policy.train_vision=true")
+    assert freezing not in candidates(adapters, PLAN)  # which leave the tower as it is
     selective = compose("experiment=arpo_subset32", "model.policy.gradient_checkpointing=selective")
     assert "model.policy.gradient_checkpointing=true" in candidates(selective, PLAN)
     ahead = compose("experiment=arpo_subset32", "layout=split", "rollout.settings.max_policy_lag=1")

@@ -1,8 +1,11 @@
 """A desktop on which nothing is solved and some episodes succeed."""
 
+import pytest
+
 from arpo.agent.actions import Click
 from arpo.apps.rehearsal.desktop import DrawnDesktop
 from arpo.envs.fake import FakeDesktop, fake_tasks
+from arpo.errors import EnvError
 
 (TASK,) = fake_tasks(1, kinds=["click"])
 
@@ -28,3 +31,8 @@ def test_an_episode_goes_on_after_the_action_that_would_end_it() -> None:
     first, second = drawn.step(click), drawn.step(click)
     assert not first.terminated
     assert not second.terminated
+
+
+def test_a_desktop_that_plays_nothing_is_not_judged() -> None:
+    with pytest.raises(EnvError):
+        DrawnDesktop().evaluate()

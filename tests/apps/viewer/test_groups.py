@@ -59,6 +59,15 @@ def test_a_member_that_is_not_on_disk_is_left_out_and_the_numbers_of_the_others_
     ]
 
 
+def test_a_group_of_which_nothing_learned_is_on_disk_is_shown_as_if_there_were_no_record(tmp_path):
+    members = make_group(0, 0, 1.0, 0.0, 0.5)
+    store = write_run(tmp_path, [members[2]])
+    write_numbers(store, 0, [members[:2]])
+    group = groups_of(store.root)["0/0"]
+    assert [(member.episode.id, member.left_out) for member in group.members] == [("0/0/2", False)]
+    assert group.update is None
+
+
 def test_records_of_updates_are_read_once_and_again_when_they_change(tmp_path):
     store = small_run(tmp_path)
     updates = Updates(store.root)

@@ -97,3 +97,7 @@ def test_an_unknown_key_does_nothing(name):
 
 def test_some_actions_touch_nothing():
     assert InputDevices().events(Wait()) == InputDevices().events(Finished()) == []
+
+
+def test_the_function_keys_have_the_codes_that_browsers_know():
+    assert [find_key(f"f{number}").code for number in (1, 4, 12)] == [112, 115, 123]
