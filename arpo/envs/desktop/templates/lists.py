@@ -2,12 +2,23 @@
 
 from collections.abc import Iterable
 
-from arpo.envs.desktop.templates import browser, calc, calculator, files, impress, mousepad, several, terminal, writer
+from arpo.envs.desktop.templates import (
+    browser,
+    calc,
+    calculator,
+    files,
+    gimp,
+    impress,
+    mousepad,
+    several,
+    terminal,
+    writer,
+)
 from arpo.envs.desktop.templates.template import Instance, Template
 from arpo.errors import TaskFormatError
 from arpo.types import Task
 
-_FILES = (files, mousepad, terminal, calculator, calc, writer, impress, browser, several)
+_FILES = (files, mousepad, terminal, calculator, calc, writer, impress, browser, gimp, several)
 TEMPLATES: dict[str, Template] = {name: template for file in _FILES for name, template in file.TEMPLATES.items()}
 
 

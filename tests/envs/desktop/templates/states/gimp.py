@@ -1,0 +1,161 @@
+"""What an agent may leave of a picture in GIMP, by template."""
+
+import base64
+import io
+import re
+
+from PIL import Image, ImageDraw, ImageOps
+from PIL.PngImagePlugin import PngInfo
+
+from tests.envs.desktop.templates.states.common import names_in, other_files
+
+
+def picture_of(instance):
+    (path,) = [path for path in instance.files if path.endswith(".png")]
+    return path, Image.open(io.BytesIO(instance.files[path])).convert("RGB")
+
+
+def left(picture, path, kind="PNG", **options):
+    """The command that leaves a picture in a file."""
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return f"printf %s {base64.b64encode(file.getvalue()).decode()} | base64 -d > {path}"
+
+
+def faded(picture):
+    """The picture, half of it transparent."""
+    made = picture.convert("RGBA")
+    made.paste((0, 0, 0, 0), (0, 0, made.width // 2, made.height))
+    return made
+
+
+def spotted(picture):
+    """The picture with a small dot of the opposite colour."""
+    made = picture.copy()
+    draw = ImageDraw.Draw(made)
+    draw.rectangle((24, 24, 29, 29), tuple(255 if shade < 128 else 0 for shade in made.getpixel((26, 26))))
+    return made
+
+
+def marked(text):
+    notes = PngInfo()
+    notes.add_text("Comment", text)
+    return notes
+
+
+def of_a_picture(path, start, right):
+    """What is right and what is wrong with the file, whatever was asked for."""
+    yield "right", True, left(right, path)
+    yield "without colours to choose from", True, left(right.quantize(256), path)
+    yield "with an opaque alpha channel", True, left(right.convert("RGBA"), path)
+    yield "with a comment", True, left(right, path, pnginfo=marked("Created with GIMP"))
+    yield "as it was", False, left(start, path)
+    yield "a JPEG of that name", False, left(right, path, "JPEG", quality=100)
+    yield "half transparent", False, left(faded(right), path)
+    yield "with a dot", False, left(spotted(right), path)
+    yield "darker", False, left(right.point(lambda shade: shade * 3 // 4), path)
+    yield "grey", False, left(right.convert("L"), path)
+    yield "black and white", False, left(right.convert("1"), path)
+    yield "one column less", False, left(right.crop((0, 0, right.width - 1, right.height)), path)
+    yield "a larger canvas", False, left(ImageOps.expand(right, 5), path)
+    yield "upside down and back to front", False, left(right.transpose(Image.Transpose.ROTATE_180), path)
+    yield "in another file", False, f"{left(start, path)}; {left(right, 'Pictures/other.png')}"
+    yield "in the home directory", False, left(right, path.removeprefix("Pictures/"))
+    yield "cut short", False, f"{left(right, path)}; truncate -s 200 {path}"
+    yield (
+        "with a size of its own in the header",
+        False,
+        f"{left(right, path)}; printf '\\377' | dd of={path} bs=1 seek=16 conv=notrunc",
+    )
+    yield "empty", False, f": > {path}"
+    yield "gone", False, f"rm {path}"
+    for what, solved, state in other_files(left(right, path), "Pictures", [path.removeprefix("Pictures/")]):
+        if "another file" not in what:  # there is none
+            yield what, solved, state
+
+
+def scale_a_picture(instance):
+    path, start = picture_of(instance)
+    width = int(re.search(r"(\d+) pixels", instance.instruction)[1])
+    size = width, width * 3 // 4
+    for name in ("NEAREST", "BILINEAR", "BICUBIC", "LANCZOS", "BOX"):
+        yield f"by {name}", True, left(start.resize(size, Image.Resampling[name]), path)
+    yield "not in proportion", False, left(start.resize((width, start.height), 0), path)
+    yield "the width as its height", False, left(start.resize((width * 4 // 3, width), 0), path)
+    yield "cut or extended", False, left(start.crop((0, 0, *size)), path)
+    yield "one pixel more", False, left(start.resize((width + 1, size[1]), 0), path)
+    yield from of_a_picture(path, start, start.resize(size, 0))
+
+
+def crop_a_picture(instance):
+    path, start = picture_of(instance)
+    border = start.getpixel((0, 0))
+    inside = [(x, y) for x in range(start.width) for y in range(start.height) if start.getpixel((x, y)) != border]
+    box = (*map(min, zip(*inside, strict=True)), *(most + 1 for most in map(max, zip(*inside, strict=True))))
+    inner = start.crop(box)
+    yield "a line of the border left", False, left(start.crop((box[0] - 1, *box[1:])), path)
+    yield "of the same size elsewhere", False, left(start.crop((0, 0, *inner.size)), path)
+    yield "one side left", False, left(start.crop((*box[:3], start.height)), path)
+    yield from of_a_picture(path, start, inner)
+
+
+def _transformed(instance, ways):
+    path, start = picture_of(instance)
+    wanted = next(way for name, way in ways.items() if name in instance.instruction)
+    for each in Image.Transpose:
+        yield each.name, each is wanted, left(start.transpose(each), path)
+    yield from (
+        state
+        for state in of_a_picture(path, start, start.transpose(wanted))
+        if not (wanted is Image.Transpose.ROTATE_180 and state[0].startswith("upside down"))
+    )
+
+
+def flip_a_picture(instance):
+    return _transformed(
+        instance,
+        {"horizontally": Image.Transpose.FLIP_LEFT_RIGHT, "vertically": Image.Transpose.FLIP_TOP_BOTTOM},
+    )
+
+
+def rotate_a_picture(instance):
+    return _transformed(
+        instance,
+        {
+            "90 degrees clockwise": Image.Transpose.ROTATE_270,
+            "90 degrees counter": Image.Transpose.ROTATE_90,
+            "180": Image.Transpose.ROTATE_180,
+        },
+    )
+
+
+def invert_the_colours(instance):
+    path, start = picture_of(instance)
+    red, green, blue = ImageOps.invert(start).split()
+    yield "two channels of three", False, left(Image.merge("RGB", (red, green, start.split()[2])), path)
+    yield "channels changed places", False, left(Image.merge("RGB", (blue, green, red)), path)
+    yield "solarised", False, left(ImageOps.solarize(start), path)
+    yield from of_a_picture(path, start, ImageOps.invert(start))
+
+
+def export_a_picture(instance):
+    path, start = picture_of(instance)
+    (name,) = names_in(instance)
+    kind, wrong = ("JPEG", "BMP") if name.endswith("jpg") else ("BMP", "JPEG")
+    new = f"Pictures/{name}"
+    yield "right", True, left(start, new, kind)
+    yield "in good quality", True, left(start, new, kind, quality=95)
+    yield "the same file under that name", False, f"cp {path} {new}"
+    yield "another format of that name", False, left(start, new, wrong)
+    yield "moved", False, f"{left(start, new, kind)}; rm {path}"
+    yield "its first file written anew", False, f"{left(start, new, kind)}; {left(start, path, compress_level=1)}"
+    yield "its first file changed", False, f"{left(start, new, kind)}; {left(ImageOps.invert(start), path)}"
+    yield "grey", False, left(start.convert("L"), new, kind)
+    yield "flipped", False, left(ImageOps.mirror(start), new, kind)
+    yield "smaller", False, left(start.resize((80, 60), 0), new, kind)
+    yield "with a dot", False, left(spotted(start), new, kind)
+    yield "in the home directory", False, left(start, name, kind)
+    yield "upper case", False, left(start, f"Pictures/{name.upper()}", kind)
+    yield "cut short", False, f"{left(start, new, kind)}; truncate -s 400 {new}"
+    yield "empty", False, f": > {new}"
+    yield from other_files(left(start, new, kind), "Pictures", [path.removeprefix("Pictures/")])
