@@ -1,7 +1,9 @@
 """Set up and grade OSWorld's tasks in containers of the full image, untouched: `python benchmarks/osworld_sweep.py`.
 
 An untouched task should score 0, and giving up on an infeasible one 1. With files from `python -m arpo tasks fetch`:
-`--needs nothing files package`. Each task is a line of --out, as JSON: seconds of its reset, scores, or the error.
+`--needs nothing files package`. Where they cannot be fetched, `--stand-ins` puts some file of its kind in the place of
+each: set-up and grader run, and scores mean nothing. Each task is a line of --out, as JSON: seconds of its reset,
+scores, or the error.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from arpo.envs.osworld.needs import Need, need_of
 from arpo.envs.osworld.tasks import read_tasks
 from arpo.errors import ArpoError
 from arpo.types import Task
+from tests.envs.osworld.standins.building import build
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--image", default="arpo/desktop:full")
     parser.add_argument("--graders", type=Path, default=ROOT / ".venv-osworld" / "bin" / "python")
     parser.add_argument("--cache", type=Path, default=ROOT / "outputs" / "osworld_cache")
+    parser.add_argument("--stand-ins", action="store_true", help="make files in --cache, an empty folder then")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args(arguments)
     ids = yaml.safe_load((ROOT / "conf" / "tasks" / f"{asked.tasks}.yaml").read_text(encoding="utf-8"))["train"]["ids"]
@@ -43,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for task in read_tasks(os.environ.get("ARPO_OSWORLD_TASKS"), ids)
         if need_of(task).name.lower() in asked.needs
     ]
+    if asked.stand_ins:
+        build(tasks, asked.cache)
     env = OSWorldEnv(container(asked.image), cache=asked.cache, grader_python=asked.graders, guarded=True)
     try:
         with asked.out.open("w", encoding="utf-8") as file:

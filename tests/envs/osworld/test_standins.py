@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,12 @@ from arpo.envs.guest.certificate import holds, play, read_scripts
 from arpo.envs.osworld.env import OSWorldEnv
 from arpo.envs.osworld.files import FileCache, files_of
 from arpo.envs.osworld.machine import container
+from arpo.envs.osworld.needs import Need, need_of
+from arpo.envs.osworld.tasks import read_tasks
 from tests.envs.desktops import FULL, needs_full
 from tests.envs.osworld.standins import BUILDERS, ROOT
 from tests.envs.osworld.standins.building import build, tasks_with_standins
-from tests.envs.osworld.task_files import needs_files
+from tests.envs.osworld.task_files import FILES, ids_of, needs_files
 from tests.envs.osworld.test_grader import PYTHON, needs_graders
 
 RECORDS = {path.stem: path for path in sorted(ROOT.glob("*/*.json"))}
@@ -53,6 +56,17 @@ def test_builders_make_every_file_where_the_cache_looks_for_it_and_no_other(tmp_
     places = FileCache(tmp_path).place
     wanted = {places(url, task.id, name) for task in tasks_with_standins() for url, name in files_of(task)}
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == wanted
+
+
+@needs_files
+@needs_graders
+def test_a_file_of_each_kind_that_tasks_download_can_be_made(tmp_path):
+    kinds = {}
+    for task in read_tasks(FILES, ids_of("osworld_369")):
+        if need_of(task) is Need.FILES:
+            kinds |= {Path(name).suffix.lower(): task for _, name in files_of(task)}
+    build(list(kinds.values()), tmp_path)
+    assert len(kinds) > 20
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,166 @@
+"""Some file of each kind that tasks download: it opens, and holds nothing that a task asks for.
+
+With these, `benchmarks/osworld_sweep.py` sees whether tasks are set up and graded without an error; what a grader says
+of them means nothing.
+"""
+
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.envs.osworld.standins.calc import INCOME, book
+from tests.envs.osworld.standins.gimp import WHITE, filled, meadow, xcf
+from tests.envs.osworld.standins.thunderbird import profile
+from tests.envs.osworld.standins.vlc import film
+
+LINES = tuple(f"{month}, {revenue}, {expenses}" for month, revenue, expenses in INCOME)
+TEXT = "\n".join(LINES) + "\n"
+HZ = 22050
+
+
+def make(*paths: Path) -> None:
+    """Make the files of a task by their names."""
+    for path in paths:
+        name = path.name.lower()
+        MAKES[next(ending for ending in MAKES if name.endswith(ending))](path)
+
+
+def _workbook(path: Path) -> None:
+    book(path, Sheet1=INCOME, Sheet2=INCOME)
+
+
+def _sheet(path: Path) -> None:
+    from odf.opendocument import OpenDocumentSpreadsheet
+    from odf.table import Table, TableCell, TableRow
+    from odf.text import P
+
+    made, table = OpenDocumentSpreadsheet(), Table(name="Sheet1")
+    for line in INCOME:
+        row = TableRow()
+        for value in line:
+            cell = TableCell()
+            cell.addElement(P(text=str(value)))
+            row.addElement(cell)
+        table.addElement(row)
+    made.spreadsheet.addElement(table)
+    made.save(str(path))
+
+
+def _text_document(path: Path) -> None:
+    from odf.opendocument import OpenDocumentText
+    from odf.text import P
+
+    made = OpenDocumentText()
+    for line in LINES:
+        made.text.addElement(P(text=line))
+    made.save(str(path))
+
+
+def _document(path: Path) -> None:
+    import docx
+
+    made = docx.Document()
+    for line in LINES:
+        made.add_paragraph(line)
+    table = made.add_table(len(INCOME), len(INCOME[0]))
+    for row, line in zip(table.rows, INCOME, strict=True):
+        for cell, value in zip(row.cells, line, strict=True):
+            cell.text = str(value)
+    made.save(path)
+
+
+def _slides(path: Path) -> None:
+    import pptx
+
+    made = pptx.Presentation()
+    for number in range(1, 7):
+        slide = made.slides.add_slide(made.slide_layouts[1])
+        slide.shapes.title.text = f"Slide {number}"
+        slide.placeholders[1].text = LINES[number % len(LINES)]
+        slide.notes_slide.notes_text_frame.text = "A note."
+    with path.open("wb") as file:
+        made.save(file)
+
+
+def _pdf(path: Path) -> None:
+    import fitz
+
+    made = fitz.open()
+    for number in range(3):
+        made.new_page().insert_text((72, 72), f"Page {number}\n{TEXT}")
+    made.save(str(path))
+
+
+def _picture(path: Path) -> None:
+    meadow().save(path)
+
+
+def _layers(path: Path) -> None:
+    xcf(path, ("Dog", meadow().convert("RGBA"), (0, 0)), ("Background", filled(WHITE), (0, 0)))
+
+
+def _film(path: Path) -> None:
+    film(path, 20)
+
+
+def _sound(path: Path) -> None:
+    import numpy
+    import soundfile
+
+    times = numpy.arange(3 * HZ) / HZ
+    soundfile.write(str(path), 0.3 * numpy.sin(2 * numpy.pi * 440 * times), HZ)
+
+
+def _packed(path: Path) -> None:
+    """Pack a folder of texts; the profile that tasks of Thunderbird unpack is one."""
+    if "thunderbird" in path.name:
+        return profile(path)
+    note = path.with_name("note.txt")
+    note.write_text(TEXT)
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.write(note, "files/note.txt")
+    else:
+        with tarfile.open(path, f"w:{path.suffix[1:]}") as archive:
+            archive.add(note, "files/note.txt")
+    note.unlink()
+
+
+def _written(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text)
+
+
+def _database(path: Path) -> None:
+    import sqlite3
+
+    path.unlink(missing_ok=True)
+    with sqlite3.connect(path) as made:
+        made.execute("CREATE TABLE urls (id INTEGER PRIMARY KEY, url TEXT, title TEXT, visit_count INTEGER)")
+        made.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY, url INTEGER, visit_time INTEGER)")
+
+
+MAKES: Mapping[str, Callable[[Path], object]] = {
+    ".xlsx": _workbook,
+    ".ods": _sheet,
+    ".docx": _document,
+    ".odt": _text_document,
+    ".pptx": _slides,
+    ".ppt": _slides,
+    ".pdf": _pdf,
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".webp"), _picture),
+    ".xcf": _layers,
+    ".mp4": _film,
+    **dict.fromkeys((".mp3", ".wav"), _sound),
+    **dict.fromkeys((".zip", ".tar.gz", ".tar.xz"), _packed),
+    ".csv": _written(TEXT),
+    ".sh": _written("#!/bin/bash\nexit 0\n"),
+    ".py": _written("print('Hello')\n"),
+    ".html": _written(f"<!DOCTYPE html><html><body><pre>{TEXT}</pre></body></html>\n"),
+    ".json": _written(json.dumps({line[0]: line[1] for line in INCOME})),
+    ".srt": _written("1\n00:00:00,000 --> 00:00:02,000\nHello.\n"),
+    ".sqlite": _database,
+    ".raw": lambda path: path.write_bytes(bytes(range(256)) * 1024),
+}
+"""By how a name ends, the first that fits."""
