@@ -20,12 +20,10 @@ def demonstration(responses=RESPONSES):
     return Trajectory("demonstration-0/0/0", "t", "", "", 0, steps, Outcome.TERMINATED, 1.0, 0.0)
 
 
-def clicks(across, down, count=2000):
-    rng = random.Random(0)
+def clicks(across, down, count=2000, at=(60, 2)):
+    rng, told = random.Random(0), demonstration([f"Action: click(start_box='({at[0]},{at[1]})')"])
     for _ in range(count):
-        (action,) = parse_response(
-            with_click_jitter(demonstration(), UI_TARS, (across, down), rng).steps[0].response
-        ).actions
+        (action,) = parse_response(with_click_jitter(told, UI_TARS, (across, down), rng).steps[0].response).actions
         assert isinstance(action, Click)
         yield action
 
@@ -42,6 +40,9 @@ def test_a_click_never_leaves_the_screen_at_its_top_or_left():
     down = [click.y for click in clicks(across=0.0, down=3.0)]
     assert min(down) == 0
     assert max(down) > 5
+    across = [click.x for click in clicks(across=3.0, down=0.0, at=(2, 60))]
+    assert min(across) == 0
+    assert max(across) > 5
 
 
 def test_what_is_no_click_and_all_that_is_not_the_text_stay():

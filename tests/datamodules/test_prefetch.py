@@ -42,6 +42,22 @@ def test_the_first_items_are_there_before_the_others_are_made():
     assert source.made <= 4
 
 
+def test_who_waits_for_more_than_there_will_be_is_woken_by_the_end():
+    over = threading.Event()
+
+    def nothing():
+        over.wait()
+        yield from ()
+
+    arrivals = PrefetchBuffer(nothing(), "arrivals")
+    waiting = threading.Thread(target=arrivals.first, daemon=True)
+    waiting.start()
+    threading.Timer(0.1, over.set).start()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    arrivals.close()
+
+
 def test_all_of_them_are_waited_for():
     source = Source(count=5)
     source.permits.release(5)

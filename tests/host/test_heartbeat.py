@@ -1,6 +1,8 @@
 """A program that is busy says so."""
 
 import logging
+import subprocess
+import sys
 import threading
 import time
 
@@ -39,3 +41,8 @@ def test_a_step_that_takes_long_is_named_with_its_seconds(caplog) -> None:
     with still("starting the engine", every_s=0.05):
         wait_until(lambda: caplog.messages)
     assert caplog.messages[0] == "starting the engine: 0 s so far"
+
+
+def test_a_program_that_ends_without_stopping_it_ends():
+    program = "from arpo.host.heartbeat import Heartbeat; Heartbeat(lambda: 'still there').start()"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

@@ -100,6 +100,7 @@ def test_another_arm_can_be_the_reference_and_another_metric_compared(tmp_path, 
     assert "policy/entropy" in (tmp_path / "comparison" / "curves.csv").read_text(encoding="utf-8").splitlines()[0]
     page = (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
     assert "| policy/entropy, last 5 iterations | – | 0.7500 ± 0.0000 [0.7500, 0.7500] |" in page
+    assert "| seeds | 0, 1 | 0, 1 |" in page
 
 
 def test_evaluations_of_offline_runs_are_compared_without_curves(tmp_path, said):

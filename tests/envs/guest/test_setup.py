@@ -58,6 +58,13 @@ def test_a_command_that_ran_has_not_failed_whatever_its_exit_status_and_the_log_
     assert caplog.messages == ["task task-1: command 'cp {SCREEN_WIDTH} b' ended with 3: no space left"] * lines
 
 
+def test_a_step_that_sleeps_takes_the_seconds_of_the_task_file(monkeypatch):
+    slept = []
+    monkeypatch.setattr("arpo.envs.guest.setup.time.sleep", slept.append)
+    ours(ScriptedGuest()).prepare([{"type": "sleep", "parameters": {"seconds": 1.5}}])
+    assert slept == [1.5]
+
+
 def test_a_window_that_is_to_come_to_the_front_is_waited_for_where_the_guest_says_which_there_are():
     silent, talking = (ScriptedGuest(windows=["Panel", "Text Editor"], window_s=seconds) for seconds in (0.0, 5.0))
     with pytest.raises(EnvError, match="there is no window"):

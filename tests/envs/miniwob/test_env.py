@@ -194,6 +194,13 @@ def test_screen_and_page_coordinates_are_each_others_inverse():
     assert Geometry((640, 480), (168, 210), 2.0).to_page(Click(162, 40)) == Click(5, 5)
 
 
+def test_points_of_the_page_are_named_by_whole_pixels_inside_the_screen():
+    geometry = Geometry((640, 480), (168, 210), 2.0)
+    assert geometry.to_screen(5, 5.2) == (162.0, 40.0)
+    assert geometry.to_screen(-200, -200) == (0.0, 0.0)  # scrolled out of the window
+    assert geometry.to_screen(900, 900) == (639.0, 479.0)
+
+
 # One page.
 
 
