@@ -21,9 +21,9 @@ def demonstration(responses=RESPONSES):
 
 
 def clicks(across, down, count=2000, at=(60, 2)):
-    rng, told = random.Random(0), demonstration([f"Action: click(start_box='({at[0]},{at[1]})')"])
+    rng, recorded = random.Random(0), demonstration([f"Action: click(start_box='({at[0]},{at[1]})')"])
     for _ in range(count):
-        (action,) = parse_response(with_click_jitter(told, UI_TARS, (across, down), rng).steps[0].response).actions
+        (action,) = parse_response(with_click_jitter(recorded, UI_TARS, (across, down), rng).steps[0].response).actions
         assert isinstance(action, Click)
         yield action
 
