@@ -66,7 +66,9 @@ def crop_a_picture(draw: Draw) -> Instance:
     colour = (draw.choice((40, 120, 200)), draw.choice((40, 120, 200)), draw.choice((40, 120, 200)))
     picture = Image.new("RGB", size, colour)
     picture.paste(inner, (left, top))
-    ask = draw.choice(("Crop the picture to what is inside its border", "Cut off the border of one colour"))
+    ask = draw.choice(
+        ("Crop the picture to what is inside its border", "Cut off the single-colour border of the picture")
+    )
     return _overwriting(
         draw,
         f"{ask}.",
@@ -112,7 +114,7 @@ def export_a_picture(draw: Draw) -> Instance:
     new = f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}-{draw.randrange(10, 100)}"
     asks = (
         "Export the picture to the file {}, beside the one that it is in.",
-        "Keep this picture, and export it as {}.",
+        "Keep this picture, and export it as {} in the same folder.",
     )
     before = _png(picture)
 

@@ -53,6 +53,14 @@ def test_what_is_right_scores_1_and_what_is_not_0(name, homes):
     assert rights
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("gimp/")])
+def test_an_instruction_for_gimp_says_what_is_changed_and_where_the_result_belongs(name):
+    for seed in range(20):
+        instruction = TEMPLATES[name].instance(seed).instruction
+        assert "picture" in instruction
+        assert re.search("Overwrite|beside|same folder", instruction)
+
+
 GARBAGE = {
     "random bytes": "head -c 3000 /dev/urandom > {}",
     "a large file": "head -c 3000000 /dev/zero > {}",

@@ -3,9 +3,10 @@
 import base64
 import io
 import re
+import struct
 
 from PIL import Image, ImageDraw, ImageOps
-from PIL.PngImagePlugin import PngInfo
+from PIL.PngImagePlugin import PngInfo, putchunk
 
 from tests.envs.desktop.templates.states.common import names_in, other_files
 
@@ -19,6 +20,11 @@ def left(picture, path, kind="PNG", **options):
     """The command that leaves a picture in a file."""
     file = io.BytesIO()
     picture.save(file, kind, **options)
+    return written(file, path)
+
+
+def written(file, path):
+    """The command that leaves what was written into a buffer."""
     return f"printf %s {base64.b64encode(file.getvalue()).decode()} | base64 -d > {path}"
 
 
@@ -29,12 +35,33 @@ def faded(picture):
     return made
 
 
+def cleared(picture):
+    """The picture, half of it transparent, its colours kept below."""
+    made = picture.convert("RGBA")
+    made.putalpha(Image.linear_gradient("L").resize(made.size).point(lambda shade: 255 * (shade > 127)))
+    return made
+
+
 def spotted(picture):
     """The picture with a small dot of the opposite colour."""
     made = picture.copy()
     draw = ImageDraw.Draw(made)
     draw.rectangle((24, 24, 29, 29), tuple(255 if shade < 128 else 0 for shade in made.getpixel((26, 26))))
     return made
+
+
+def darker(picture):
+    """The picture, a little darker than one sees."""
+    return picture.point(lambda shade: shade * 15 // 16)
+
+
+def vast(path):
+    """The command that leaves a small file whose picture has 3,600 million pixels."""
+    file = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(file, "PNG")
+    file.seek(8)
+    putchunk(file, b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0))
+    return written(file, path)
 
 
 def marked(text):
@@ -52,6 +79,7 @@ def of_a_picture(path, start, right):
     yield "as it was", False, left(start, path)
     yield "a JPEG of that name", False, left(right, path, "JPEG", quality=100)
     yield "half transparent", False, left(faded(right), path)
+    yield "half transparent, with all its colours", False, left(cleared(right), path)
     yield "with a dot", False, left(spotted(right), path)
     yield "darker", False, left(right.point(lambda shade: shade * 3 // 4), path)
     yield "grey", False, left(right.convert("L"), path)
@@ -67,6 +95,7 @@ def of_a_picture(path, start, right):
         False,
         f"{left(right, path)}; printf '\\377' | dd of={path} bs=1 seek=16 conv=notrunc",
     )
+    yield "vast by its header", False, vast(path)
     yield "empty", False, f": > {path}"
     yield "gone", False, f"rm {path}"
     for what, solved, state in other_files(left(right, path), "Pictures", [path.removeprefix("Pictures/")]):
@@ -96,6 +125,7 @@ def crop_a_picture(instance):
     yield "a line of the border left", False, left(start.crop((box[0] - 1, *box[1:])), path)
     yield "of the same size elsewhere", False, left(start.crop((0, 0, *inner.size)), path)
     yield "one side left", False, left(start.crop((*box[:3], start.height)), path)
+    yield "a little darker", False, left(darker(inner), path)
     yield from of_a_picture(path, start, inner)
 
 
@@ -104,6 +134,7 @@ def _transformed(instance, ways):
     wanted = next(way for name, way in ways.items() if name in instance.instruction)
     for each in Image.Transpose:
         yield each.name, each is wanted, left(start.transpose(each), path)
+    yield "a little darker", False, left(darker(start.transpose(wanted)), path)
     yield from (
         state
         for state in of_a_picture(path, start, start.transpose(wanted))
@@ -135,6 +166,7 @@ def invert_the_colours(instance):
     yield "two channels of three", False, left(Image.merge("RGB", (red, green, start.split()[2])), path)
     yield "channels changed places", False, left(Image.merge("RGB", (blue, green, red)), path)
     yield "solarised", False, left(ImageOps.solarize(start), path)
+    yield "a little darker", False, left(darker(ImageOps.invert(start)), path)
     yield from of_a_picture(path, start, ImageOps.invert(start))
 
 
@@ -145,6 +177,11 @@ def export_a_picture(instance):
     new = f"Pictures/{name}"
     yield "right", True, left(start, new, kind)
     yield "in good quality", True, left(start, new, kind, quality=95)
+    yield (
+        "in other colours than RGB",
+        True,
+        left(start.quantize(16) if kind == "BMP" else start.convert("CMYK"), new, kind),
+    )
     yield "the same file under that name", False, f"cp {path} {new}"
     yield "another format of that name", False, left(start, new, wrong)
     yield "moved", False, f"{left(start, new, kind)}; rm {path}"
