@@ -85,7 +85,12 @@ class OSWorldSetup(TaskSetup):
     def _update_browse_history(self, history: Sequence[Mapping[str, Any]]) -> None:
         database = self._directory / "history.sqlite"
         shutil.copyfile(self._files.fetch(EMPTY_HISTORY_URL, self._task_id, EMPTY_HISTORY), database)
-        add_visits(database, history, now=datetime.now(UTC))
+        try:
+            add_visits(database, history, now=datetime.now(UTC))
+        except sqlite3.Error as error:
+            raise EnvError(
+                "reset", f"{EMPTY_HISTORY}, as it was downloaded, is no history of Chrome: {error}"
+            ) from error
         home = self._guest.execute("echo $HOME", shell=True).output.strip()
         self._guest.upload(f"{home}/{HISTORY_PATH}", database.read_bytes())
 

@@ -13,7 +13,7 @@ import pytest
 from arpo.envs.guest.client import Deadlines, Guest
 from arpo.envs.guest.setup import Screen
 from arpo.envs.osworld.chrome import ChromeTabs, same_page
-from arpo.envs.osworld.files import FileCache
+from arpo.envs.osworld.files import EMPTY_HISTORY, EMPTY_HISTORY_URL, FileCache
 from arpo.envs.osworld.setup import OSWorldSetup, add_visits
 from arpo.errors import EnvError
 from tests.envs.osworld.guest import HOME, failure
@@ -256,6 +256,18 @@ def test_visits_are_written_as_chrome_counts_time(tmp_path):
             ("https://a.org", "A", 86_400_000_000)
         ]
         assert connection.execute("SELECT url, visit_time FROM visits").fetchall() == [(1, 86_400_000_000)]
+
+
+def test_a_history_without_chrome_s_tables_is_an_environment_error(setup, tmp_path):
+    file = FileCache(tmp_path / "cache").place(EMPTY_HISTORY_URL, "task-1", EMPTY_HISTORY)
+    file.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE pages (url)")
+    page = {"url": "https://a.org", "title": "A", "visit_time_from_now_in_seconds": 60}
+    with pytest.raises(
+        EnvError, match=r"history_empty.sqlite, as it was downloaded, is no history of Chrome: no such"
+    ):
+        setup.prepare([step("update_browse_history", history=[page])])
 
 
 def test_before_an_episode_a_step_that_fails_is_an_error_after_it_the_agent_may_be_the_cause(setup, guest, caplog):

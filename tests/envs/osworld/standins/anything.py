@@ -137,8 +137,13 @@ def _database(path: Path) -> None:
 
     path.unlink(missing_ok=True)
     with sqlite3.connect(path) as made:
-        made.execute("CREATE TABLE urls (id INTEGER PRIMARY KEY, url TEXT, title TEXT, visit_count INTEGER)")
-        made.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY, url INTEGER, visit_time INTEGER)")
+        made.execute(
+            "CREATE TABLE urls (id INTEGER PRIMARY KEY, url, title, visit_count, typed_count, last_visit_time, hidden)"
+        )
+        made.execute(
+            "CREATE TABLE visits (id INTEGER PRIMARY KEY, url, visit_time, from_visit, transition, segment_id, "
+            "visit_duration)"
+        )
 
 
 MAKES: Mapping[str, Callable[[Path], object]] = {
