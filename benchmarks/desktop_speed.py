@@ -1,6 +1,7 @@
 """How fast Docker desktops are: start, reset, screenshot, and steps a second with and without our pool and Ray.
 
     python benchmarks/desktop_speed.py            # 8 desktops; --desktops N for others
+    python benchmarks/desktop_speed.py --template calc/total-a-column   # resets and steps in the full image
 
 A step is a click, eight keys and a screenshot at 1280x720, without waiting for the screen to come to rest. Three ways
 are measured in turn, ten times each, because other work moves single ones by a tenth: containers alone, with every
@@ -23,9 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from arpo.agent.actions import Click, TypeText
 from arpo.envs.desktop.env import DockerDesktop
+from arpo.envs.desktop.templates.lists import named, template_task
 from arpo.envs.pool.pool import EnvPool
 from arpo.envs.screenshot import check_screenshot
 from arpo.host.session import Session
+from arpo.run.build import build, compose
 from arpo.types import Observation, Task
 
 STEPS = 20
@@ -38,6 +41,7 @@ TASK = Task(
         "evaluator": {"func": "infeasible"},
     },
 )
+EMPTY = Task("empty", "", config={"evaluator": {"func": "infeasible"}})
 ACTIONS = (Click(200, 200), TypeText("abcdefg "))
 
 
@@ -65,6 +69,22 @@ def single(repetitions: int) -> None:
         fresh.close()
     for name, values in times.items():
         print(f"{name:16s} median {statistics.median(values):6.3f} s   least {min(values):6.3f} s")
+
+
+def of_a_template(name: str, rounds: int) -> None:
+    """Play solutions in one desktop of the full image, as in training; after each a reset ends the application."""
+    (template,) = named(name)
+    env = build(compose("train", ["env=desktop_full"]).env.make_env)()
+    times: dict[str, list[float]] = {"reset, its window too": [], "step": [], "reset of an open application": []}
+    try:
+        for seed in range(rounds):
+            times["reset, its window too"].append(timed(partial(env.reset, template_task(template, seed))))
+            times["step"] += [timed(partial(env.step, action)) for action in env.solve()]
+            times["reset of an open application"].append(timed(partial(env.reset, EMPTY)))
+    finally:
+        env.close()
+    for what, values in times.items():
+        print(f"{what:30s} median {statistics.median(values):6.3f} s of {len(values)}")
 
 
 def bare(desktops: list[DockerDesktop], look: Callable[[Observation], object]) -> float:
@@ -128,9 +148,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--desktops", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--template", help="such as calc/total-a-column")
     arguments = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with Session.start():
+        if arguments.template:
+            return of_a_template(arguments.template, arguments.rounds)
         single(3)
         asyncio.run(compare(arguments.desktops, arguments.rounds))
 

@@ -1,6 +1,6 @@
 """The whole loop in bfloat16 at real length: rollout, update and sync with fifteen screenshots of 1080p.
 
-    python benchmarks/long_loop.py [--screenshots 15] [--iterations 4] [--engines LongEngine OneBehind OldEyes]
+    python benchmarks/long_loop.py [--screenshots 15] [--iterations 4] [--family qwen3_vl]
 
 A policy 64 wide with windowed vision, vLLM on the same cores, conversations of 41,000 tokens. An engine that is sound
 passes every check; the others end the run, and the table says at which update.
@@ -42,10 +42,16 @@ class Table(long.Recorder):
 
 
 def main(
-    model: Path | None, screenshots: int, iterations: int, engines: list[str], group_size: int, rate: float
+    model: Path | None,
+    family: str,
+    screenshots: int,
+    iterations: int,
+    engines: list[str],
+    group_size: int,
+    rate: float,
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        model = model or long.write_talker(Path(directory))
+        model = model or long.write_talker(Path(directory), family)
         print(" | ".join(["engine", "update", *COLUMNS]), flush=True)
         for name in engines:
             start = time.perf_counter()
@@ -74,5 +80,6 @@ if __name__ == "__main__":
     parser.add_argument("--group-size", type=int, default=4)
     parser.add_argument("--rate", type=float, default=long.RATE)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--family", choices=list(long.MAKES), default="qwen2_5_vl")
     parser.add_argument("--model", type=Path, help="what write_talker has written; otherwise it does")
     main(**vars(parser.parse_args()))
