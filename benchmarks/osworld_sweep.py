@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         build(tasks, asked.cache)
     env = OSWorldEnv(container(asked.image), cache=asked.cache, grader_python=asked.graders, guarded=True)
     try:
-        with asked.out.open("w", encoding="utf-8") as file:
+        with asked.out.open("w", buffering=1, encoding="utf-8") as file:
             for number, task in enumerate(tasks, start=1):
                 found = {"task": task.id, "domain": task.domain, **play(env, task)}
                 file.write(json.dumps(found) + "\n")
