@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="osworld_369", help="a list of conf/tasks")
     parser.add_argument("--needs", nargs="+", choices=[need.name.lower() for need in Need], default=["nothing"])
+    parser.add_argument("--only", nargs="+", default=[""], help="how the ids of the tasks begin")
     parser.add_argument("--image", default="arpo/desktop:full")
     parser.add_argument("--graders", type=Path, default=ROOT / ".venv-osworld" / "bin" / "python")
     parser.add_argument("--cache", type=Path, default=ROOT / "outputs" / "osworld_cache")
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tasks = [
         task
         for task in read_tasks(os.environ.get("ARPO_OSWORLD_TASKS"), ids)
-        if need_of(task).name.lower() in asked.needs
+        if need_of(task).name.lower() in asked.needs and task.id.startswith(tuple(asked.only))
     ]
     if asked.stand_ins:
         build(tasks, asked.cache)

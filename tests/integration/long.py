@@ -89,10 +89,10 @@ def write_talker(directory: Path, family: str = "qwen2_5_vl") -> Path:
     requests = questions(policy.chat, 1)
     for _ in range(100):
         learn_from(answer_logprobs(policy, requests, [written(policy, generator) for _ in requests]))
-    screens = {screenshot_key(png): png for png in (screen(-1, step) for step in range(2))}
+    screens = {screenshot_key(png): png for png in (screen(0, step) for step in range(2))}
     pictures = [policy.images.packed(key, png) for key, png in screens.items()]
     features = dict(zip(screens, policy.visual_tokens(pictures), strict=True))
-    for _ in range(90):  # among thousands of visual tokens its own last word is hard to find
+    for _ in range(90):  # among thousands of visual tokens its own last word is hard to find: on screens of the run
         conversation = record(policy, screens, [written(policy, generator) for _ in screens])
         learn_from(sampled_logprobs(policy, [conversation], features))
     with torch.no_grad():

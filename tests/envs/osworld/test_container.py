@@ -70,6 +70,7 @@ def test_an_infeasible_task_is_solved_by_giving_up_alone(env):
 def test_the_wallpaper_is_what_the_settings_say(env):
     env.reset(task("os", "e0df059f-28a6-4169-924f-b9623e7184cc"))
     guest = env._machine.guest
+    assert guest._post("/wallpaper", {})[8:12] == b"WEBP"  # a picture, before anybody chooses one
     guest.upload("/home/user/My picture.png", b"a picture")
     setting = ["gsettings", "set", "org.gnome.desktop.background", "picture-uri", "file:///home/user/My%20picture.png"]
     assert guest.execute(setting).returncode == 0

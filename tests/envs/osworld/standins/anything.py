@@ -15,6 +15,13 @@ from tests.envs.osworld.standins.gimp import WHITE, filled, meadow, xcf
 from tests.envs.osworld.standins.thunderbird import profile
 from tests.envs.osworld.standins.vlc import film
 
+TITLES = {
+    "lecture.pdf": "6.006 Introduction to Algorithms, Lecture 2: Data Structures",
+    "Interstellar Movie - Official Trailer.mp4": "Interstellar Movie - Official Trailer",
+}
+"""By names: set-up waits for a window that has the title of the real file."""
+BOOK = "Spectral Graph Theory.pdf"
+"""In an archive, and opened by set-up."""
 LINES = tuple(f"{month}, {revenue}, {expenses}" for month, revenue, expenses in INCOME)
 TEXT = "\n".join(LINES) + "\n"
 HZ = 22050
@@ -90,7 +97,14 @@ def _pdf(path: Path) -> None:
     made = fitz.open()
     for number in range(3):
         made.new_page().insert_text((72, 72), f"Page {number}\n{TEXT}")
+    if title := _title(path):
+        made.set_metadata({"title": title})
     made.save(str(path))
+
+
+def _title(path: Path) -> str:
+    """Return the title of a file of which set-up knows it; names in a cache have something before them."""
+    return next((title for name, title in TITLES.items() if path.name.endswith(name)), "")
 
 
 def _picture(path: Path) -> None:
@@ -102,7 +116,10 @@ def _layers(path: Path) -> None:
 
 
 def _film(path: Path) -> None:
-    film(path, 20)
+    if title := _title(path):
+        film(path, 130, ART=title.partition(" - ")[0], nam=title)
+    else:
+        film(path, 20)
 
 
 def _sound(path: Path) -> None:
@@ -117,15 +134,16 @@ def _packed(path: Path) -> None:
     """Pack a folder of texts; the profile that tasks of Thunderbird unpack is one."""
     if "thunderbird" in path.name:
         return profile(path)
-    note = path.with_name("note.txt")
-    note.write_text(TEXT)
+    name, make = (f"book/{BOOK}", _pdf) if path.name.endswith("book.zip") else ("files/note.txt", _written(TEXT))
+    inner = path.with_name("inner")
+    make(inner)
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w") as archive:
-            archive.write(note, "files/note.txt")
+            archive.write(inner, name)
     else:
         with tarfile.open(path, f"w:{path.suffix[1:]}") as archive:
-            archive.add(note, "files/note.txt")
-    note.unlink()
+            archive.add(inner, name)
+    inner.unlink()
 
 
 def _written(text: str) -> Callable[[Path], object]:
@@ -161,7 +179,7 @@ MAKES: Mapping[str, Callable[[Path], object]] = {
     **dict.fromkeys((".zip", ".tar.gz", ".tar.xz"), _packed),
     ".csv": _written(TEXT),
     ".sh": _written("#!/bin/bash\nexit 0\n"),
-    ".py": _written("print('Hello')\n"),
+    ".py": _written("print('{}')\n"),
     ".html": _written(f"<!DOCTYPE html><html><body><pre>{TEXT}</pre></body></html>\n"),
     ".json": _written(json.dumps({line[0]: line[1] for line in INCOME})),
     ".srt": _written("1\n00:00:00,000 --> 00:00:02,000\nHello.\n"),
