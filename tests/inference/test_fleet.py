@@ -303,7 +303,7 @@ def test_staying_computes_at_most_60_percent_of_the_prompt_tokens_that_changing_
         given = questions.ask(episode)
         ids, pictures = given.prompt_ids, [screenshot(100 * episode)]
         for turn in range(1, screenshots):
-            thought = chat.encode_response(f"{episode} {turn} " + "Action: wait() " * 100)
+            thought = chat.encode_response(f"{episode} {turn} " + "Action: wait() " * 130)
             ids += thought + chat.next_prompt(thought)
             pictures.append(screenshot(100 * episode + turn))
         return GenerateRequest(ids, tuple(pictures), Sampling(max_tokens=1))
