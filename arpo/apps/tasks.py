@@ -29,6 +29,7 @@ from arpo.envs.osworld.files import FileCache, files_of
 from arpo.envs.osworld.needs import Need, need_of, packages_of
 from arpo.envs.osworld.tasks import obstacles, read_tasks
 from arpo.errors import ConfigError, EnvError
+from arpo.host.session import Session
 from arpo.run.build import build, compose
 from arpo.run.entry import quiet
 from arpo.types import Task
@@ -64,7 +65,8 @@ def main(words: Sequence[str]) -> int:
     try:
         cfg = compose("train", [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *words])
         if asked.what == "certify" and cfg.env.make_env.get("_target_") == DESKTOP:
-            return certify_templates(ids or ["all"], build(cfg.env.make_env), instances=asked.repeats)
+            with Session.start():
+                return certify_templates(ids or ["all"], build(cfg.env.make_env), instances=asked.repeats)
         tasks, cache = tasks_of(cfg), OmegaConf.select(cfg, "env.make_env.cache")
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(str(error)) from error
@@ -73,7 +75,8 @@ def main(words: Sequence[str]) -> int:
             "there are no tasks of OSWorld here: name a list such as tasks=osworld_128, with env=osworld"
         )
     if asked.what == "certify":
-        return certify_each(named(tasks, ids), build(cfg.env.make_env), repeats=asked.repeats, root=asked.scripts)
+        with Session.start():
+            return certify_each(named(tasks, ids), build(cfg.env.make_env), repeats=asked.repeats, root=asked.scripts)
     if asked.what == "fetch":
         return fetch([task for task in tasks if not obstacles(task.config)], Path(cache))
     show(tasks, Path(cache), each=asked.each)

@@ -203,6 +203,23 @@ def test_a_session_removes_its_containers_when_it_ends(owner):
     assert running(label) == []
 
 
+def test_a_command_that_plays_tasks_leaves_no_container_when_it_is_killed():
+    command = [sys.executable, "-m", "arpo", "tasks", "certify", "terminal/count-lines", "env=desktop", "--repeats=99"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: of_process(process.pid), timeout_s=120)
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not of_process(process.pid))
+
+
+def of_process(pid):
+    """The containers that a process owns."""
+    listed = docker("ps", "--all", "--format", '{{.ID}} {{.Label "arpo.owner"}}').splitlines()
+    return [name for name, *owner in map(str.split, listed) if owner and owner[0].startswith(f"{pid}-")]
+
+
 def test_the_first_launch_of_a_process_removes_what_dead_owners_left_and_nothing_else():
     dead = subprocess.Popen(["true"])
     dead.wait()
