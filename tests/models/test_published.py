@@ -1,5 +1,6 @@
 """The vocabulary, chat template and processor that are published with Qwen2.5-VL, against transformers' own."""
 
+import json
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -49,6 +50,17 @@ ANSWERS = (
     "Action: hotkey(key='ctrl shift t')",
     "Action: scroll(start_box='<|box_start|>(500,500)<|box_end|>', direction='down')",
     "Action: finished(content='<think> is text, <tool_call> and <|im_end|> are too')",
+)
+CALLS = tuple(
+    f'{thought}<tool_call>\n{{"name": "computer_use", "arguments": {made}}}\n</tool_call>'
+    for thought, arguments in (
+        ("I click on 保存 😀.\n", {"action": "left_click", "coordinate": [503, 512]}),
+        ("", {"action": "key", "keys": ["ctrl", "s"]}),
+        ("Ich tippe.  Two spaces.\n", {"action": "type", "text": 'It\'s "5 €"\n\tb 你好，世界 👩‍🚀🇩🇪\n'}),
+        ("Down.\n\n", {"action": "scroll", "coordinate": [500, 500], "pixels": -5}),
+        ("Done.\n", {"action": "terminate", "status": "success"}),
+    )
+    for made in [json.dumps(arguments, ensure_ascii=False)]
 )
 QWEN3_TEMPLATE = (
     "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' }}"
@@ -184,16 +196,25 @@ def test_an_answer_of_ui_tars_survives_the_round_trip(real_chat: ChatTokenizer, 
 
 
 @pytest.mark.slow
-def test_the_words_and_turns_of_qwen3_vl_are_read_too(qwen3: Path) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "answers"), [(Prompt.ui_tars(), ANSWERS[:5]), (Prompt.computer_use(), CALLS)], ids=["text", "calls"]
+)
+def test_five_turns_of_qwen3_vl_have_the_ids_of_transformers(
+    qwen3: Path, prompt: Prompt, answers: tuple[str, ...]
+) -> None:
     chat = ChatTokenizer(qwen3)
-    messages = Prompt.ui_tars().messages("打开 Chrome 😀.")
+    messages = prompt.messages("打开 Chrome 😀.")
     ids = chat.first_prompt(messages)
-    for text in ANSWERS[:2]:
+    for text in answers:
         response = chat.encode_response(text)
         ids += response + chat.next_prompt(response)
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": [{"type": "image"}]}]
     tokenizer = AutoTokenizer.from_pretrained(qwen3)
     whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert ids == tuple(tokenizer(whole).input_ids)
-    assert tokenizer.convert_tokens_to_ids("</think>") == 151668
-    assert len(chat.forbidden_ids) == 7 + 152064 - 151669
+
+
+@pytest.mark.slow
+def test_the_words_of_qwen3_vl_are_four_more(qwen3: Path) -> None:
+    assert AutoTokenizer.from_pretrained(qwen3).convert_tokens_to_ids("</think>") == 151668
+    assert len(ChatTokenizer(qwen3).forbidden_ids) == 7 + 152064 - 151669
