@@ -17,6 +17,7 @@ from arpo.envs.osworld.files import EMPTY_HISTORY, EMPTY_HISTORY_URL, FileCache
 from arpo.envs.osworld.setup import OSWorldSetup, add_visits
 from arpo.errors import EnvError
 from tests.envs.osworld.guest import HOME, failure
+from tests.envs.osworld.standins.anything import empty_history
 
 EMPTY_ZIP = b"PK\5\6" + bytes(18)
 
@@ -240,14 +241,7 @@ class Stubborn(dict):
 
 def test_visits_are_written_as_chrome_counts_time(tmp_path):
     database = tmp_path / "History"
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute(
-            "CREATE TABLE urls (id INTEGER PRIMARY KEY, url, title, visit_count, typed_count, last_visit_time, hidden)"
-        )
-        connection.execute(
-            "CREATE TABLE visits "
-            "(id INTEGER PRIMARY KEY, url, visit_time, from_visit, transition, segment_id, visit_duration)"
-        )
+    empty_history(database)
     page = {"url": "https://a.org", "title": "A", "visit_time_from_now_in_seconds": 60}
     add_visits(database, [page], now=datetime(1601, 1, 2, 0, 1, tzinfo=UTC))
     with closing(sqlite3.connect(database)) as connection:

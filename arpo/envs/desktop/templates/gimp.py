@@ -153,16 +153,14 @@ def _transforming(draw: Draw, ways: Mapping[str, tuple[int, str]], asks: tuple[s
     number, transposition = ways[way]
     wanted = picture.transpose(Image.Transpose[transposition])
 
-    def transforming(entry: int) -> Script:
-        return ("hotkey(key='alt i')", "hotkey(key='t')", *["hotkey(key='down')"] * entry, "hotkey(key='enter')")
-
+    solution, wrong = _menu("i", number, submenu="t"), _menu("i", ways[other][0], submenu="t")
     return _overwriting(
         draw,
         draw.choice(asks).format(way),
         picture,
         wanted,
-        transforming(number),
-        {"another way": transforming(ways[other][0]), "one more": transforming(number) + transforming(ways[other][0])},
+        solution,
+        {"another way": wrong, "one more": solution + wrong},
     )
 
 
@@ -266,5 +264,7 @@ def _scaling(width: int, what: str = "Image") -> Script:
     )
 
 
-def _menu(letter: str, entry: int) -> Script:
-    return (f"hotkey(key='alt {letter}')", *["hotkey(key='down')"] * entry, "hotkey(key='enter')")
+def _menu(letter: str, entry: int, submenu: str = "") -> Script:
+    """Choose an entry of a menu, or of the submenu that another letter opens, by the arrow keys."""
+    opening = [f"hotkey(key='alt {letter}')", *(f"hotkey(key='{key}')" for key in submenu)]
+    return (*opening, *["hotkey(key='down')"] * entry, "hotkey(key='enter')")

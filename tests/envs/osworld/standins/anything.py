@@ -8,10 +8,12 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from tests.envs.osworld.standins.calc import INCOME, book
 from tests.envs.osworld.standins.gimp import WHITE, filled, meadow, xcf
+from tests.envs.osworld.standins.several import ods
 from tests.envs.osworld.standins.thunderbird import profile
 from tests.envs.osworld.standins.vlc import film
 
@@ -39,20 +41,7 @@ def _workbook(path: Path) -> None:
 
 
 def _sheet(path: Path) -> None:
-    from odf.opendocument import OpenDocumentSpreadsheet
-    from odf.table import Table, TableCell, TableRow
-    from odf.text import P
-
-    made, table = OpenDocumentSpreadsheet(), Table(name="Sheet1")
-    for line in INCOME:
-        row = TableRow()
-        for value in line:
-            cell = TableCell()
-            cell.addElement(P(text=str(value)))
-            row.addElement(cell)
-        table.addElement(row)
-    made.spreadsheet.addElement(table)
-    made.save(str(path))
+    ods(path, [[str(value) for value in line] for line in INCOME])
 
 
 def _text_document(path: Path) -> None:
@@ -150,11 +139,12 @@ def _written(text: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(text)
 
 
-def _database(path: Path) -> None:
+def empty_history(path: Path) -> None:
+    """Write a history of Chrome with the tables that visits go to."""
     import sqlite3
 
     path.unlink(missing_ok=True)
-    with sqlite3.connect(path) as made:
+    with closing(sqlite3.connect(path)) as made, made:
         made.execute(
             "CREATE TABLE urls (id INTEGER PRIMARY KEY, url, title, visit_count, typed_count, last_visit_time, hidden)"
         )
@@ -183,7 +173,7 @@ MAKES: Mapping[str, Callable[[Path], object]] = {
     ".html": _written(f"<!DOCTYPE html><html><body><pre>{TEXT}</pre></body></html>\n"),
     ".json": _written(json.dumps({line[0]: line[1] for line in INCOME})),
     ".srt": _written("1\n00:00:00,000 --> 00:00:02,000\nHello.\n"),
-    ".sqlite": _database,
+    ".sqlite": empty_history,
     ".raw": lambda path: path.write_bytes(bytes(range(256)) * 1024),
 }
 """By how a name ends, the first that fits."""
