@@ -18,7 +18,7 @@ from arpo.types import Task
 
 WINDOW_S = 240.0
 """In which a window has to come; on a busy machine an application takes half of it."""
-QUIET_S, SETTLE_LIMIT_S = 0.5, 10.0
+QUIET_S, SETTLE_LIMIT_S = 0.5, 2.0
 """So long the screen rests before the next action, and so long that is waited for."""
 ACTIVE_TITLE = ("xdotool", "getactivewindow", "getwindowname")
 KILLED = "ends every application"
