@@ -1,5 +1,6 @@
 """Tables on the terminal."""
 
+import os
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -8,6 +9,9 @@ from rich.text import Text
 
 from arpo.errors import quoted
 from arpo.evaluation.scores import EvaluationResult
+
+WIDEST = 400
+"""Columns that a table may take where it goes to a file or to another program, which has no width of its own."""
 
 
 def print_result(result: EvaluationResult) -> None:
@@ -24,4 +28,7 @@ def print_table(rows: Sequence[Sequence[str]], *, title: str, caption: str) -> N
         table.add_column(name, overflow="fold")  # a name that is cut could be that of two things
     for row in body:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDEST
+    console.print(table)

@@ -22,3 +22,13 @@ def test_brackets_in_a_table_are_no_markup(capsys):
     print_table([("[a]", "b"), ("1", "[/c]")], title="[/d]", caption="[red]e")
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("[a]", "[/c]", "[/d]", "[red]e"))
+
+
+def test_a_table_that_goes_to_a_file_is_as_wide_as_its_words_and_one_on_a_terminal_no_wider(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    words = "word " * 60
+    print_table([("a", "b"), (words, "1")], title="c", caption="d")
+    assert words.strip() in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table([("a", "b"), (words, "1")], title="c", caption="d")
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 40
