@@ -76,7 +76,7 @@ def look_at_engine() -> Finding:
 
 def look_at_image() -> Finding:
     """Look for the desktop image."""
-    if ask_engine(IMAGE).has_image:
+    if ask_engine(IMAGE).labels is not None:
         return Finding("image", True, IMAGE)
     return Finding("image", False, f"there is no {IMAGE}", "bash docker/build_image.sh")
 

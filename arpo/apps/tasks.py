@@ -26,10 +26,11 @@ from arpo.display.live import showing
 from arpo.display.progress_line import Line
 from arpo.display.tables import print_table
 from arpo.envs.osworld.files import FileCache, files_of
-from arpo.envs.osworld.needs import Need, need_of, packages_of
+from arpo.envs.osworld.needs import IN_A_CONTAINER, Need, need_of, packages_of
 from arpo.envs.osworld.tasks import obstacles, read_tasks
 from arpo.errors import ConfigError, EnvError
 from arpo.host.session import Session
+from arpo.run.before.needs import CONTAINER, has_vs_code
 from arpo.run.build import build, compose
 from arpo.run.entry import quiet
 from arpo.types import Task
@@ -44,7 +45,7 @@ Wanted = tuple[Task, str, str]
 """A task, an address and a name."""
 DESKTOP = "arpo.envs.desktop.env.DockerDesktop"
 """The desktops of templates."""
-LOADER = "arpo.envs.osworld.tasks.osworld_tasks"
+LOADERS = ("arpo.envs.osworld.tasks.osworld_tasks", "arpo.envs.osworld.needs.tasks_by_need")
 STOPPED = 130
 """The exit status after Ctrl-C."""
 
@@ -79,7 +80,8 @@ def main(words: Sequence[str]) -> int:
             return certify_each(named(tasks, ids), build(cfg.env.make_env), repeats=asked.repeats, root=asked.scripts)
     if asked.what == "fetch":
         return fetch([task for task in tasks if not obstacles(task.config)], Path(cache))
-    show(tasks, Path(cache), each=asked.each)
+    files, met = FileCache(Path(cache)), met_by(cfg)
+    show([readiness(task, files, met) for task in tasks], cache, each=asked.each)
     return 0
 
 
@@ -111,8 +113,9 @@ def tasks_of(cfg: DictConfig) -> list[Task]:
     found: dict[str, Task] = {}
     nodes = list(cfg.tasks.values())
     for node in nodes:
-        if isinstance(node, DictConfig) and node.get("_target_") == LOADER:
-            found |= {task.id: task for task in read_tasks(node.root, node.ids)}
+        if isinstance(node, DictConfig) and node.get("_target_") in LOADERS:
+            read = read_tasks(node.root, node.ids)
+            found |= {task.id: task for task in read if "needs" not in node or need_of(task) in node.needs}
         elif isinstance(node, DictConfig) and "tasks" in node:  # a loader that chooses among those of another one
             nodes.append(node.tasks)
     return list(found.values())
@@ -130,6 +133,13 @@ def named(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
     return [task for task in tasks if not ids or task.id.startswith(tuple(ids))]
 
 
+def met_by(cfg: DictConfig) -> tuple[Need, ...]:
+    """Return what a container of a run meets, or one of the full image where the run has another machine."""
+    is_container = OmegaConf.select(cfg, "env.make_env.machine._target_") == CONTAINER
+    with_vs_code = is_container and has_vs_code(str(cfg.env.make_env.machine.image))
+    return (*IN_A_CONTAINER, Need.VS_CODE) if with_vs_code else IN_A_CONTAINER
+
+
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """One task, and whether what it needs is here."""
@@ -139,11 +149,8 @@ class Readiness:
     files: int
     lacking: int
     """Files that are not in the cache."""
-
-    @property
-    def in_a_container(self) -> bool:
-        """Whether a container that has the applications, and no network, can set it up now."""
-        return self.need in (Need.NOTHING, Need.FILES) and not self.lacking
+    ready: bool
+    """Whether a container, which has no network, can set it up now."""
 
     def row(self) -> list[str]:
         """Return the line of the task."""
@@ -152,23 +159,27 @@ class Readiness:
         return [self.task.domain, self.task.id, self.need, "; ".join(details), str(self.lacking or ""), certified]
 
 
-def show(tasks: Sequence[Task], root: Path, *, each: bool = False) -> None:
+def readiness(task: Task, cache: FileCache, met: Sequence[Need]) -> Readiness:
+    """Return what a task needs, and whether that is met and its files are in the cache."""
+    need, lacking = need_of(task), len(cache.lacking(task))
+    return Readiness(task, need, len(files_of(task)), lacking, need in met and not lacking)
+
+
+def show(found: Sequence[Readiness], cache: str, *, each: bool = False) -> None:
     """Print what tasks need and what is in the cache, by application, or task by task."""
-    cache = FileCache(root)
-    found = [Readiness(task, need_of(task), len(files_of(task)), len(cache.lacking(task))) for task in tasks]
     if each:
         header, rows = (
             ["application", "task", "needs", "which", "files to fetch", "certified"],
             [one.row() for one in found],
         )
     else:
-        domains = sorted({task.domain for task in tasks})
+        domains = sorted({one.task.domain for one in found})
         rows = [_row(domain, [one for one in found if one.task.domain == domain]) for domain in domains]
         header, rows = ["application", "tasks", *Need, "files here", "ready", "certified"], [*rows, _row("all", found)]
     print_table(
         [header, *rows],
         title="OSWorld's tasks, each by what it needs that is hardest to come by",
-        caption=f"ready: a container with the applications and no network can set it up, with the files in {root}",
+        caption=f"ready: a container of the image can set it up without a network, with the files in {cache}",
     )
 
 
@@ -176,7 +187,7 @@ def _row(name: str, found: Sequence[Readiness]) -> list[str]:
     needs = Counter(one.need for one in found)
     files = sum(one.files for one in found)
     here = files - sum(one.lacking for one in found)
-    ready = sum(one.in_a_container for one in found)
+    ready = sum(one.ready for one in found)
     certified = sum(is_certified(one.task) for one in found)
     counts = [str(needs[need] or "") for need in Need]
     return [name, str(len(found)), *counts, f"{here} of {files}", str(ready), str(certified or "")]

@@ -221,11 +221,12 @@ class EngineFacts:
     summary: str
     directory: Path
     """Where it keeps its data."""
-    has_image: bool
+    labels: Mapping[str, str] | None
+    """Those of the image that was asked for; None where the engine does not have it."""
 
 
 def ask_engine(image: str = "", timeout_s: float = API_TIMEOUT_S) -> EngineFacts:
-    """Return what the engine says of itself, and whether it has an image.
+    """Return what the engine says of itself, and of an image.
 
     Raises:
         EnvError: If none answers.
@@ -233,7 +234,7 @@ def ask_engine(image: str = "", timeout_s: float = API_TIMEOUT_S) -> EngineFacts
     with connect(timeout_s).api as engine, env_boundary("guest", "asking the engine what it has"):
         facts, images = engine.info(), engine.images(image) if image else []
     summary = f"Docker {facts['ServerVersion']}, {facts['Driver']}, {facts['NCPU']} cores"
-    return EngineFacts(summary, Path(facts["DockerRootDir"]), bool(images))
+    return EngineFacts(summary, Path(facts["DockerRootDir"]), (images[0].get("Labels") or {}) if images else None)
 
 
 @dataclass(frozen=True, slots=True)

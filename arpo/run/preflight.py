@@ -137,7 +137,7 @@ def _missing_desktops(requires: Mapping[str, object]) -> list[str]:
             missing.append(f"it needs a Docker engine: {error}; install or start one, and let this user talk to it")
         else:
             directory = engine.directory
-            missing += [] if engine.has_image or not image else [_missing_image(image)]
+            missing += [] if engine.labels is not None or not image else [_missing_image(image)]
     return missing + _missing_room(requires.get("budget"), directory)
 
 

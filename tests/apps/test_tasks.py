@@ -52,7 +52,7 @@ def test_the_table_has_every_application_what_its_tasks_need_and_what_is_here(he
     assert main(["osworld"]) == 0
     table = rows(capsys)
     assert len(table) == 11
-    assert table["all"] == ["369", "46", "206", "8", "28", "72", "1", "8", "0 of 677", "46"]
+    assert table["all"] == ["369", "46", "206", "8", "28", "72", "1", "8", "0 of 677", "48"]
     assert table["vs_code"] == ["23", "", "", "", "20", "3", "", "", "0 of 18", "0"]
 
 
@@ -70,6 +70,16 @@ def test_a_file_that_is_here_is_counted_and_makes_a_task_ready(here, capsys, tmp
     table = rows(capsys)
     assert table["gimp"] == ["3", "", "3", "", "", "", "", "", "1 of 3", "1"]
     assert table["all"][-1] == "5"
+
+
+@needs_files
+def test_vs_code_is_ready_where_the_image_of_the_containers_has_it(here, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr("arpo.apps.tasks.has_vs_code", lambda image: asked.append(image) or "vscode" in image)
+    for words, ready in (([], "0"), (["env.make_env.machine.image=arpo/desktop:vscode"], "10")):
+        assert main(["osworld", "env=osworld_container", *words]) == 0
+        assert rows(capsys)["vs_code"][-1] == ready
+    assert asked == ["arpo/desktop:full", "arpo/desktop:vscode"]
 
 
 @needs_files

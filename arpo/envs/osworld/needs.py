@@ -5,13 +5,15 @@ needed, and not what an instruction asks for: those tasks are listed here.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from arpo.envs.guest.tasks import as_list, steps_of
 from arpo.envs.osworld.files import files_of
-from arpo.envs.osworld.tasks import obstacles
+from arpo.envs.osworld.tasks import obstacles, osworld_tasks
+from arpo.errors import ConfigError, TaskFormatError
 from arpo.types import Task
 
 
@@ -28,6 +30,8 @@ class Need(StrEnum):
     ACCOUNT = "an account"
 
 
+IN_A_CONTAINER = (Need.NOTHING, Need.FILES, Need.PACKAGE)
+"""What containers of the full image meet, once the files are there."""
 ON_THE_WEB: Mapping[str, str] = {
     "15c3b339-88f7-4a86-ab16-e71c58dcb01e": "signs in at outlook.com",
     "3c8f201a-009d-4bbe-8b65-a6f8b35bb57f": "downloads an image",
@@ -50,7 +54,7 @@ _FROM_MARKETPLACE = re.compile(r"--install-extension\s+(?!\S*\.vsix)\S")
 
 
 def need_of(task: Task) -> Need:
-    """Return what is the hardest to come by of all that a task needs.
+    """Return what is the hardest to come by of all that a task needs; a file of one's own may say it, as `needs`.
 
     Raises:
         TaskFormatError: If the task is not in OSWorld's format.
@@ -58,6 +62,9 @@ def need_of(task: Task) -> Need:
     refused = obstacles(task.config)
     if refused:
         return Need.ACCOUNT if any("account" in obstacle.reason for obstacle in refused) else Need.GRADER
+    said = task.config.get("needs")
+    if said is not None:
+        return _said(task, said)
     if _is_on_the_web(task):
         return Need.WEB
     if {"vscode", "vs_code"} & _applications(task.config):
@@ -65,6 +72,30 @@ def need_of(task: Task) -> Need:
     if packages_of(task.config):
         return Need.PACKAGE
     return Need.FILES if files_of(task) else Need.NOTHING
+
+
+def _said(task: Task, said: object) -> Need:
+    if said not in list(Need):
+        raise TaskFormatError(f"task {task.id}: needs={said!r} must be one of {', '.join(Need)}")
+    return Need(str(said))
+
+
+def tasks_by_need(root: str | Path | None, ids: Mapping[str, Sequence[str]], *, needs: Sequence[str]) -> list[Task]:
+    """Load those of some of OSWorld's tasks that need certain things.
+
+    Args:
+        root: OSWorld's `evaluation_examples` folder.
+        ids: File names by domain.
+        needs: Values of `Need`.
+
+    Raises:
+        ConfigError: When the folder is not there, or a need is unknown.
+        TaskFormatError: When a file is missing or not a task.
+    """
+    unknown = [need for need in needs if need not in set(Need)]
+    if unknown:
+        raise ConfigError(f"needs={list(needs)}: there is no need {unknown[0]!r}, there are {', '.join(Need)}")
+    return [task for task in osworld_tasks(root, ids, skip_unsupported=True) if need_of(task) in needs]
 
 
 def packages_of(record: Mapping[str, Any]) -> list[str]:

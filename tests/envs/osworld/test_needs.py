@@ -1,13 +1,15 @@
 """What each of OSWorld's tasks needs: counts over the three lists, and single tasks that a rule could miss."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from arpo.envs.osworld.files import EMPTY_HISTORY_URL, files_of
-from arpo.envs.osworld.needs import OFF_THE_WEB, ON_THE_WEB, Need, need_of, packages_of
+from arpo.envs.osworld.needs import OFF_THE_WEB, ON_THE_WEB, Need, need_of, packages_of, tasks_by_need
 from arpo.envs.osworld.tasks import read_tasks
-from arpo.errors import TaskFormatError
+from arpo.errors import ConfigError, TaskFormatError
+from arpo.run.build import build, compose
 from arpo.types import Task
 from tests.envs.osworld.task_files import FILES, ids_of, needs_files
 
@@ -103,6 +105,15 @@ def test_a_task_of_one_s_own_is_judged_by_the_same_rules(mine, need):
     assert need_of(mine) is need
 
 
+def test_a_task_file_of_one_s_own_may_say_what_it_needs():
+    tabs = {"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["file:///home/user/a.html"]}}
+    mine = task(tabs)
+    assert need_of(mine) is Need.WEB
+    assert need_of(replace(mine, config={**mine.config, "needs": "nothing"})) is Need.NOTHING
+    with pytest.raises(TaskFormatError, match="task mine: needs='the web' must be one of nothing, files, a package, "):
+        need_of(replace(mine, config={**mine.config, "needs": "the web"}))
+
+
 def test_the_files_of_a_task_are_those_of_its_steps_and_its_grader_each_once():
     first = {"type": "download", "parameters": {"files": [{"url": "http://a/1", "path": "home/1.txt"}]}}
     history = {"type": "update_browse_history", "parameters": {"history": []}}
@@ -123,9 +134,26 @@ def test_a_file_without_an_address_or_a_name_is_said_of_its_task(broken):
 
 
 @needs_files
-@pytest.mark.parametrize(("name", "count"), [("osworld_subset32", 21), ("osworld_128", 94)])
-def test_the_lists_for_containers_hold_what_a_container_can(needs, name, count):
-    held = (Need.NOTHING, Need.FILES, Need.PACKAGE)
-    wanted = {domain: [task for task in ids if needs[task] in held] for domain, ids in ids_of(name).items()}
-    assert ids_of(f"{name}_containers") == {domain: ids for domain, ids in wanted.items() if ids}
-    assert sum(map(len, wanted.values())) == count
+@pytest.mark.parametrize(
+    ("name", "of", "count"),
+    [
+        ("osworld_subset32_containers", "osworld_subset32", 21),
+        ("osworld_128_containers", "osworld_128", 94),
+        ("osworld_subset32_vscode", "osworld_subset32", 25),
+        ("osworld_128_vscode", "osworld_128", 112),
+    ],
+)
+def test_the_lists_for_containers_hold_what_a_container_can(needs, name, of, count):
+    held = {Need.NOTHING, Need.FILES, Need.PACKAGE} | ({Need.VS_CODE} if "vscode" in name else set())
+    cfg = compose("train", ["experiment=arpo_subset32_containers", f"tasks={name}", f"paths.osworld={FILES}"])
+    found = [task.id for task in build(cfg.tasks.train)]
+    assert found == [task for ids in ids_of(of).values() for task in ids if needs[task] in held]
+    assert len(found) == count
+
+
+@needs_files
+def test_a_need_that_there_is_not_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"needs=\['VSCode'\]: there is no need 'VSCode', there are nothing, files, "
+    ):
+        tasks_by_need(FILES, {}, needs=["VSCode"])
