@@ -7,9 +7,14 @@ of each template did so is written into `arpo/envs/desktop/templates/certificate
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
+from arpo.display.live import showing
+from arpo.display.progress_line import Line
 from arpo.envs.desktop.templates.lists import named, template_task
 from arpo.envs.desktop.templates.template import Template
 from arpo.envs.guest.certificate import RealDesktop, Scripts, certify, holds, read_script
@@ -51,26 +56,45 @@ def certify_templates(
     templates = list({template.name: template for name in names for template in named(name)}.values())
     env = make_env()
     sound = True
+    progress = Progress(instances * len(templates))
     try:
-        for template in templates:
-            wrong = [
-                text for seed in range(first_seed, first_seed + instances) for text in _faults(env, template, seed)
-            ]
-            certificate = {"instances": instances, "first_seed": first_seed, "faults": wrong}
-            _write(path, {template.name: certificate})
-            log.info("%s: %d instances, %s", template.name, instances, "; ".join(wrong) or "all sound")
-            sound = sound and not wrong
+        with showing(progress.line):
+            for template in templates:
+                wrong: list[str] = []
+                progress.name = template.name
+                for seed in range(first_seed, first_seed + instances):
+                    wrong += _faults(env, template, seed)
+                    progress.done += 1
+                certificate = {"instances": instances, "first_seed": first_seed, "faults": wrong}
+                _write(path, {template.name: certificate})
+                log.info("%s: %d instances, %s", template.name, instances, "; ".join(wrong) or "all sound")
+                sound = sound and not wrong
     finally:
         env.close()
     return 0 if sound else 1
 
 
+@dataclass(slots=True)
+class Progress:
+    """The instances that have been played."""
+
+    instances: int
+    """Of all templates."""
+    done: int = 0
+    name: str = ""
+    """The template that is being played."""
+
+    def line(self) -> Line:
+        """Return the words of this moment."""
+        return Line([f"{self.done} of {self.instances} instances", self.name], self.done / self.instances)
+
+
 def _write(path: Path, certificates: dict[str, Any]) -> None:
-    """Write certificates beside those of other templates, which another process may just have written."""
-    others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    write_atomically(
-        path, json.dumps(dict(sorted((others | certificates).items())), indent=1, ensure_ascii=False) + "\n"
-    )
+    """Write certificates beside those of other templates, which another process may be writing."""
+    with FileLock(f"{path}.lock"):
+        others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        text = json.dumps(dict(sorted((others | certificates).items())), indent=1, ensure_ascii=False)
+        write_atomically(path, text + "\n")
 
 
 def _faults(env: RealDesktop, template: Template, seed: int) -> Iterator[str]:

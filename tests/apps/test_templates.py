@@ -1,12 +1,15 @@
 """Certificates of templates: instances are played, and what is not sound is written down."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
 from arpo.agent.actions import TypeText
 from arpo.apps.tasks import main
-from arpo.apps.templates import CERTIFICATES, FIRST_SEED, certify_templates
+from arpo.apps.templates import CERTIFICATES, FIRST_SEED, _write, certify_templates
+from arpo.display.progress_line import Line
 from arpo.envs.desktop.templates.lists import TEMPLATES
 from arpo.envs.guest.client import Execution
 from arpo.errors import ConfigError, EnvError, TaskFormatError
@@ -66,6 +69,28 @@ def test_sound_templates_are_written_down_beside_those_of_before(tmp_path, path)
     assert all(each == {"instances": 2, "first_seed": FIRST_SEED, "faults": []} for each in found.values())
     assert desk.closed
     assert desk.played == sum(2 * (3 + len(TEMPLATES[name].instance(0).near_misses)) for name in found)
+
+
+def test_the_line_says_which_template_is_played_and_how_many_instances_there_are(tmp_path, path, monkeypatch):
+    said, lines = [], []
+
+    class Desk(Terminal):
+        def reset(self, task):
+            said.append(lines[0]().text)
+            super().reset(task)
+
+    monkeypatch.setattr("arpo.apps.templates.showing", lambda line: lines.append(line) or nullcontext())
+    names = ["terminal/sort-a-file", "terminal/count-lines"]
+    certify_templates(names, lambda: Desk(tmp_path), instances=2, path=path)
+    assert list(dict.fromkeys(said)) == [f"{done} of 4 instances · {names[done // 2]}" for done in range(4)]
+    assert lines[0]() == Line(["4 of 4 instances", names[1]], 1.0)
+
+
+def test_processes_that_certify_at_once_lose_no_certificate(tmp_path, path):
+    names = [f"terminal/{index}" for index in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda name: _write(path, {name: {"instances": 1}}), names))
+    assert set(json.loads(path.read_text())) == {"files/other", *names}
 
 
 @pytest.mark.parametrize(
