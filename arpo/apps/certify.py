@@ -12,8 +12,10 @@ from typing import Any
 
 import tenacity
 
+from arpo.agent.actions import Action
 from arpo.envs.guest.certificate import RealDesktop, certify, holds, read_scripts
 from arpo.envs.guest.client import Guest
+from arpo.envs.protocol import StepResult
 from arpo.errors import ArpoError, ConfigError, EnvError
 from arpo.host.files import write_atomically
 from arpo.types import Observation, Task
@@ -26,15 +28,15 @@ ROOT = Path(__file__).parents[1] / "envs" / "osworld" / "certificates"
 
 
 class Patient:
-    """A desktop whose tasks are set up again when that fails.
+    """A desktop that another one replaces when a task cannot be set up there.
 
     Args:
-        env: The desktop.
+        make_env: Starts a desktop.
     """
 
-    def __init__(self, env: RealDesktop) -> None:
-        self._env = env
-        self.step, self.evaluate, self.close = env.step, env.evaluate, env.close
+    def __init__(self, make_env: Callable[[], RealDesktop]) -> None:
+        self._make_env = make_env
+        self._env = make_env()
 
     @property
     def guest(self) -> Guest:
@@ -48,8 +50,25 @@ class Patient:
         reraise=True,
     )
     def reset(self, task: Task) -> Observation:
-        """Set a task up, and again if that fails."""
-        return self._env.reset(task)
+        """Set a task up, and if that fails again on a new desktop."""
+        try:
+            return self._env.reset(task)
+        except EnvError:
+            self._env.close()
+            self._env = self._make_env()
+            raise
+
+    def step(self, action: Action) -> StepResult:
+        """Perform an action."""
+        return self._env.step(action)
+
+    def evaluate(self) -> float:
+        """Return the score."""
+        return self._env.evaluate()
+
+    def close(self) -> None:
+        """Remove the desktop."""
+        self._env.close()
 
 
 def record_of(task: Task, root: Path = ROOT) -> dict[str, Any]:
@@ -85,7 +104,7 @@ def certify_each(
     scripted = [task for task in tasks if record_of(task, root) or (task.infeasible and root == ROOT)]
     if not scripted:
         raise ConfigError(f"none of {len(tasks)} tasks has a script in {root}")
-    env = Patient(make_env())
+    env = Patient(make_env)
     certified = 0
     try:
         for task in scripted:

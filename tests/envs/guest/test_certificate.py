@@ -164,23 +164,26 @@ def test_a_task_whose_desktop_fails_leaves_the_others(folder, monkeypatch, caplo
 
 
 class Late(Desk):
-    """One in which an application comes too late, so often."""
+    """One of several desktops: whichever failed once fails for good, and so do all but the last."""
 
-    def __init__(self, failures):
+    def __init__(self, made, failures):
         super().__init__()
-        self.failures = failures
+        self.last_one = len(made) == failures
+        made.append(self)
 
     def reset(self, task):
-        self.failures -= 1
-        if self.failures >= 0:
-            raise EnvError("reset", "no window shows the text")
+        if not self.last_one:
+            raise EnvError("reset", "the guest ended while it started")
         super().reset(task)
 
 
 @pytest.mark.parametrize(("failures", "status"), [(app.RESETS - 1, 0), (app.RESETS, 1)])
-def test_a_task_is_set_up_again_where_that_fails_a_few_times(folder, failures, status):
-    assert app.certify_each([TASK], lambda: Late(failures), repeats=1, root=folder) == status
+def test_a_task_is_set_up_again_on_a_new_desktop_where_that_fails_a_few_times(folder, failures, status):
+    made = []
+    assert app.certify_each([TASK], lambda: Late(made, failures), repeats=1, root=folder) == status
     assert app.is_certified(TASK, folder) == (status == 0)
+    assert len(made) == failures + 1
+    assert all(desk.closed for desk in made)
 
 
 def test_tasks_without_scripts_and_ids_that_are_not_there_are_refused(folder):

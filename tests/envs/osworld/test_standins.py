@@ -73,8 +73,10 @@ def test_a_file_of_each_kind_that_tasks_download_can_be_made(tmp_path):
 def env(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     build(tasks_with_standins(), cache)
-    env = OSWorldEnv(container(FULL), cache=cache, grader_python=PYTHON, guarded=True, boot_timeout_s=120)
-    yield Patient(env)
+    env = Patient(
+        lambda: OSWorldEnv(container(FULL), cache=cache, grader_python=PYTHON, guarded=True, boot_timeout_s=120)
+    )
+    yield env
     env.close()
 
 
