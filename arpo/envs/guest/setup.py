@@ -13,6 +13,9 @@ from arpo.errors import EnvError, quoted
 
 log = logging.getLogger(__name__)
 
+QUIET_S, QUIET_LIMIT_S = 0.3, 5.0
+"""So long a desktop rests after a step that sleeps, and so long that is waited for: a film that plays never does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Screen:
@@ -121,7 +124,13 @@ class TaskSetup:
         self._guest.open_file(path)
 
     def _sleep(self, seconds: float) -> None:
+        """Sleep, and then until the desktop rests, where the guest can say that.
+
+        The seconds are those of an idle machine. On a busy one the next step would type before its dialog is there.
+        """
         time.sleep(seconds)
+        if self._guest.deadlines.window_s:
+            self._guest.screenshot(quiet_s=QUIET_S, limit_s=QUIET_LIMIT_S)
 
     def _activate_window(self, window_name: str, strict: bool = False, by_class: bool = False) -> None:
         """Bring a window to the front, when it has come: a step before may just have launched it.

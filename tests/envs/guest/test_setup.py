@@ -16,7 +16,7 @@ class ScriptedGuest(Guest):
         self.ends_with = ends_with
         self.coming = list(windows)
         self.there = []
-        self.calls = []
+        self.calls, self.rests = [], []
 
     def execute(self, command, *, shell=False, timeout_s=None):
         self.calls.append((command, shell, timeout_s))
@@ -32,7 +32,12 @@ class ScriptedGuest(Guest):
             raise EnvError("guest", f"there is no window {name!r}")
         self.calls.append(name)
 
+    def screenshot(self, *, quiet_s, limit_s):
+        self.rests.append((quiet_s, limit_s))
+        return b""
 
+
+SLEEP = {"type": "sleep", "parameters": {"seconds": 1.5}}
 COMMAND = {"type": "execute", "parameters": {"command": "cp {SCREEN_WIDTH} b", "shell": True}}
 ACTIVATE = {"type": "activate_window", "parameters": {"window_name": "Editor"}}
 
@@ -61,8 +66,19 @@ def test_a_command_that_ran_has_not_failed_whatever_its_exit_status_and_the_log_
 def test_a_step_that_sleeps_takes_the_seconds_of_the_task_file(monkeypatch):
     slept = []
     monkeypatch.setattr("arpo.envs.guest.setup.time.sleep", slept.append)
-    ours(ScriptedGuest()).prepare([{"type": "sleep", "parameters": {"seconds": 1.5}}])
+    ours(ScriptedGuest()).prepare([SLEEP])
     assert slept == [1.5]
+
+
+@pytest.mark.parametrize("when", ["prepare", "conclude"])
+@pytest.mark.parametrize(("window_s", "rests"), [(20.0, [(0.3, 5.0)]), (0.0, [])])
+def test_a_step_that_sleeps_waits_until_the_desktop_rests_where_the_guest_can_say_so(
+    monkeypatch, when, window_s, rests
+):
+    monkeypatch.setattr("arpo.envs.guest.setup.time.sleep", lambda _: None)
+    guest = ScriptedGuest(window_s=window_s)
+    getattr(ours(guest), when)([SLEEP])
+    assert guest.rests == rests
 
 
 def test_a_window_that_is_to_come_to_the_front_is_waited_for_where_the_guest_says_which_there_are():
