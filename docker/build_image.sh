@@ -24,7 +24,7 @@ say() { echo "build_image.sh: $* (${SECONDS} s)"; }
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
 export DOCKER_BUILDKIT=0 # engines of Debian have no other builder
-build() { docker build --quiet "$@" "$context" 2>"$context/log"; }
+build() { docker build --quiet --force-rm "$@" "$context" 2>"$context/log"; }
 finish() { # options of the build
     say "building arpo/desktop:$variant"
     with_progress "build_image.sh: building arpo/desktop:$variant" build --tag "arpo/desktop:$variant" "$@" ||
@@ -33,11 +33,14 @@ finish() { # options of the build
     exit 0
 }
 
+docker version >/dev/null || exit # its own words say that no engine answers
+
 if [ "$variant" = vscode ]; then
     docker image inspect arpo/desktop:full >/dev/null 2>&1 || bash "$here/build_image.sh" full "$origin"
     cp "$here"/vscode/* "$context"
     docker run --rm --interactive --network none arpo/desktop:full dpkg-deb --fsys-tarfile - \
-        <"$here/code.deb" >"$context/code.tar"
+        <"$here/code.deb" >"$context/code.tar" ||
+        { echo "build_image.sh: $here/code.deb is no whole Debian package" >&2; exit 2; }
     tar --list --file "$context/code.tar" ./usr/share/code/bin/code >/dev/null 2>&1 ||
         { echo "build_image.sh: $here/code.deb has no /usr/share/code/bin/code, it is not VS Code" >&2; exit 2; }
     finish --label "arpo.vscode=$(sha256sum <"$here/code.deb" | cut -c -12)"

@@ -26,11 +26,11 @@ from arpo.display.live import showing
 from arpo.display.progress_line import Line
 from arpo.display.tables import print_table
 from arpo.envs.osworld.files import FileCache, files_of
-from arpo.envs.osworld.needs import IN_A_CONTAINER, Need, need_of, packages_of
+from arpo.envs.osworld.needs import IN_A_CONTAINER, Need, need_of, packages_of, read_needs
 from arpo.envs.osworld.tasks import obstacles, read_tasks
 from arpo.errors import ConfigError, EnvError
 from arpo.host.session import Session
-from arpo.run.before.needs import CONTAINER, has_vs_code
+from arpo.run.before.needs import CONTAINER, has_vs_code, image_of
 from arpo.run.build import build, compose
 from arpo.run.entry import quiet
 from arpo.types import Task
@@ -114,8 +114,8 @@ def tasks_of(cfg: DictConfig) -> list[Task]:
     nodes = list(cfg.tasks.values())
     for node in nodes:
         if isinstance(node, DictConfig) and node.get("_target_") in LOADERS:
-            read = read_tasks(node.root, node.ids)
-            found |= {task.id: task for task in read if "needs" not in node or need_of(task) in node.needs}
+            wanted = read_needs(node.needs) if "needs" in node else list(Need)
+            found |= {task.id: task for task in read_tasks(node.root, node.ids) if need_of(task) in wanted}
         elif isinstance(node, DictConfig) and "tasks" in node:  # a loader that chooses among those of another one
             nodes.append(node.tasks)
     return list(found.values())
@@ -136,7 +136,7 @@ def named(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
 def met_by(cfg: DictConfig) -> tuple[Need, ...]:
     """Return what a container of a run meets, or one of the full image where the run has another machine."""
     is_container = OmegaConf.select(cfg, "env.make_env.machine._target_") == CONTAINER
-    with_vs_code = is_container and has_vs_code(str(cfg.env.make_env.machine.image))
+    with_vs_code = is_container and has_vs_code(image_of(cfg))
     return (*IN_A_CONTAINER, Need.VS_CODE) if with_vs_code else IN_A_CONTAINER
 
 

@@ -20,7 +20,7 @@ from arpo.host.container_spec import ContainerSpec, engine_options
 from arpo.host.processes import LABEL_VARIABLE, own_name, owner_lives, session_directory
 
 if TYPE_CHECKING:
-    from docker import DockerClient
+    from docker import APIClient, DockerClient
 
 log = logging.getLogger(__name__)
 
@@ -232,9 +232,18 @@ def ask_engine(image: str = "", timeout_s: float = API_TIMEOUT_S) -> EngineFacts
         EnvError: If none answers.
     """
     with connect(timeout_s).api as engine, env_boundary("guest", "asking the engine what it has"):
-        facts, images = engine.info(), engine.images(image) if image else []
+        facts, labels = engine.info(), _labels_of_image(engine, image) if image else None
     summary = f"Docker {facts['ServerVersion']}, {facts['Driver']}, {facts['NCPU']} cores"
-    return EngineFacts(summary, Path(facts["DockerRootDir"]), (images[0].get("Labels") or {}) if images else None)
+    return EngineFacts(summary, Path(facts["DockerRootDir"]), labels)
+
+
+def _labels_of_image(engine: "APIClient", image: str) -> dict[str, str] | None:
+    from docker.errors import ImageNotFound
+
+    try:
+        return engine.inspect_image(image)["Config"]["Labels"] or {}
+    except ImageNotFound:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,13 @@ def test_a_file_that_is_here_is_counted_and_makes_a_task_ready(here, capsys, tmp
 def test_vs_code_is_ready_where_the_image_of_the_containers_has_it(here, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr("arpo.apps.tasks.has_vs_code", lambda image: asked.append(image) or "vscode" in image)
-    for words, ready in (([], "0"), (["env.make_env.machine.image=arpo/desktop:vscode"], "10")):
-        assert main(["osworld", "env=osworld_container", *words]) == 0
+    image = "env.make_env.machine.image=arpo/desktop:vscode"
+    for words, ready in (
+        (["env=osworld"], "0"),
+        (["env=osworld_container"], "0"),
+        (["env=osworld_container", image], "10"),
+    ):
+        assert main(["osworld", *words]) == 0
         assert rows(capsys)["vs_code"][-1] == ready
     assert asked == ["arpo/desktop:full", "arpo/desktop:vscode"]
 
@@ -103,6 +108,9 @@ def rows_of_tasks(capsys):
 @needs_files
 def test_the_tasks_are_those_of_the_words_of_a_run_and_a_list_is_looked_for_inside_another(here):
     assert len(tasks_of(compose("train", ["experiment=arpo_full"]))) == 128
+    assert len(tasks_of(compose("train", ["tasks=osworld_128_vscode"]))) == 112
+    with pytest.raises(ConfigError, match="needs="):
+        tasks_of(compose("train", ["tasks=osworld_128_vscode", "tasks.train.needs=files"]))
     inside = compose("train", ["tasks=osworld_subset32"])
     inside.tasks = {"train": {"_target_": "some.loader", "tasks": inside.tasks.train}, "held_out": []}
     assert len(tasks_of(inside)) == 32

@@ -29,6 +29,10 @@ def test_a_table_that_goes_to_a_file_is_as_wide_as_its_words_and_one_on_a_termin
     words = "word " * 60
     print_table([("a", "b"), (words, "1")], title="c", caption="d")
     assert words.strip() in capsys.readouterr().out
+    with monkeypatch.context() as terminal:
+        terminal.setenv("FORCE_COLOR", "1")
+        print_table([("a", "b"), (words, "1")], title="c", caption="d")
+        assert words.strip() not in capsys.readouterr().out
     monkeypatch.setenv("COLUMNS", "40")
     print_table([("a", "b"), (words, "1")], title="c", caption="d")
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 40

@@ -26,12 +26,12 @@ class Engine:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                path, _, query = self.path.partition("?")
+                path = self.path.partition("?")[0]
                 if engine.hangs.is_set():
                     engine.ends.wait()
                     return  # and no answer: nobody reads it any more
                 route = path.rpartition("/")[2]
-                images = [{"Id": "1"}] if "desktop%3Aplain" in query else []
+                has_it = route != "json" or path.endswith("/images/arpo/desktop:plain/json")
                 answers = {
                     "version": {"ApiVersion": "1.44"},
                     "info": {
@@ -40,10 +40,10 @@ class Engine:
                         "NCPU": 2,
                         "DockerRootDir": str(directory),
                     },
-                    "json": images,
+                    "json": {"Config": {"Labels": None}} if has_it else {"message": "no such image"},
                 }
                 content = json.dumps(answers[route]).encode()
-                self.send_response(200)
+                self.send_response(200 if has_it else 404)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()

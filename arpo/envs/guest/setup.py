@@ -14,7 +14,8 @@ from arpo.errors import EnvError, quoted
 log = logging.getLogger(__name__)
 
 QUIET_S, QUIET_LIMIT_S = 0.3, 5.0
-"""So long a desktop rests after a step that sleeps, and so long that is waited for: a film that plays never does."""
+"""So long a desktop rests after a step that sleeps and before one that types, and so long that is waited for: a film
+that plays never rests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,8 @@ class TaskSetup:
         One that ran has not failed, whatever its exit status: OSWorld's own client looks at no exit status, and its
         task files have commands that fail.
         """
+        if "pyautogui" in str(command):
+            self._rest()
         done = self._guest.execute(self._screen.fill(command), shell=shell)
         if done.returncode != 0:
             said = (done.error or done.output).strip()
@@ -124,11 +127,14 @@ class TaskSetup:
         self._guest.open_file(path)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep, and then until the desktop rests, where the guest can say that.
-
-        The seconds are those of an idle machine. On a busy one the next step would type before its dialog is there.
-        """
         time.sleep(seconds)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Wait until the desktop rests, where the guest can say that.
+
+        The times in task files are those of an idle machine. On a busy one a step types before its window is there.
+        """
         if self._guest.deadlines.window_s:
             self._guest.screenshot(quiet_s=QUIET_S, limit_s=QUIET_LIMIT_S)
 

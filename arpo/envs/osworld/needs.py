@@ -80,22 +80,39 @@ def _said(task: Task, said: object) -> Need:
     return Need(str(said))
 
 
-def tasks_by_need(root: str | Path | None, ids: Mapping[str, Sequence[str]], *, needs: Sequence[str]) -> list[Task]:
+def tasks_by_need(
+    root: str | Path | None,
+    ids: Mapping[str, Sequence[str]],
+    *,
+    needs: Sequence[str],
+    skip_unsupported: bool = True,
+) -> list[Task]:
     """Load those of some of OSWorld's tasks that need certain things.
 
     Args:
         root: OSWorld's `evaluation_examples` folder.
         ids: File names by domain.
         needs: Values of `Need`.
+        skip_unsupported: Leave out tasks that cannot run here, whatever they need.
 
     Raises:
         ConfigError: When the folder is not there, or a need is unknown.
-        TaskFormatError: When a file is missing or not a task.
+        TaskFormatError: When a file is missing, or not a task, or cannot run here and is not left out.
     """
-    unknown = [need for need in needs if need not in set(Need)]
-    if unknown:
-        raise ConfigError(f"needs={list(needs)}: there is no need {unknown[0]!r}, there are {', '.join(Need)}")
-    return [task for task in osworld_tasks(root, ids, skip_unsupported=True) if need_of(task) in needs]
+    wanted = read_needs(needs)
+    return [task for task in osworld_tasks(root, ids, skip_unsupported=skip_unsupported) if need_of(task) in wanted]
+
+
+def read_needs(needs: object) -> list[Need]:
+    """Return the needs that a configuration names.
+
+    Raises:
+        ConfigError: If they are no list, or one is unknown.
+    """
+    names = list(needs) if isinstance(needs, Sequence) and not isinstance(needs, str) else []
+    if not names or any(name not in list(Need) for name in names):
+        raise ConfigError(f"needs={needs} must be some of [{', '.join(Need)}]")
+    return [Need(name) for name in names]
 
 
 def packages_of(record: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """The check that containers of our image can set up OSWorld's tasks: without a network, and most without VS Code."""
 
+import logging
 from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
@@ -10,15 +11,14 @@ from arpo.host.containers import ask_engine
 from arpo.host.environment import cluster_address
 from arpo.run.build import build
 from arpo.run.folder import rank
+from arpo.run.preflight import ENGINE_TIMEOUT_S
+
+log = logging.getLogger(__name__)
 
 CONTAINER = "arpo.envs.osworld.machine.container"
 LABEL = "arpo.vscode"
 """Of an image that has VS Code."""
 MOST_SHOWN = 5
-INSTEAD = {
-    Need.VS_CODE: "build an image that has it (docs/osworld.md, VS Code)",
-    Need.WEB: "run them in OSWorld's own machine, env=osworld",
-}
 
 
 def check_needs(cfg: DictConfig, lists: Sequence[str]) -> None:
@@ -36,25 +36,35 @@ def check_needs(cfg: DictConfig, lists: Sequence[str]) -> None:
     if OmegaConf.select(cfg, "env.make_env.machine._target_") != CONTAINER or rank() != 0:
         return
     tasks = {task.id: task for name in lists for task in build(cfg.tasks[name]) or ()}
-    needs = {name: need_of(task) for name, task in tasks.items()}
-    image = str(cfg.env.make_env.machine.image)
-    if Need.VS_CODE in needs.values() and (cluster_address() or has_vs_code(image)):
-        needs = {name: need for name, need in needs.items() if need is not Need.VS_CODE}
-    for need in Need:
-        names = sorted(name for name, found in needs.items() if found is need)
-        if not names or need in IN_A_CONTAINER:
-            continue
-        shown = ", ".join(names[:MOST_SHOWN]) + ", …" * (len(names) > MOST_SHOWN)
+    needs = {name: need_of(task) for name, task in sorted(tasks.items())}
+    if not set(needs.values()) - set(IN_A_CONTAINER):
+        return
+    image, with_vs_code = image_of(cfg), bool(cluster_address()) or has_vs_code(image_of(cfg))
+    unmet = [need for need in Need if need not in IN_A_CONTAINER and not (with_vs_code and need is Need.VS_CODE)]
+    lame = {need: [name for name, found in needs.items() if found is need] for need in unmet}
+    if any(lame.values()):
         raise ConfigError(
-            f"{len(names)} of {len(tasks)} tasks need {need}, which containers of {image} do not have ({shown}): "
-            f"{INSTEAD.get(need, 'leave them out')}, or take a list without them, such as "
-            f'tasks=osworld_128_containers; a task file of your own that needs less may say "needs": "{Need.FILES}"'
+            f"{sum(map(len, lame.values()))} of {len(tasks)} tasks need what containers of {image} do not have: "
+            f"{'; '.join(f'{need} ({_shown(names)})' for need, names in lame.items() if names)}. Take a list without "
+            f"them, such as tasks=osworld_128_{'vscode' if with_vs_code else 'containers'}, or OSWorld's own machine, "
+            "env=osworld, or for VS Code an image that has it (docs/osworld.md). A task file of your own that needs "
+            f'less may say "needs": "{Need.FILES}"'
         )
 
 
+def image_of(cfg: DictConfig) -> str:
+    """Return the image of the containers of a run."""
+    return str(OmegaConf.select(cfg, "env.make_env.machine.image"))
+
+
 def has_vs_code(image: str) -> bool:
-    """Return whether the Docker engine has an image with VS Code; not, where no engine answers."""
+    """Return whether the Docker engine has an image with VS Code; where no engine answers, the log says that."""
     try:
-        return LABEL in (ask_engine(image).labels or {})
-    except EnvError:
+        return LABEL in (ask_engine(image, ENGINE_TIMEOUT_S).labels or {})
+    except EnvError as error:
+        log.warning("nobody knows whether %s has VS Code: %s", image, error)
         return False
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_SHOWN]) + ", …" * (len(names) > MOST_SHOWN)

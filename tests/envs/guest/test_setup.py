@@ -16,7 +16,7 @@ class ScriptedGuest(Guest):
         self.ends_with = ends_with
         self.coming = list(windows)
         self.there = []
-        self.calls, self.rests = [], []
+        self.calls = []
 
     def execute(self, command, *, shell=False, timeout_s=None):
         self.calls.append((command, shell, timeout_s))
@@ -33,10 +33,11 @@ class ScriptedGuest(Guest):
         self.calls.append(name)
 
     def screenshot(self, *, quiet_s, limit_s):
-        self.rests.append((quiet_s, limit_s))
+        self.calls.append((quiet_s, limit_s))
         return b""
 
 
+TYPE = {"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui"]}}
 SLEEP = {"type": "sleep", "parameters": {"seconds": 1.5}}
 COMMAND = {"type": "execute", "parameters": {"command": "cp {SCREEN_WIDTH} b", "shell": True}}
 ACTIVATE = {"type": "activate_window", "parameters": {"window_name": "Editor"}}
@@ -71,14 +72,15 @@ def test_a_step_that_sleeps_takes_the_seconds_of_the_task_file(monkeypatch):
 
 
 @pytest.mark.parametrize("when", ["prepare", "conclude"])
-@pytest.mark.parametrize(("window_s", "rests"), [(20.0, [(0.3, 5.0)]), (0.0, [])])
-def test_a_step_that_sleeps_waits_until_the_desktop_rests_where_the_guest_can_say_so(
-    monkeypatch, when, window_s, rests
+@pytest.mark.parametrize("window_s", [20.0, 0.0])
+def test_a_step_that_slept_and_one_that_will_type_wait_until_the_desktop_rests_where_the_guest_can_say_so(
+    monkeypatch, when, window_s
 ):
-    monkeypatch.setattr("arpo.envs.guest.setup.time.sleep", lambda _: None)
     guest = ScriptedGuest(window_s=window_s)
-    getattr(ours(guest), when)([SLEEP])
-    assert guest.rests == rests
+    monkeypatch.setattr("arpo.envs.guest.setup.time.sleep", guest.calls.append)
+    getattr(ours(guest), when)([COMMAND, TYPE, SLEEP])
+    rest, typed = [(0.3, 5.0)] * (window_s > 0), ["python", "-c", "import pyautogui"]
+    assert guest.calls == [("cp 640 b", True, None), *rest, (typed, False, None), 1.5, *rest]
 
 
 def test_a_window_that_is_to_come_to_the_front_is_waited_for_where_the_guest_says_which_there_are():

@@ -110,6 +110,8 @@ def test_a_task_file_of_one_s_own_may_say_what_it_needs():
     mine = task(tabs)
     assert need_of(mine) is Need.WEB
     assert need_of(replace(mine, config={**mine.config, "needs": "nothing"})) is Need.NOTHING
+    account = task({"type": "googledrive", "parameters": {}})
+    assert need_of(replace(account, config={**account.config, "needs": "nothing"})) is Need.ACCOUNT
     with pytest.raises(TaskFormatError, match="task mine: needs='the web' must be one of nothing, files, a package, "):
         need_of(replace(mine, config={**mine.config, "needs": "the web"}))
 
@@ -141,6 +143,7 @@ def test_a_file_without_an_address_or_a_name_is_said_of_its_task(broken):
         ("osworld_128_containers", "osworld_128", 94),
         ("osworld_subset32_vscode", "osworld_subset32", 25),
         ("osworld_128_vscode", "osworld_128", 112),
+        ("osworld_369_containers", "osworld_369", 260),
     ],
 )
 def test_the_lists_for_containers_hold_what_a_container_can(needs, name, of, count):
@@ -151,9 +154,7 @@ def test_the_lists_for_containers_hold_what_a_container_can(needs, name, of, cou
     assert len(found) == count
 
 
-@needs_files
-def test_a_need_that_there_is_not_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"needs=\['VSCode'\]: there is no need 'VSCode', there are nothing, files, "
-    ):
-        tasks_by_need(FILES, {}, needs=["VSCode"])
+@pytest.mark.parametrize("needs", [["files", "VSCode"], [], "files", None, [["files"]]])
+def test_needs_that_there_are_not_are_refused(needs):
+    with pytest.raises(ConfigError, match=r"needs=.* must be some of \[nothing, files, a package, "):
+        tasks_by_need(FILES, {}, needs=needs)

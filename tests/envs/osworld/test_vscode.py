@@ -82,9 +82,34 @@ def test_the_command_of_the_package_runs_in_a_desktop_and_the_image_says_that_it
 
 
 @needs_dpkg
-@pytest.mark.parametrize("files", [pytest.param({"code": b""}, marks=needs_full)])
-def test_a_package_that_is_not_vs_code_makes_no_image_and_the_reason_is_said(build, files):
-    image, done = build(files)
-    assert done.returncode == 2
-    assert done.stderr.endswith("code.deb has no /usr/share/code/bin/code, it is not VS Code\n")
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        pytest.param(b"hello", "not a dynamic executable", marks=needs_full),
+        pytest.param(None, "has no /usr/share/code/bin/code, it is not VS Code", marks=needs_full),
+    ],
+)
+def test_a_package_that_is_not_vs_code_makes_no_image_and_the_reason_is_said(build, program, said):
+    image, done = build({"code": b""} if program is None else {"code": program, "bin/code": COMMAND})
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
     assert not has_vs_code(image)
+
+
+@pytest.mark.parametrize("content", [pytest.param(b"<!DOCTYPE html>", marks=needs_full)])
+def test_a_page_in_the_place_of_a_package_is_said_by_the_name_of_the_file(tmp_path, content):
+    for name in ("build_image.sh", "progress.sh", "vscode"):
+        subprocess.run(["cp", "-r", DOCKER / name, tmp_path / name], check=True)
+    (tmp_path / "code.deb").write_bytes(content)
+    words = ["bash", str(tmp_path / "build_image.sh"), "vscode"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"{tmp_path}/code.deb is no whole Debian package\n")
+
+
+def test_where_no_engine_answers_nothing_is_built(tmp_path):
+    words = ["bash", str(DOCKER / "build_image.sh"), "plain", "mmdebstrap"]
+    missing = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=missing)
+    assert done.returncode != 0
+    assert not done.stdout

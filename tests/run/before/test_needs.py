@@ -1,6 +1,7 @@
 """A run in containers is refused for tasks that containers cannot set up, before anything starts."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,41 +48,51 @@ def run(tmp_path, monkeypatch):
 def labels(monkeypatch):
     """The labels of each image of an engine that knows no other."""
     images = {"arpo/desktop:full": {}}
-    monkeypatch.setattr(needs, "ask_engine", lambda image: EngineFacts("mine", Path("/"), images.get(image)))
+    monkeypatch.setattr(
+        needs, "ask_engine", lambda image, timeout_s: EngineFacts("mine", Path("/"), images.get(image))
+    )
     return images
 
 
-def test_tasks_of_the_live_web_are_named_in_part_and_the_list_that_is_run_alone_is_looked_at(run, labels):
-    cfg = run(train=["bare"], held_out=["bare", *(f"web{index}" for index in range(7))])
-    check_needs(cfg, ["train"])
+WEB = "live web (web0, web1, web2, web3, web4, …)"
+REFUSED = (
+    "{} of {} tasks need what containers of {} do not have: {}. Take a list without them, such as tasks={}, or "
+    "OSWorld's own machine, env=osworld, or for VS Code an image that has it (docs/osworld.md). A task file of your "
+    'own that needs less may say "needs": "files"'
+)
+
+
+def refusal(cfg, lists):
     with pytest.raises(ConfigError) as refused:
-        check_needs(cfg, ["train", "held_out"])
-    assert str(refused.value) == (
-        "7 of 8 tasks need live web, which containers of arpo/desktop:full do not have (web0, web1, web2, web3, web4, "
-        "…): run them in OSWorld's own machine, env=osworld, or take a list without them, such as "
-        'tasks=osworld_128_containers; a task file of your own that needs less may say "needs": "files"'
-    )
+        check_needs(cfg, lists)
+    return str(refused.value)
+
+
+def test_all_that_is_not_met_is_said_at_once_and_the_lists_that_are_run_alone_are_looked_at(run, labels):
+    cfg = run(train=["bare"], held_out=["code", "bare", *(f"web{index}" for index in range(7))])
+    check_needs(cfg, ["train"])
+    wanted = REFUSED.format(8, 9, "arpo/desktop:full", f"VS Code (code); {WEB}", "osworld_128_containers")
+    assert refusal(cfg, ["train", "held_out"]) == wanted
 
 
 def test_vs_code_is_what_the_label_of_the_image_says(run, labels):
-    cfg = run(train=["bare", "code"])
-    refused = r"1 of 2 tasks need VS Code, which containers of arpo/desktop:full do not have \(code\): build an image"
-    with pytest.raises(ConfigError, match=refused):
-        check_needs(cfg, ["train"])
+    wanted = REFUSED.format(1, 2, "arpo/desktop:full", "VS Code (code)", "osworld_128_containers")
+    assert refusal(run(train=["bare", "code"]), ["train"]) == wanted
     labels["mine"] = {"arpo.vscode": "0123"}
     check_needs(run("env.make_env.machine.image=mine", train=["bare", "code"]), ["train"])
-    with pytest.raises(ConfigError, match="need live web, which containers of mine do not have"):
-        check_needs(run("env.make_env.machine.image=mine", train=["code", "web0"]), ["train"])
+    wanted = REFUSED.format(1, 2, "mine", "live web (web0)", "osworld_128_vscode")
+    assert refusal(run("env.make_env.machine.image=mine", train=["code", "web0"]), ["train"]) == wanted
 
 
-def test_no_image_and_no_engine_have_no_vs_code(monkeypatch, labels):
+def test_no_image_and_no_engine_have_no_vs_code(monkeypatch, labels, caplog):
     assert not has_vs_code("absent")
 
-    def silent(image):
+    def silent(image, timeout_s):
         raise EnvError("guest", "no Docker engine answers")
 
     monkeypatch.setattr(needs, "ask_engine", silent)
     assert not has_vs_code("arpo/desktop:full")
+    assert "nobody knows whether arpo/desktop:full has VS Code: no Docker engine answers" in caplog.text
 
 
 def test_a_virtual_machine_has_all(run, labels):
@@ -91,7 +102,7 @@ def test_a_virtual_machine_has_all(run, labels):
 def test_the_images_of_other_nodes_are_not_looked_at_and_no_node_has_the_web(run, labels, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     check_needs(run(train=["bare", "code"]), ["train"])
-    with pytest.raises(ConfigError, match="1 of 2 tasks need live web"):
+    with pytest.raises(ConfigError, match=r"1 of 2 tasks need .*: live web \(web0\)\. "):
         check_needs(run(train=["code", "web0"]), ["train"])
     monkeypatch.setenv("RANK", "1")
     check_needs(run(train=["web0"]), ["train"])
@@ -107,6 +118,16 @@ def test_the_images_of_other_nodes_are_not_looked_at_and_no_node_has_the_web(run
 def test_a_training_and_an_evaluation_are_refused_before_anything_starts(run, labels, tmp_path, kind, words, check):
     (tmp_path / "config.json").write_text("{}")  # of a checkpoint, as far as anybody looks before
     cfg = run(*(word.format(model=tmp_path) for word in words), kind=kind, train=["web0"])
-    with pytest.raises(ConfigError, match="1 of 1 tasks need live web"):
+    with pytest.raises(ConfigError, match=r"1 of 1 tasks need .*: live web \(web0\)\. "):
         check(cfg)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_evaluation_looks_at_the_lists_that_it_plays_alone(run, labels, tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text("{}")
+    looked_at = []
+    monkeypatch.setattr("arpo.run.check.check_needs", lambda _, lists: looked_at.append(list(lists)))
+    words = [f"checkpoint={tmp_path}", "lists=[train]"]
+    with suppress(ConfigError):  # that is no model
+        check_evaluation(run(*words, kind="evaluate", train=["bare"], held_out=["web0"]))
+    assert looked_at == [["train"]]
