@@ -41,14 +41,15 @@ def check_needs(cfg: DictConfig, lists: Sequence[str]) -> None:
         return
     image, with_vs_code = image_of(cfg), bool(cluster_address()) or has_vs_code(image_of(cfg))
     unmet = [need for need in Need if need not in IN_A_CONTAINER and not (with_vs_code and need is Need.VS_CODE)]
-    lame = {need: [name for name, found in needs.items() if found is need] for need in unmet}
-    if any(lame.values()):
+    unready = {need: [name for name, found in needs.items() if found is need] for need in unmet}
+    if any(unready.values()):
+        words = "; ".join(f"{need} ({_shown(names)})" for need, names in unready.items() if names)
+        other = f"tasks=osworld_128_{'vscode' if with_vs_code else 'containers'}"
         raise ConfigError(
-            f"{sum(map(len, lame.values()))} of {len(tasks)} tasks need what containers of {image} do not have: "
-            f"{'; '.join(f'{need} ({_shown(names)})' for need, names in lame.items() if names)}. Take a list without "
-            f"them, such as tasks=osworld_128_{'vscode' if with_vs_code else 'containers'}, or OSWorld's own machine, "
-            "env=osworld, or for VS Code an image that has it (docs/osworld.md). A task file of your own that needs "
-            f'less may say "needs": "{Need.FILES}"'
+            f"{sum(map(len, unready.values()))} of {len(tasks)} tasks need what containers of {image} do not have: "
+            f"{words}. Take a list without them, such as {other}, or OSWorld's own machine, env=osworld, or for VS "
+            "Code an image that has it (docs/osworld.md). A task file of your own that needs less may say "
+            f'"needs": "{Need.FILES}"'
         )
 
 
@@ -62,7 +63,7 @@ def has_vs_code(image: str) -> bool:
     try:
         return LABEL in (ask_engine(image, ENGINE_TIMEOUT_S).labels or {})
     except EnvError as error:
-        log.warning("nobody knows whether %s has VS Code: %s", image, error)
+        log.warning("cannot tell whether %s has VS Code: %s", image, error)
         return False
 
 

@@ -92,7 +92,7 @@ def test_no_image_and_no_engine_have_no_vs_code(monkeypatch, labels, caplog):
 
     monkeypatch.setattr(needs, "ask_engine", silent)
     assert not has_vs_code("arpo/desktop:full")
-    assert "nobody knows whether arpo/desktop:full has VS Code: no Docker engine answers" in caplog.text
+    assert "cannot tell whether arpo/desktop:full has VS Code: no Docker engine answers" in caplog.text
 
 
 def test_a_virtual_machine_has_all(run, labels):
