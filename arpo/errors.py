@@ -12,7 +12,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any, get_args
@@ -164,6 +164,15 @@ def check_one_of(choices: Any, **values: str) -> None:
     for name, value in values.items():
         if value not in get_args(choices):
             raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
+
+
+def first_of(names: Sequence[str], most: int = 5) -> str:
+    """Return some names as one text, which ends in an ellipsis where there are more of them.
+
+    >>> first_of(["a", "b", "c"], most=2)
+    'a, b, …'
+    """
+    return ", ".join(names[:most]) + ", …" * (len(names) > most)
 
 
 def quoted(text: object, *, most: int = LONGEST, keep: str = "") -> str:

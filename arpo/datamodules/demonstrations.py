@@ -24,7 +24,7 @@ from arpo.datamodules.batches import Batches
 from arpo.datamodules.click_jitter import with_click_jitter
 from arpo.datamodules.collecting import DemonstrationCollector
 from arpo.datamodules.prefetch import PrefetchBuffer
-from arpo.errors import ConfigError, check_at_least, check_share
+from arpo.errors import ConfigError, check_at_least, check_share, first_of
 from arpo.host.files import atomically
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.curation.retokenize import retokenize
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 LEFT_OUT = "left_out.json"
 """The file of a collection that names the tasks without demonstrations."""
-MOST_NAMED = 5
-"""Tasks without demonstrations that a log names."""
 HEAD = 0.1
 """The share of the demonstrations that are there before training begins; a tokenizer is made from them."""
 
@@ -217,7 +215,7 @@ class DemonstrationDataModule(L.LightningDataModule):
                 len(left_out),
                 len(self.tasks),
                 self.collector.max_steps,
-                ", ".join(left_out[:MOST_NAMED]) + (", …" if len(left_out) > MOST_NAMED else ""),
+                first_of(left_out),
             )
             with atomically(self.store.root / LEFT_OUT) as partial:
                 partial.write_text(json.dumps({"sampling": fingerprint, "tasks": left_out}), encoding="utf-8")

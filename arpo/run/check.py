@@ -18,8 +18,7 @@ from arpo.errors import ConfigError
 from arpo.host.environment import check_cluster
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
-from arpo.run.before.downloads import check_downloads
-from arpo.run.before.needs import check_needs
+from arpo.run.before.osworld import check_osworld
 from arpo.run.before.resume import check_same_run, mention_former_folder
 from arpo.run.build import build, check_numbers, check_update, imitates, required_model
 from arpo.run.entry import quiet
@@ -89,8 +88,7 @@ def check_choices(cfg: DictConfig) -> None:
     preflight(_plain(cfg.requires), required_model(cfg))
     check_method(cfg)
     check_values(cfg)
-    check_needs(cfg, list(cfg.tasks))
-    check_downloads(cfg, list(cfg.tasks))
+    check_osworld(cfg, list(cfg.tasks))
     check_update(cfg)
     check_same_run(cfg)
     if HydraConfig.initialized():
@@ -127,8 +125,7 @@ def check_evaluation(cfg: DictConfig) -> None:
     check_cluster()
     preflight(_plain(cfg.requires), None)
     check_values(cfg)
-    check_needs(cfg, cfg.lists)
-    check_downloads(cfg, cfg.lists)
+    check_osworld(cfg, cfg.lists)
     check_constructors(cfg, WITHOUT_A_TRAINER)
     if "selection" in cfg:
         build(cfg.selection).check_attempts(cfg.evaluation.rollouts_per_task)

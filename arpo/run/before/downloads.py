@@ -7,39 +7,35 @@ from urllib.parse import urlsplit
 
 import httpx
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from arpo.envs.osworld.files import FileCache
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, first_of
 from arpo.host.environment import cluster_address
-from arpo.run.build import build
-from arpo.run.folder import rank
+from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
-ENVIRONMENT = "arpo.envs.osworld.env.OSWorldEnv"
 TIMEOUT_S = 10.0
-MOST_SHOWN = 5
 
 
-def check_downloads(cfg: DictConfig, lists: Sequence[str]) -> None:
+def check_downloads(cfg: DictConfig, tasks: Sequence[Task]) -> None:
     """Check that no task of a run waits for a file that cannot be had.
 
     A file that is not there is fetched when a task first needs it, so a run with a network starts. The folder that
     counts is that of the process that has the environments; in a Ray cluster each node has its own.
 
     Args:
-        cfg: The configuration.
-        lists: The lists of tasks that are run.
+        cfg: The configuration, with `env=osworld`.
+        tasks: Those that are run.
 
     Raises:
         ConfigError: With the tasks, if files are missing and none of the servers that have them answers.
     """
-    if OmegaConf.select(cfg, "env.make_env._target_") != ENVIRONMENT or cluster_address() or rank() != 0:
+    if cluster_address():
         return
     cache = FileCache(cfg.env.make_env.cache)
-    tasks = {task.id: task for name in lists for task in build(cfg.tasks[name]) or ()}
-    lacking = {task.id: files for task in tasks.values() if (files := cache.lacking(task))}
+    lacking = {task.id: files for task in tasks if (files := cache.lacking(task))}
     if not lacking:
         return
     urls = [url for files in lacking.values() for url, _ in files]
@@ -49,10 +45,9 @@ def check_downloads(cfg: DictConfig, lists: Sequence[str]) -> None:
     if _any_answers(urls):
         log.info("%s, and fetch them when they first need them; %s does it beforehand", said, command)
         return
-    shown = ", ".join(sorted(lacking)[:MOST_SHOWN]) + ", …" * (len(lacking) > MOST_SHOWN)
     raise ConfigError(
-        f"{said} ({shown}), and there is no network to fetch them by: run {command} where there is one, and copy the "
-        "folder here (ARPO_OSWORLD_CACHE), or leave these tasks out"
+        f"{said} ({first_of(sorted(lacking))}), and there is no network to fetch them by: run {command} where there "
+        "is one, and copy the folder here (ARPO_OSWORLD_CACHE), or leave these tasks out"
     )
 
 

@@ -6,44 +6,41 @@ from collections.abc import Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.envs.osworld.needs import IN_A_CONTAINER, Need, need_of
-from arpo.errors import ConfigError, EnvError
+from arpo.errors import ConfigError, EnvError, first_of
 from arpo.host.containers import ask_engine
 from arpo.host.environment import cluster_address
-from arpo.run.build import build
-from arpo.run.folder import rank
 from arpo.run.preflight import ENGINE_TIMEOUT_S
+from arpo.types import Task
 
 log = logging.getLogger(__name__)
 
 CONTAINER = "arpo.envs.osworld.machine.container"
 LABEL = "arpo.vscode"
 """Of an image that has VS Code."""
-MOST_SHOWN = 5
 
 
-def check_needs(cfg: DictConfig, lists: Sequence[str]) -> None:
+def check_needs(cfg: DictConfig, tasks: Sequence[Task]) -> None:
     """Check that the containers of a run can set up all its tasks.
 
     In a Ray cluster the images are those of the nodes, and VS Code is taken to be in them.
 
     Args:
-        cfg: The configuration.
-        lists: The lists of tasks that are run.
+        cfg: The configuration, with `env=osworld`.
+        tasks: Those that are run.
 
     Raises:
         ConfigError: With the tasks, what they need, and what to do.
     """
-    if OmegaConf.select(cfg, "env.make_env.machine._target_") != CONTAINER or rank() != 0:
+    if OmegaConf.select(cfg, "env.make_env.machine._target_") != CONTAINER:
         return
-    tasks = {task.id: task for name in lists for task in build(cfg.tasks[name]) or ()}
-    needs = {name: need_of(task) for name, task in sorted(tasks.items())}
+    needs = {task.id: need_of(task) for task in tasks}
     if not set(needs.values()) - set(IN_A_CONTAINER):
         return
     image, with_vs_code = image_of(cfg), bool(cluster_address()) or has_vs_code(image_of(cfg))
     unmet = [need for need in Need if need not in IN_A_CONTAINER and not (with_vs_code and need is Need.VS_CODE)]
-    unready = {need: [name for name, found in needs.items() if found is need] for need in unmet}
+    unready = {need: sorted(name for name, found in needs.items() if found is need) for need in unmet}
     if any(unready.values()):
-        words = "; ".join(f"{need} ({_shown(names)})" for need, names in unready.items() if names)
+        words = "; ".join(f"{need} ({first_of(names)})" for need, names in unready.items() if names)
         other = f"tasks=osworld_128_{'vscode' if with_vs_code else 'containers'}"
         raise ConfigError(
             f"{sum(map(len, unready.values()))} of {len(tasks)} tasks need what containers of {image} do not have: "
@@ -65,7 +62,3 @@ def has_vs_code(image: str) -> bool:
     except EnvError as error:
         log.warning("cannot tell whether %s has VS Code: %s", image, error)
         return False
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_SHOWN]) + ", …" * (len(names) > MOST_SHOWN)

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from arpo.envs.osworld.files import FileCache
 from arpo.errors import ConfigError
-from arpo.run.before.downloads import check_downloads
+from arpo.run.before.osworld import check_osworld
 from arpo.run.build import compose
 from arpo.run.check import check_evaluation, check_training
 from tests.envs.osworld.web import running_web
@@ -64,12 +64,12 @@ def run(tmp_path, monkeypatch):
 
 def test_without_a_network_the_tasks_are_named_and_the_command(run, nobody):
     with pytest.raises(ConfigError, match=REFUSED):
-        check_downloads(run(f"{nobody}/a", f"{nobody}/b", "no address"), ["train", "easy", "held_out"])
+        check_osworld(run(f"{nobody}/a", f"{nobody}/b", "no address"), ["train", "easy", "held_out"])
 
 
 def test_with_a_network_the_run_starts_and_the_log_says_what_will_be_fetched(run, web, nobody, caplog):
     with caplog.at_level(logging.INFO):
-        check_downloads(run(f"{nobody}/a", web.url("/b")), ["train"])  # one server of several is down
+        check_osworld(run(f"{nobody}/a", web.url("/b")), ["train"])  # one server of several is down
     assert [
         record.getMessage().partition(" in ")[0] for record in caplog.records if record.name.startswith("arpo")
     ] == ["1 of 2 tasks lack files"]
@@ -80,7 +80,7 @@ def test_with_a_network_the_run_starts_and_the_log_says_what_will_be_fetched(run
 @pytest.mark.parametrize("status", [404, 405, 500])
 def test_a_server_that_says_no_is_a_network(run, web, status):
     web.status = status
-    check_downloads(run(web.url("/b")), ["train"])
+    check_osworld(run(web.url("/b")), ["train"])
 
 
 def test_what_is_in_the_cache_needs_no_network(run, nobody, tmp_path):
@@ -88,23 +88,23 @@ def test_what_is_in_the_cache_needs_no_network(run, nobody, tmp_path):
     place = FileCache(tmp_path / "cache").place(f"{nobody}/a", "late", "0.txt")
     place.parent.mkdir(parents=True)
     place.write_text("here")
-    check_downloads(cfg, ["train"])
+    check_osworld(cfg, ["train"])
     place.write_text("<!doctype html><title>Quota exceeded</title>")
     with pytest.raises(ConfigError, match=REFUSED):
-        check_downloads(cfg, ["train"])
+        check_osworld(cfg, ["train"])
 
 
 def test_a_list_that_is_not_run_and_an_environment_that_downloads_nothing_are_not_looked_at(run, nobody):
-    check_downloads(run(f"{nobody}/a"), ["easy", "held_out"])
-    check_downloads(run(f"{nobody}/a", env="arpo.envs.desktop.env.DockerDesktop"), ["train"])
+    check_osworld(run(f"{nobody}/a"), ["easy", "held_out"])
+    check_osworld(run(f"{nobody}/a", env="arpo.envs.desktop.env.DockerDesktop"), ["train"])
 
 
 def test_neither_are_the_folders_of_other_nodes(run, nobody, monkeypatch):
     with monkeypatch.context() as later:
         later.setenv("RANK", "1")
-        check_downloads(run(f"{nobody}/a"), ["train"])
+        check_osworld(run(f"{nobody}/a"), ["train"])
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    check_downloads(run(f"{nobody}/a"), ["train"])
+    check_osworld(run(f"{nobody}/a"), ["train"])
 
 
 @pytest.mark.parametrize(

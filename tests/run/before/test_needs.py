@@ -9,7 +9,8 @@ import pytest
 from arpo.errors import ConfigError, EnvError
 from arpo.host.containers import EngineFacts
 from arpo.run.before import needs
-from arpo.run.before.needs import check_needs, has_vs_code
+from arpo.run.before.needs import has_vs_code
+from arpo.run.before.osworld import check_osworld
 from arpo.run.build import compose
 from arpo.run.check import check_evaluation, check_training
 
@@ -64,13 +65,13 @@ REFUSED = (
 
 def refusal(cfg, lists):
     with pytest.raises(ConfigError) as refused:
-        check_needs(cfg, lists)
+        check_osworld(cfg, lists)
     return str(refused.value)
 
 
 def test_all_that_is_not_met_is_said_at_once_and_the_lists_that_are_run_alone_are_looked_at(run, labels):
     cfg = run(train=["bare"], held_out=["code", "bare", *(f"web{index}" for index in range(7))])
-    check_needs(cfg, ["train"])
+    check_osworld(cfg, ["train"])
     wanted = REFUSED.format(8, 9, "arpo/desktop:full", f"VS Code (code); {WEB}", "osworld_128_containers")
     assert refusal(cfg, ["train", "held_out"]) == wanted
 
@@ -79,7 +80,7 @@ def test_vs_code_is_what_the_label_of_the_image_says(run, labels):
     wanted = REFUSED.format(1, 2, "arpo/desktop:full", "VS Code (code)", "osworld_128_containers")
     assert refusal(run(train=["bare", "code"]), ["train"]) == wanted
     labels["mine"] = {"arpo.vscode": "0123"}
-    check_needs(run("env.make_env.machine.image=mine", train=["bare", "code"]), ["train"])
+    check_osworld(run("env.make_env.machine.image=mine", train=["bare", "code"]), ["train"])
     wanted = REFUSED.format(1, 2, "mine", "live web (web0)", "osworld_128_vscode")
     assert refusal(run("env.make_env.machine.image=mine", train=["code", "web0"]), ["train"]) == wanted
 
@@ -96,16 +97,26 @@ def test_no_image_and_no_engine_have_no_vs_code(monkeypatch, labels, caplog):
 
 
 def test_a_virtual_machine_has_all(run, labels):
-    check_needs(run(env="osworld", train=["code", "web0"]), ["train"])
+    check_osworld(run(env="osworld", train=["code", "web0"]), ["train"])
 
 
 def test_the_images_of_other_nodes_are_not_looked_at_and_no_node_has_the_web(run, labels, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    check_needs(run(train=["bare", "code"]), ["train"])
+    check_osworld(run(train=["bare", "code"]), ["train"])
     with pytest.raises(ConfigError, match=r"1 of 2 tasks need .*: live web \(web0\)\. "):
-        check_needs(run(train=["code", "web0"]), ["train"])
+        check_osworld(run(train=["code", "web0"]), ["train"])
     monkeypatch.setenv("RANK", "1")
-    check_needs(run(train=["web0"]), ["train"])
+    check_osworld(run(train=["web0"]), ["train"])
+
+
+def test_a_task_that_is_left_out_is_said_once(run, labels, tmp_path, caplog):
+    account = {"type": "googledrive", "parameters": {}}
+    record = {"instruction": "Do it.", "config": [account], "evaluator": {"func": "exact_match"}}
+    (tmp_path / "examples" / "os" / "account.json").write_text(json.dumps(record))
+    cfg = run(train=["bare", "account"])
+    cfg.tasks = {"train": {**cfg.tasks.train, "skip_unsupported": True}}
+    check_osworld(cfg, ["train"])
+    assert caplog.text.count("account.json: config[0].type 'googledrive'") == 1
 
 
 @pytest.mark.parametrize(
@@ -126,7 +137,7 @@ def test_a_training_and_an_evaluation_are_refused_before_anything_starts(run, la
 def test_an_evaluation_looks_at_the_lists_that_it_plays_alone(run, labels, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     looked_at = []
-    monkeypatch.setattr("arpo.run.check.check_needs", lambda _, lists: looked_at.append(list(lists)))
+    monkeypatch.setattr("arpo.run.check.check_osworld", lambda _, lists: looked_at.append(list(lists)))
     words = [f"checkpoint={tmp_path}", "lists=[train]"]
     with suppress(ConfigError):  # that is no model
         check_evaluation(run(*words, kind="evaluate", train=["bare"], held_out=["web0"]))
