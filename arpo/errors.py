@@ -3,7 +3,7 @@
 1. A person gave us something wrong: `ConfigError`, `TaskFormatError`. The run stops at once and says what to do.
 2. The model wrote something that is not an action: `ActionParseError`. It ends the episode with a format reward of -1
    and never leaves the rollout.
-   Or it destroyed its own desktop: `DesktopDestroyedError`. It ends the episode with a task reward of 0.
+   Or it did what it cannot be judged after: `BlamedError`, such as to destroy its own desktop. Its task reward is 0.
 3. The world broke: `EnvError`, `EngineError`. The episode is retried elsewhere, then dropped and counted.
    A failure of this kind is never a reward.
 4. The engine does not serve the trainer's weights: `WeightSyncError`. The run stops, because every later
@@ -56,15 +56,25 @@ class ActionParseError(CountedError, ValueError):
     """A response that is not an action; its kind is, for example, `no_action` or `unknown_action`."""
 
 
-class DesktopDestroyedError(ArpoError):
-    """A desktop that the policy itself has made useless: it ended the session, or used up disk, memory or processes.
+class BlamedError(CountedError):
+    """A failure that the policy can cause: its task reward is 0; `arpo.envs.guest.blame` has the rule.
 
-    Never tried again: a policy that fails would learn to escape its zeros. The message, which has words of the
-    desktop in it, is quoted.
+    Never tried again: a policy that fails would learn to escape its zeros.
+
+    Attributes:
+        kind: Counted as `env/blamed_<kind>`: `destroyed`, `result` (what is judged cannot be read) or `excess` (to
+            read it takes more time or memory than a cell has).
     """
 
+
+class DesktopDestroyedError(BlamedError):
+    """A desktop that the policy has made useless: it ended the session, or used up disk, memory or processes."""
+
     def __init__(self, message: str) -> None:
-        super().__init__(quoted(message))
+        super().__init__("destroyed", message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self),)
 
 
 class RolloutError(ArpoError):

@@ -31,7 +31,6 @@ def install(environment: Environment) -> None:
     log.info("setup: importing every grader once")
     done = subprocess.run(
         [environment.python, "-I", GRADERS],
-        input='{"list": true}\n',
         capture_output=True,
         encoding="utf-8",
         check=False,

@@ -67,8 +67,8 @@ class DesktopEnv(Protocol):
         """Return the task reward in [0, 1]; called once, after the last step.
 
         Raises:
-            DesktopDestroyedError: If the agent has destroyed the desktop.
-            EnvError: If the checker itself failed. A checker that fails is not a failed task.
+            BlamedError: If it cannot be judged, and the agent can have caused that, such as by destroying the desktop.
+            EnvError: If it cannot be judged, and no agent can cause that. It is not a failed task.
         """
         ...
 

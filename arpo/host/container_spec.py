@@ -17,6 +17,8 @@ class Scratch:
     """MiB."""
     user: int = 0
     """User and group id of its owner."""
+    options: str = ""
+    """More options of the mount, each behind a comma, such as `,mode=0750,gid=901`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,10 @@ class ContainerSpec:
     devices: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
     """`host path:guest path:ro`."""
+    command: tuple[str, ...] = ()
+    """In the place of the image's own."""
+    network: bool = True
+    """Whether it is on the engine's network; without it, there is nothing but itself."""
 
     def __post_init__(self) -> None:
         for name in ("memory_mb", "cpus", "processes"):
@@ -63,11 +69,13 @@ def engine_options(spec: ContainerSpec) -> dict[str, Any]:
         "security_opt": ["no-new-privileges"],
         "read_only": bool(spec.scratch),
         "tmpfs": {
-            path: f"rw,exec,nosuid,nodev,uid={each.user},gid={each.user},size={each.size_mb}m"
+            path: f"rw,exec,nosuid,nodev,uid={each.user},gid={each.user},size={each.size_mb}m{each.options}"
             for path, each in spec.scratch.items()
         },
         "sysctls": dict(spec.sysctls),
         "devices": list(spec.devices),
         "volumes": list(spec.volumes),
+        "command": list(spec.command) or None,
+        "network_mode": "default" if spec.network else "none",
         "log_config": {"type": "json-file", "config": {"max-size": "1m", "max-file": "1"}},
     }

@@ -94,6 +94,12 @@ class Container:
         self._look()
         return str(self._handle.status) in ("created", "running", "restarting", "paused")
 
+    def is_untouched(self) -> bool:
+        """Return whether it runs, is not paused, and is on its network."""
+        self._look()
+        networks = self._handle.attrs["NetworkSettings"]["Networks"]
+        return str(self._handle.status) == "running" and bool(networks)
+
     def last_words(self) -> str:
         """Return how it ended, or which programs are running in it, and what it wrote last, for an error message."""
         self._look()
@@ -155,6 +161,21 @@ class Containers:
             raise
         finally:
             self._remove_left_over()  # not before: after a restart of the engine, a run waits for the new ones
+
+    def make_empty_image(self, name: str) -> None:
+        """Make an image without a file, unless there is one of this name.
+
+        Raises:
+            EnvError: If the engine does not.
+        """
+        from docker.errors import ImageNotFound
+
+        with env_boundary("guest", f"making the image {name}"):
+            try:
+                self._client.images.get(name)
+            except ImageNotFound:
+                repository, _, tag = name.rpartition(":")
+                self._client.api.import_image_from_data(bytes(1024), repository=repository, tag=tag)
 
     def _start(self, spec: ContainerSpec) -> Container:
         handle = self._client.containers.create(spec.image, labels=_labels(), **engine_options(spec))

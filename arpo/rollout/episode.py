@@ -16,7 +16,7 @@ from arpo.agent.prompt import Prompt
 from arpo.agent.render import render
 from arpo.envs.pool.lease import LeasedEnv
 from arpo.envs.protocol import Patch, StepResult
-from arpo.errors import ActionParseError, ConfigError, DesktopDestroyedError, EngineError, EnvError
+from arpo.errors import ActionParseError, BlamedError, ConfigError, DesktopDestroyedError, EngineError, EnvError
 from arpo.inference.engine import GenerateRequest, InferenceEngine, Response, Sampling
 from arpo.models.tokenization import ChatTokenizer
 from arpo.rollout.meter import Meter
@@ -166,12 +166,14 @@ async def run_episode(
 
 
 async def _judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Meter) -> tuple[Outcome, float]:
-    """Return how the episode ended, and its task reward: 0 where the policy has destroyed its desktop."""
+    """Return how the episode ended, and its task reward: 0 where the policy can have kept it from being judged."""
     if outcome is not Outcome.DESTROYED:
         try:
             return outcome, await meter.of_env(env.evaluate())
-        except DesktopDestroyedError as error:
-            log.info("episode %s destroyed its desktop: %s", spec.id, error)
+        except BlamedError as error:
+            log.info("episode %s cannot be judged and is worth 0 (%s): %s", spec.id, error.kind, error)
+            if not isinstance(error, DesktopDestroyedError):
+                return outcome, 0.0
     return Outcome.DESTROYED, 0.0
 
 

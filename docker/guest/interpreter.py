@@ -48,7 +48,7 @@ class Interpreter:
         """Whether it has ended, as it does with every reset."""
         return self._process.poll() is not None
 
-    def run(self, code: str, timeout_s: float) -> dict:
+    def run(self, code: str, timeout_s: float, group: int | None) -> dict:
         """Run a program, once PyAutoGUI is loaded, and return its `output`, `error` and `returncode`.
 
         Where the X server takes no more connections, PyAutoGUI does not load, and the program fails.
@@ -59,7 +59,7 @@ class Interpreter:
         if not self._loaded.wait(timeout_s):
             raise TimeoutError(f"PyAutoGUI was not loaded within {timeout_s:g} s")
         with self._lock, suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"code": code, "timeout_s": timeout_s}).encode() + b"\n")
+            self._process.stdin.write(json.dumps([code, timeout_s, group]).encode() + b"\n")
             self._process.stdin.flush()
             if answer := self._answers.readline():
                 return json.loads(answer)
@@ -78,11 +78,10 @@ def serve(answers: int) -> None:
     with os.fdopen(answers, "w") as out:
         print("ready", file=out, flush=True)
         for line in sys.stdin:
-            request = json.loads(line)
-            print(json.dumps(run_in_fork(request["code"], request["timeout_s"], answers)), file=out, flush=True)
+            print(json.dumps(run_in_fork(*json.loads(line), answers)), file=out, flush=True)
 
 
-def run_in_fork(code: str, timeout_s: float, answers: int) -> dict:
+def run_in_fork(code: str, timeout_s: float, group: int | None, answers: int) -> dict:
     """Run a program in a copy of this process, without the descriptor by which the server is answered."""
     output, error = os.memfd_create("output"), os.memfd_create("error")
     pid = os.fork()
@@ -92,7 +91,7 @@ def run_in_fork(code: str, timeout_s: float, answers: int) -> dict:
             os.dup2(output, 1)
             os.dup2(error, 2)
             os.close(answers)
-            walls.become_user()
+            walls.become_user(group)
             os._exit(execute(code))
         finally:
             os._exit(1)
@@ -114,7 +113,8 @@ def execute(code: str) -> int:
     pyautogui_keys.install(pyautogui, backend, backend._display)
     status = 0
     try:
-        os.chdir(Path.home())
+        with suppress(OSError):  # the user may have locked it
+            os.chdir(Path.home())
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)

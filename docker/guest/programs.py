@@ -6,19 +6,27 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
 import walls
 from interpreter import LARGEST_OUTPUT, Interpreter
+from judge import FOLDER, Judge, rights
+from stillness import STILLNESS, RestlessError
 
 EXECUTE_TIMEOUT_S = 120.0
 """OSWorld's."""
 OWN_WORK_S = 1.0
 """Processor time of the whole desktop by which a program that does not end has had its chance: if others of the
 desktop took that time, the machine is not to blame."""
+ALONE_S = 1.0
+"""For so long a program of a check has the desktop for itself; then it may be waiting for another one."""
+COLLECT_S = 2.0
+"""After which a process that was killed is left to whoever traces it."""
 DISK_RESERVE = 256 * 1024
 """Bytes; with less, applications fail to save and nobody can tell why."""
 
@@ -32,37 +40,69 @@ class HangingError(Exception):
 
 
 class Programs:
-    """Whatever runs on the desktop besides X server and window manager."""
+    """Whatever runs on the desktop besides X server and window manager.
 
-    def __init__(self) -> None:
+    Args:
+        judge: Says whether programs are those of checks now, which no other program may touch.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
         self._interpreter: Interpreter | None = None
         self._launched: list[subprocess.Popen] = []
 
-    def execute(self, command: str | list[str], *, shell: bool, timeout_s: float = EXECUTE_TIMEOUT_S) -> dict:
+    def execute(
+        self, command: str | list[str], *, shell: bool, timeout_s: float = EXECUTE_TIMEOUT_S, alone: bool = True
+    ) -> dict:
         """Run a program to its end and return its `output`, `error` and `returncode`.
+
+        Args:
+            command: A line, or words.
+            shell: Whether it is for a shell.
+            timeout_s: For so long.
+            alone: Whether the desktop stands still at first, if this is a program of a check.
 
         Raises:
             HangingError, TooSlowError: If it does not end in time; it is killed then.
+            HangingError: If a signal ends a program of a check.
         """
-        arguments = _arguments(command, shell)
+        arguments, group = _arguments(self._judge.rewritten(command), shell), self._judge.group()
+        timeout_s = self._judge.patience_s(timeout_s)
         self._collect()
         if _is_pyautogui(arguments):
-            return self._warm_interpreter().run(arguments[2], timeout_s)
-        pipe = subprocess.PIPE
-        worked_s = _worked_s()
-        process = subprocess.Popen(
-            _at_home(arguments), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
-        )
+            try:
+                return self._warm_interpreter().run(arguments[2], timeout_s, group)
+            except TimeoutError as error:  # a program has grabbed the X server
+                raise HangingError(str(error)) from error
         try:
-            output, error = _read(process, time.monotonic() + timeout_s)
+            with _alone() if alone and group is not None else nullcontext():
+                done = self._run(command, arguments, group, timeout_s)
+        except RestlessError as error:
+            raise HangingError(str(error)) from error
+        if group is not None and done["returncode"] < 0:  # what it would have said, nobody knows
+            raise HangingError(f"{command!r} was ended by signal {-done['returncode']}")
+        return done
+
+    def _run(self, command: str | list[str], arguments: list[str], group: int | None, timeout_s: float) -> dict:
+        pipe = subprocess.PIPE
+        began, worked_s = time.monotonic(), _worked_s()
+        process = subprocess.Popen(
+            _at_home(arguments, group), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+
+        def waits_for_machine() -> bool:
+            return _worked_s() - worked_s <= OWN_WORK_S and _waits_for_machine(process.pid)
+
+        try:
+            output, error = _read(process, began + timeout_s, lambda: self._judge.starves(began, waits_for_machine))
         except (TimeoutError, subprocess.TimeoutExpired):
-            had_its_chance = _worked_s() - worked_s > OWN_WORK_S
-            error = HangingError if had_its_chance or not _waits_for_machine(process.pid) else TooSlowError
-            raise error(f"{command!r} did not end within {timeout_s:g} s") from None
+            error = TooSlowError if waits_for_machine() else HangingError
+            raise error(f"{command!r} did not end within {time.monotonic() - began:.0f} s") from None
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(COLLECT_S)
             process.stdout.close()
             process.stderr.close()
         return {"output": output, "error": error, "returncode": process.returncode}
@@ -81,7 +121,7 @@ class Programs:
     def launch(self, command: str | list[str], *, shell: bool) -> None:
         """Start a program and leave it running."""
         quiet = subprocess.DEVNULL
-        arguments = _at_home(_arguments(command, shell))
+        arguments = _at_home(_arguments(self._judge.rewritten(command), shell), self._judge.group())
         self._collect()
         self._launched.append(
             subprocess.Popen(arguments, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
@@ -92,16 +132,34 @@ class Programs:
         self._launched = [process for process in self._launched if process.poll() is None]
 
 
-def _at_home(arguments: list[str]) -> list[str]:
-    # The user goes there: this server may not, once the user has locked it.
-    return [*walls.AS_USER, "env", f"--chdir={Path.home()}", *arguments]
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Stop the programs of the desktop for a while.
+
+    Raises:
+        RestlessError: If they do not stand still.
+    """
+    end = STILLNESS.begin()
+    timer = threading.Timer(ALONE_S, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        end()
 
 
-def _read(process: subprocess.Popen, deadline: float) -> tuple[str, str]:
+def _at_home(arguments: list[str], group: int | None) -> list[str]:
+    # The user goes there: this server may not, once the user has locked it; then the program runs elsewhere.
+    go = 'cd "$HOME" 2>/dev/null; exec "$@"'
+    return [*rights(group), "sh", "-c", go, "sh", *arguments]
+
+
+def _read(process: subprocess.Popen, deadline: float, gets_more_time: Callable[[], bool]) -> tuple[str, str]:
     """Return what a process writes until it closes both of its streams; one that writes too much is killed.
 
     Raises:
-        TimeoutError: At the deadline.
+        TimeoutError: At the deadline, or later where it `gets_more_time`.
     """
     written = {process.stdout: bytearray(), process.stderr: bytearray()}
     with DefaultSelector() as open_streams:
@@ -109,7 +167,9 @@ def _read(process: subprocess.Popen, deadline: float) -> tuple[str, str]:
             open_streams.register(stream, EVENT_READ)
         while open_streams.get_map():
             if (left_s := deadline - time.monotonic()) <= 0:
-                raise TimeoutError
+                if not gets_more_time():
+                    raise TimeoutError
+                left_s = 0.5
             for key, _ in open_streams.select(left_s):
                 chunk = os.read(key.fd, 65536)
                 written[key.fileobj] += chunk
@@ -123,12 +183,19 @@ def _read(process: subprocess.Popen, deadline: float) -> tuple[str, str]:
 
 
 def _waits_for_machine(session: int) -> bool:
-    """Say whether a process of a session waits for a core or a disk."""
-    for pid, _, state in walls.processes():
+    """Say whether a process of a session waits for a core or a disk.
+
+    One that has begun another with `vfork` looks like one that waits for a disk, until that has become a program: a
+    program of the agent may stop it just before, and hold both for ever.
+    """
+    waiting, parents = set(), set()
+    for pid, _, _ in walls.processes():
         with suppress(OSError):
-            if state in "RD" and os.getsid(pid) == session:
-                return True
-    return False
+            state, parent, _, own_session = walls.status(f"/proc/{pid}")[:4]
+            parents.add(int(parent))
+            if int(own_session) == session and state in "RD":
+                waiting.add((pid, state))
+    return any(state == "R" or pid not in parents for pid, state in waiting)
 
 
 def _worked_s() -> float:
@@ -186,7 +253,7 @@ def _arguments(command: str | list[str], shell: bool) -> list[str]:
 
 
 def _exists(program: str) -> bool:
-    if "/" not in program:
+    if "/" not in program or program.startswith(str(FOLDER)):
         return shutil.which(program) is not None
     with walls.files_of(walls.USER):
         return os.path.exists(os.path.join(Path.home(), program))

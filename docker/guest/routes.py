@@ -19,11 +19,13 @@ import desktop_shell
 import functions
 import programs
 import terminal
+import tunnel
 import walls
 from display import Session
 from files import Files
 from fingerprint import differences, fingerprint
-from programs import HangingError, Programs
+from judge import Judge
+from programs import HangingError, Programs, TooSlowError
 from Xlib.error import ConnectionClosedError
 
 Parameters = Mapping[str, object]
@@ -82,7 +84,8 @@ class Guest:
         """Bring the desktop up; `screen` is `<width>x<height>x<depth>`."""
         self._screen = screen
         self._files = Files()
-        self._programs = Programs()
+        self._judge = Judge()
+        self._programs = Programs(self._judge)
         self._session = Session(screen)
         desktop_shell.begin(self._session.desktop, self._programs)
         self._refused_before = programs.refused()
@@ -118,6 +121,7 @@ class Guest:
             ("POST", "/action"): self._action,
             ("GET", "/functions"): lambda _: Answer.json(functions.signatures()),
             ("POST", "/call"): self._call,
+            ("POST", "/judge"): self._begin_judging,
             ("POST", "/setup/reset"): self._reset,
         }
 
@@ -157,7 +161,10 @@ class Guest:
         desktop = self._session.desktop
         active = desktop.active_window()
         windows = [{**window, "active": window["id"] == active} for window in desktop.windows()]
-        done = self._programs.execute([sys.executable, "-I", str(ACCESSIBILITY), json.dumps(windows)], shell=False)
+        if answers := tunnel.stranger(os.environ["AT_SPI_BUS_ADDRESS"].partition("path=")[2], "/usr/bin/dbus-daemon"):
+            return Answer.error(500, f"{answers} answers in the place of the bus of accessible applications")
+        known = [json.dumps(windows), json.dumps(tunnel.programs())]
+        done = self._programs.execute([sys.executable, "-I", str(ACCESSIBILITY), *known], shell=False, alone=False)
         if done["returncode"] != 0:
             return Answer.error(500, done["error"])
         xml = zlib.decompressobj().decompress(base64.b64decode(done["output"]), LARGEST_TREE)
@@ -174,7 +181,7 @@ class Guest:
 
     def _described_terminal(self) -> str | None:
         """Give what a terminal says of itself to assistive technology, as GNOME's does."""
-        done = self._programs.execute([sys.executable, "-I", str(ACCESSIBILITY), "terminal"], shell=False)
+        done = self._programs.execute([sys.executable, "-I", str(ACCESSIBILITY), "terminal"], shell=False, alone=False)
         return done["output"].rstrip() or None if done["returncode"] == 0 else None
 
     def _screen_size(self, parameters: Parameters) -> Answer:
@@ -199,6 +206,8 @@ class Guest:
 
     def _file(self, parameters: Parameters) -> Answer:
         path = _path(parameters, "file_path")
+        if place := self._judge.place(path):
+            return Answer(place.read_bytes(), "application/octet-stream")
         with suppress(OSError), walls.files_of(walls.USER):
             if (content := _content(path)) is not None:
                 return Answer(content, mimetypes.guess_type(path.name)[0] or "application/octet-stream")
@@ -215,8 +224,8 @@ class Guest:
         timeout_s = float(str(parameters.get("timeout_s", programs.EXECUTE_TIMEOUT_S)))
         try:
             done = self._programs.execute(parameters["command"], shell=_flag(parameters, "shell"), timeout_s=timeout_s)
-        except HangingError as error:
-            return Answer.error(504, str(error))
+        except (HangingError, TooSlowError) as error:
+            return Answer.error(503 if isinstance(error, TooSlowError) else 504, str(error))
         return Answer.json({"status": "success", **done})
 
     def _execute_with_verification(self, parameters: Parameters) -> Answer:
@@ -270,7 +279,8 @@ class Guest:
 
     def _upload(self, parameters: Parameters) -> Answer:
         path, content = _path(parameters, "file_path"), parameters["file_data"]
-        _write(path, content if isinstance(content, bytes) else str(content).encode())
+        write = self._judge.keep if self._judge.active else _write
+        write(path, content if isinstance(content, bytes) else str(content).encode())
         return Answer.text("File Uploaded")
 
     def _download(self, parameters: Parameters) -> Answer:
@@ -282,6 +292,8 @@ class Guest:
     def _open(self, parameters: Parameters) -> Answer:
         """OSWorld's, and `timeout_s`: say then which window is missing."""
         path, limit_s = _path(parameters, "path"), float(str(parameters.get("timeout_s", OPEN_LIMIT_S)))
+        if place := self._judge.place(path):
+            return self._compute(place)
         with walls.files_of(walls.USER):
             if not os.path.exists(path):
                 return Answer.error(404, f"there is no {path}")
@@ -289,6 +301,21 @@ class Guest:
         if not _within(limit_s, lambda: self._find(path.name) is not None):
             return Answer.error(500, f"no window shows {path.name} after {limit_s:.0f} s")
         return Answer.text("File opened successfully")
+
+    def _compute(self, place: Path) -> Answer:
+        """Compute what a document of a check says today: on the screen the agent could type into it."""
+        folder = self._judge.scratch()
+        profile = f"-env:UserInstallation=file://{folder}/profile"
+        convert = ["--headless", "--convert-to", place.suffix[1:], "--outdir", str(folder), str(place)]
+        self._programs.execute(["soffice", profile, *convert], shell=False)
+        if (content := _content(folder / place.name)) is not None:
+            place.write_bytes(content)
+        return Answer.text("File opened successfully")
+
+    def _begin_judging(self, _: Parameters) -> Answer:
+        """Let no program of the user touch what looks at it from now on; a reset ends that."""
+        self._judge.begin()
+        return Answer.json({"status": "success"})
 
     def _find(self, name: str) -> int | None:
         return self._session.desktop.find_window(name, strict=False, by_class=False)
@@ -346,6 +373,7 @@ class Guest:
     def _reset(self, parameters: Parameters) -> Answer:
         """End the session and every program, renew the files, start a session: as it was when this desktop was new."""
         self._session.end()
+        self._judge.end()
         self._files.renew()
         self._session = Session(self._screen)
         desktop_shell.begin(self._session.desktop, self._programs)
@@ -383,9 +411,11 @@ def _content(path: Path) -> bytes | None:
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Write a file of the user; a pipe in its place keeps nobody waiting."""
     with walls.files_of(walls.USER):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK, 0o666)) as file:
+            file.write(content)
 
 
 def _flag(parameters: Parameters, name: str) -> bool:

@@ -10,18 +10,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler
 from socket import socket
 from urllib.parse import parse_qs, urlsplit
 
 import door
+import tunnel
 import walls
 from display import StartError
 from routes import Answer, Guest
 
 PORT = 5000
+TUNNEL = "/tunnel/"
 LARGEST_BODY = 256 * 2**20
 IDLE_LIMIT_S = 60.0
 """Between two bytes of a client, and between two requests of a connection."""
@@ -38,8 +40,11 @@ class Handler(BaseHTTPRequestHandler):
     secret = ""
 
     def do_GET(self) -> None:
-        """Answer a request without a body."""
-        self._answer()
+        """Answer a request without a body, or make the connection one to a program of the desktop."""
+        if self.path.startswith(TUNNEL) and door.shows(self.secret, self.headers):
+            self._tunnel(self.path.removeprefix(TUNNEL))
+        else:
+            self._answer()
 
     def do_POST(self) -> None:
         """Answer a request with a body."""
@@ -59,6 +64,20 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(answer.body)
+
+    def _tunnel(self, program: str) -> None:
+        self.close_connection = True
+        with ExitStack() as stack:
+            try:
+                other = stack.enter_context(tunnel.connected(program))
+            except (tunnel.NotItselfError, KeyError, OSError) as error:
+                self.send_error(404, str(error)[:200])
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.flush()
+            self.connection.settimeout(None)
+            tunnel.pump(self.connection, other)
 
     def _refusal(self) -> Answer | None:
         """Look at the head of a request alone: a body takes memory."""
@@ -137,7 +156,7 @@ class Server:
 def main() -> int:
     """Bring the desktop up, then serve it for ever; the exit status."""
     walls.close_memory()
-    walls.close_sockets()
+    walls.close_calls()
     secret = sys.stdin.readline().strip()
     try:
         guest = Guest(os.environ.get("ARPO_SCREEN", "1280x720x24"))

@@ -31,7 +31,7 @@ def shown(terminal: int, programs: Programs) -> str | None:
     tty = next(_ttys(terminal), None)
     if tty is None:
         return None
-    done = programs.execute(["sh", "-c", PRINT, "sh", tty], shell=False)
+    done = programs.execute(["sh", "-c", PRINT, "sh", tty], shell=False, alone=False)
     if done["returncode"] != 0:
         return None
     lines = done["output"].replace(SECOND_CELL, "").splitlines()

@@ -1,6 +1,7 @@
 """The walls between this server and the programs of the desktop: other users, no rights, and fewer system calls."""
 
 import ctypes
+import grp
 import os
 import platform
 import pwd
@@ -20,10 +21,13 @@ DISPLAY = pwd.getpwnam("display")
 _X_FIRST, _PROGRAMS_FIRST = "800", "900"
 """Where memory runs out, programs go before the X server, and the X server before this server. A program may lower its
 own number to 0, and then the X server goes first: that ends the session, and with it all programs."""
-_POWERLESS = ("--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
-AS_DISPLAY = ("choom", "-n", _X_FIRST, "--", "setpriv", "--reuid=display", "--regid=display", *_POWERLESS)
-AS_USER = ("choom", "-n", _PROGRAMS_FIRST, "--", "setpriv", "--reuid=user", "--regid=user", *_POWERLESS)
+_POWERLESS = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+_ALONE = ("--clear-groups", *_POWERLESS)
+AS_DISPLAY = ("choom", "-n", _X_FIRST, "--", "setpriv", "--reuid=display", "--regid=display", *_ALONE)
+AS_USER = ("choom", "-n", _PROGRAMS_FIRST, "--", "setpriv", "--reuid=user", "--regid=user", *_ALONE)
 """Before the command of a process: whose it is, with which rights, and when it goes where memory runs out."""
+JUDGE_GROUPS = (grp.getgrnam("judge").gr_gid, USER.pw_gid)
+"""Of programs of checks, beside the group of each: the first one may enter the folder of what they judge by."""
 
 END_LIMIT_S = 10.0
 
@@ -34,10 +38,11 @@ _LAST_CAPABILITY = 40
 _EAFNOSUPPORT, _ENOSYS = 97, 38
 _FAMILIES = (1, 2, 10, 16)
 """Of sockets that may be made: Unix, IPv4, IPv6 and netlink. VSOCK would lead past the network's filter."""
-_CALLS = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
-"""Machines, with the kernel's number of their system calls and that of `socket` among these."""
-_IO_URING_SETUP = 425
-"""Makes sockets without `socket`."""
+_CALLS = {"x86_64": (0xC000003E, 41, (101, 310, 311)), "aarch64": (0xC00000B7, 198, (117, 270, 271))}
+"""Machines, with the kernel's number of their system calls, that of `socket` among these, and those by which a process
+takes another one over: `ptrace`, `process_vm_readv`, `process_vm_writev`."""
+_IO_URING_SETUP, _PIDFD_GETFD = 425, 438
+"""The first one makes sockets without `socket`, the other one takes them from other processes."""
 _X32_CALLS = 0x40000000
 
 
@@ -50,22 +55,23 @@ def close_memory() -> None:
     _call(_LIBC.prctl, _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def close_sockets() -> None:
-    """Refuse the families of sockets that no desktop needs, here and in every process that starts later.
+def close_calls() -> None:
+    """Refuse the families of sockets that no desktop needs, and to trace, here and in every process that starts later.
 
     A filter beside the one of the container engine, which could be extended only by a copy of the whole of it.
     """
-    machine, socket = _CALLS[platform.machine()]
+    machine, socket, tracing = _CALLS[platform.machine()]
+    refused = (_IO_URING_SETUP, _PIDFD_GETFD, *tracing)
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
     number, architecture, first_argument = 0, 4, 16  # places in `struct seccomp_data`
     allow, refuse = 0x7FFF0000, 0x00050000
     families = [(equal, len(_FAMILIES) - at, 0, family) for at, family in enumerate(_FAMILIES)]
     program = [
         (load, 0, 0, architecture),
-        (equal, 0, 3, machine),  # another one has other numbers, by which everything could be had
+        (equal, 0, len(refused) + 2, machine),  # another one has other numbers, by which everything could be had
         (load, 0, 0, number),
-        (at_least, 1, 0, _X32_CALLS),
-        (equal, 0, 1, _IO_URING_SETUP),
+        (at_least, len(refused), 0, _X32_CALLS),
+        *((equal, len(refused) - 1 - at, int(each == refused[-1]), each) for at, each in enumerate(refused)),
         (answer, 0, 0, refuse | _ENOSYS),
         (equal, 0, len(_FAMILIES) + 2, socket),
         (load, 0, 0, first_argument),
@@ -82,8 +88,26 @@ def close_sockets() -> None:
 def files_of(owner: pwd.struct_passwd) -> Iterator[None]:
     """Touch files as another user does, in this thread alone: links of that user lead nowhere else, and new files are
     that user's."""
-    _LIBC.setfsgid(owner.pw_gid)
-    _LIBC.setfsuid(owner.pw_uid)
+    with _touching_as(owner.pw_uid, owner.pw_gid):
+        yield
+
+
+@contextmanager
+def owner_of(pid: int) -> Iterator[None]:
+    """Look at a process as its owner does, in this thread alone: at its program, its memory map and its open files.
+
+    Raises:
+        OSError: If it has ended.
+    """
+    found = os.stat(f"/proc/{pid}")
+    with _touching_as(found.st_uid, found.st_gid):
+        yield
+
+
+@contextmanager
+def _touching_as(user: int, group: int) -> Iterator[None]:
+    _LIBC.setfsgid(group)
+    _LIBC.setfsuid(user)
     try:
         yield
     finally:
@@ -91,15 +115,25 @@ def files_of(owner: pwd.struct_passwd) -> Iterator[None]:
         _LIBC.setfsgid(os.getegid())
 
 
-def become_user() -> None:
-    """Make this process one of the user's, as `AS_USER` does for a new one."""
+def as_judge(group: int) -> tuple[str, ...]:
+    """Return what makes a process one of the user's that no other process of the user can trace."""
+    groups = ",".join(map(str, JUDGE_GROUPS))
+    own = ("setpriv", "--reuid=user", f"--regid={group}", f"--groups={groups}", *_POWERLESS)
+    return ("choom", "-n", _PROGRAMS_FIRST, "--", *own, "env", "PYTHONNOUSERSITE=1", "PYTHONSAFEPATH=1")
+
+
+def become_user(group: int | None) -> None:
+    """Make this process one of the user's, as `AS_USER` does for a new one, or as `as_judge` does, in a group.
+
+    It stays closed to all others: nothing is executed in its place.
+    """
     Path("/proc/self/oom_score_adj").write_text(_PROGRAMS_FIRST)
     for capability in range(_LAST_CAPABILITY + 1):
         _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # a kernel may know fewer
-    os.setgroups([])
-    os.setresgid(USER.pw_gid, USER.pw_gid, USER.pw_gid)
-    os.setresuid(USER.pw_uid, USER.pw_uid, USER.pw_uid)
-    _call(_LIBC.prctl, _PR_SET_DUMPABLE, 1, 0, 0, 0)  # its own, as it is for every program
+    os.setgroups([] if group is None else JUDGE_GROUPS)
+    os.setresgid(*[USER.pw_gid if group is None else group] * 3)
+    os.setresuid(*[USER.pw_uid] * 3)
+    close_memory()
 
 
 def end_everything() -> None:

@@ -45,6 +45,8 @@ def missing(image: str = IMAGE) -> str:
         os.environ.setdefault("DOCKER_HOST", f"unix://{OWN_ENGINE}")  # the one of `make desktop`, as ARPO itself looks
     if not _answers():
         return "no Docker engine answers `docker info`; docker/start_engine.sh starts one"
+    if not image:
+        return ""
     found = subprocess.run(["docker", "image", "inspect", image], capture_output=True, timeout=20, check=False)
     variant = image.partition(":")[2]
     return "" if found.returncode == 0 else f"no image {image}; docker/build_image.sh {variant} builds it"
@@ -53,6 +55,9 @@ def missing(image: str = IMAGE) -> str:
 needs_desktop = [pytest.mark.docker, pytest.mark.skipif(bool(missing()), reason=missing())]
 needs_office = [pytest.mark.docker, pytest.mark.skipif(bool(missing(OFFICE)), reason=missing(OFFICE))]
 needs_full = [pytest.mark.docker, pytest.mark.skipif(bool(missing(FULL)), reason=missing(FULL))]
+
+
+needs_cells = [pytest.mark.docker, pytest.mark.skipif(bool(missing("")), reason=missing(""))]
 
 
 def one_and_others(rows):

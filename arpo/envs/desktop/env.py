@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Literal, get_args
 
 from arpo.agent.actions import Action, Call, CallUser, Drag, Fail, Finished, TypeText, Wait
 from arpo.envs.desktop.functions import FUNCTIONS, check_functions, perform
-from arpo.envs.desktop.tasks import DesktopTask, place, read_task, run_checks
+from arpo.envs.desktop.tasks import DesktopTask, place, read_task
+from arpo.envs.guest.blame import score_of
 from arpo.envs.guest.certificate import Window
 from arpo.envs.guest.client import OURS, Guest, comes_true
 from arpo.envs.guest.image import GUEST_PORT, container_of, with_secret
@@ -18,6 +20,7 @@ from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.protocol import StepResult
 from arpo.envs.screenshot import most_bytes
 from arpo.errors import ConfigError, EnvError
+from arpo.host.cell import Cells, of_this_package
 from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
@@ -25,6 +28,7 @@ ResetMode = Literal["in_place", "restart", "fresh"]
 Network = Literal["closed", "open"]
 
 IMAGE = "arpo/desktop:plain"
+JUDGE = Path(__file__).with_name("judge_main.py")
 DRAG_S = 0.5
 CHARACTER_S = 0.005
 """For each character of a text: the guest teaches its keyboard what it has not, some of it at a time."""
@@ -87,15 +91,25 @@ class DockerDesktop:
         self._spec = container_of(
             image, self._screen, network=network, memory_mb=memory_mb, disk_mb=disk_mb, cpus=cpus
         )
-        self._episode: tuple[DesktopTask, TaskSetup] | None = None
+        self._episode: tuple[Task, DesktopTask, TaskSetup] | None = None
         self._last: Action | None = None
         self._used = False
         self._functions = FUNCTIONS if functions else ()
         deadlines = replace(OURS, start_s=start_timeout_s, window_s=window_timeout_s)
         before_start()
-        self.machine = Machine(*with_secret(self._spec), server_port=GUEST_PORT, deadlines=deadlines)
-        if functions:
-            self._check_functions()
+        self._cells: Cells | None = Cells.of(of_this_package(JUDGE, memory_mb=512))
+        try:
+            self.machine = Machine(*with_secret(self._spec), server_port=GUEST_PORT, deadlines=deadlines)
+        except BaseException:
+            self._cells.leave()
+            raise
+        try:
+            self._cells.wait_until_ready()
+            if functions:
+                check_functions(self.machine.guest, self._spec.image)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def guest(self) -> Guest:
@@ -113,7 +127,7 @@ class DockerDesktop:
         setup.prepare(wanted.config)
         guest.wait_for(lambda: _has_windows(guest, wanted), f"the windows {wanted.windows}")
         guest.check_health()  # what is used up from here on, the policy has used up
-        self._episode = wanted, setup
+        self._episode = task, wanted, setup
         return self._observe()
 
     def step(self, action: Action) -> StepResult:
@@ -129,17 +143,28 @@ class DockerDesktop:
 
     def evaluate(self) -> float:
         """Return 1.0 when the task is done, else 0.0; a desktop that the policy has destroyed is not judged."""
-        task, setup = self._playing("evaluate")
+        task, wanted, setup = self._playing("evaluate")
         self.machine.container.resume()
         self.machine.guest.check_health()
-        setup.conclude(task.postconfig)
-        score = score_of_giving_up(self._last, infeasible=task.infeasible)
-        return run_checks(task, self.machine.guest) if score is None else score
+        self.machine.guest.begin_judging()
+        setup.conclude(wanted.postconfig)
+        score = score_of_giving_up(self._last, infeasible=wanted.infeasible)
+        return self._judged(task) if score is None else score
+
+    def _judged(self, task: Task) -> float:
+        assert self._cells is not None
+        request = {"id": task.id, "config": task.config, "secret": self.machine.secret}
+        return score_of(
+            self._cells.judge(request, {}, {"server": (GUEST_PORT, partial(self.machine.connect, GUEST_PORT))})
+        )
 
     def close(self) -> None:
         """Remove the container."""
         self._episode = None
         self.machine.close()
+        cells, self._cells = self._cells, None
+        if cells is not None:
+            cells.leave()
 
     def solve(self) -> Iterator[Action]:
         """Yield the solution that the task file has.
@@ -147,7 +172,7 @@ class DockerDesktop:
         Raises:
             ConfigError: If it has none.
         """
-        task, _ = self._playing("solve")
+        _, task, _ = self._playing("solve")
         if not task.solution:
             raise ConfigError("the task has no scripted solution")
         for line in task.solution:
@@ -157,13 +182,6 @@ class DockerDesktop:
                 yield line
         if not isinstance(task.solution[-1], Finished | Fail | CallUser):
             yield Finished()
-
-    def _check_functions(self) -> None:
-        try:
-            check_functions(self.machine.guest, self._spec.image)
-        except BaseException:
-            self.close()
-            raise
 
     def _duration_s(self, action: Action) -> float:
         match action:
@@ -199,7 +217,7 @@ class DockerDesktop:
             self.machine.container.pause()
         return Observation(png, *self._screen)
 
-    def _playing(self, call: str) -> tuple[DesktopTask, TaskSetup]:
+    def _playing(self, call: str) -> tuple[Task, DesktopTask, TaskSetup]:
         if self._episode is None:
             raise EnvError(call, f"{call} was called before reset, or after close")
         return self._episode

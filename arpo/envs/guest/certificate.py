@@ -6,6 +6,7 @@ a title has the keyboard.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from arpo.agent.actions import Action, CallUser, Fail, Finished
 from arpo.agent.parser import parse_action
 from arpo.envs.guest.client import Guest, comes_true
 from arpo.envs.protocol import DesktopEnv
-from arpo.errors import ActionParseError, EnvError, TaskFormatError
+from arpo.errors import ActionParseError, BlamedError, EnvError, TaskFormatError
 from arpo.types import Task
 
 WINDOW_S = 240.0
@@ -112,24 +113,33 @@ def certify(
 
     Raises:
         EnvError: If the desktop fails, or a window does not come.
+        BlamedError: If the grader is broken: it gives no score of the untouched or the solved desktop.
     """
 
-    def score(what: str, script: Sequence[Line]) -> float:
-        found = play(env, task, script)
+    def score(what: str, script: Sequence[Line], *, honest: bool = False) -> float:
+        try:
+            found = play(env, task, script)
+        except BlamedError as error:
+            if honest:
+                words = f"its grader is broken: it gives no score of the {what} desktop: {error}"
+                raise BlamedError(error.kind, words) from error
+            found = 0.0
         tell(f"{task.id} {what}: {found:g}")
         return found
 
     solution = (Fail(),) if task.infeasible else scripts.solution
     found: dict[str, Any] = {
-        "idle": score("untouched", ()),
-        "solution": [score("solved", solution) for _ in range(repeats)],
+        "idle": score("untouched", (), honest=True),
+        "solution": [score("solved", solution, honest=True) for _ in range(repeats)],
         "near_misses": {name: score(name, script) for name, script in (scripts.near_misses or {}).items()},
         "attacks": {name: score(name, script) for name, script in (scripts.attacks or {}).items()},
     }
     env.reset(task)
     env.guest.execute(KILL_ALL)
     env.step(Finished())
-    found["attacks"][KILLED] = env.evaluate()
+    with suppress(BlamedError):
+        found["attacks"][KILLED] = 0.0
+        found["attacks"][KILLED] = env.evaluate()
     return found
 
 

@@ -4,6 +4,7 @@ A thought never travels: what goes to the guest is events of known names, progra
 """
 
 import operator
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from arpo.envs.guest.transport import (
     BrokenConnectionError,
     Transport,
 )
-from arpo.errors import DesktopDestroyedError, EnvError, check_at_least, check_positive
+from arpo.errors import ConfigError, DesktopDestroyedError, EnvError, check_at_least, check_positive
 
 Command = str | Sequence[str]
 
@@ -249,6 +250,27 @@ class Guest:
     def close_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
         """Ask a window to close."""
         self._post("/setup/close_window", {"window_name": name, "strict": strict, "by_class": by_class})
+
+    def begin_judging(self) -> None:
+        """Run programs from now on, until the reset, where no program of the agent can touch them.
+
+        Raises:
+            ConfigError: If the guest cannot do that.
+        """
+        answer = self._ask("POST", "/judge", most_bytes=LARGEST_LIST, json={})
+        if answer.status == HTTPStatus.NOT_FOUND:
+            raise ConfigError(
+                "the image of this desktop is older than judging in it: docker/build_image.sh builds it again"
+            )
+        self._content(answer, "POST", "/judge")
+
+    def tunnel(self, program: str) -> socket.socket:
+        """Return a connection to a program of the desktop, such as `vlc`, if that itself answers at its port.
+
+        Raises:
+            EnvError: If it does not.
+        """
+        return self._transport.tunnel(f"/tunnel/{program}", timeout_s=self.deadlines.call_s)
 
     def reset(self) -> None:
         """End every program, renew the files and let go of every key."""

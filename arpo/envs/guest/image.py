@@ -9,8 +9,9 @@ GUEST_PORT = 5000
 CAPABILITIES = ("KILL", "NET_ADMIN", "SETGID", "SETPCAP", "SETUID", "SYS_NICE")
 """For the first process, which closes the network, and for the guest server, which it becomes: that starts and ends
 the programs of other users, and has a core before them. They have none of these."""
-USER, DISPLAY_USER = 1000, 900
-"""Ids of the two in the image: programs run as the first, the X server as the second."""
+USER, DISPLAY_USER, JUDGE_GROUP = 1000, 900, 901
+"""Ids in the image: programs run as the first, the X server as the second; what programs of checks judge by is open to
+the third alone."""
 SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.shmall": "16384", "kernel.msgmni": "16"}
 """Memory that outlives the programs that share it would be nobody's when memory runs out: 64 MiB in pages of 4096
 bytes, gone with the last program that has it; 16 queues of 16 KiB."""
@@ -69,4 +70,5 @@ def scratch(disk_mb: int) -> dict[str, Scratch]:
         "/tmp": Scratch(disk_mb),
         "/run/arpo": Scratch(8, USER),
         "/run/display": Scratch(40, DISPLAY_USER),  # a framebuffer of 4K is 32 MiB
+        "/run/judge": Scratch(disk_mb, options=f",mode=2750,gid={JUDGE_GROUP}"),
     }

@@ -1,9 +1,11 @@
 """A container with a guest server in it, from its start to its removal."""
 
+import socket
 from collections.abc import Callable
 from typing import TypeVar
 
 from arpo.envs.guest.client import Deadlines, Guest
+from arpo.envs.guest.transport import CONNECT_TIMEOUT_S
 from arpo.errors import EnvError
 from arpo.host.container_spec import LOOPBACK, ContainerSpec
 from arpo.host.containers import Container, Containers
@@ -67,6 +69,14 @@ class Machine:
     def address(self, guest_port: int) -> str:
         """Return the address of a server in the guest."""
         return f"http://{LOOPBACK}:{self.container.port(guest_port)}"
+
+    def connect(self, guest_port: int) -> socket.socket:
+        """Return a connection to a server in the guest."""
+        return socket.create_connection((LOOPBACK, self.container.port(guest_port)), CONNECT_TIMEOUT_S)
+
+    def runs(self) -> bool:
+        """Return whether the container runs, and nothing from outside keeps it from answering."""
+        return self._container is not None and self._container.is_untouched()
 
     def replace(self, spec: ContainerSpec, secret: str = "") -> None:
         """Remove the container, start another one and wait until its guest is healthy."""

@@ -4,10 +4,12 @@ What sits at the other end may be an agent's work. It may drip an answer, send h
 become gigabytes; all it can cost is the deadline and the limit.
 """
 
+import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpcore
 import httpx
@@ -15,6 +17,7 @@ import httpx
 from arpo.errors import EnvError
 
 CONNECT_TIMEOUT_S = 2.0
+LARGEST_HEAD, CRLF = 4096, b"\r\n"
 LARGEST_ANSWER = 16 * 2**20
 """Bytes of an answer where nobody says another limit."""
 KEPT_ALIVE_S = 5.0
@@ -94,6 +97,28 @@ class Transport:
             raise BrokenConnectionError("guest", f"{method} {request.url.path} of {self._name}: {what}") from error
         except _RefusedError as error:
             raise NoAnswerError("guest", f"{method} {request.url.path} of {self._name}: {error}") from error
+
+    def tunnel(self, path: str, *, timeout_s: float) -> socket.socket:
+        """Return the connection of a request, which the server has made one to somewhere else.
+
+        Raises:
+            NoAnswerError: If it has not.
+        """
+        address = urlsplit(self._address)
+        head = "".join(f"{name}: {value}\r\n" for name, value in self._headers.items())
+        try:
+            connection = socket.create_connection((address.hostname, address.port), CONNECT_TIMEOUT_S)
+            connection.settimeout(timeout_s)
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {address.netloc}\r\n{head}\r\n".encode())
+            answer = b""
+            while not answer.endswith(b"\r\n\r\n") and len(answer) < LARGEST_HEAD:
+                answer += connection.recv(1) or b"\r\n\r\n"
+        except OSError as error:
+            raise NoAnswerError("guest", f"GET {path} of {self._name}: {type(error).__name__}: {error}") from error
+        if not answer.startswith(b"HTTP/1.1 200 "):
+            connection.close()
+            raise NoAnswerError("guest", f"GET {path} of {self._name}: {answer.partition(CRLF)[0].decode('latin-1')}")
+        return connection
 
     def _body(self, response: httpcore.Response, most_bytes: int) -> bytes:
         for name, value in response.headers:

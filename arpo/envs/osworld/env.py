@@ -1,37 +1,43 @@
 """OSWorld's desktops: its machine, its set-up steps, its graders."""
 
-import shutil
-import tempfile
+import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from arpo.agent.actions import Action, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
-from arpo.envs.guest.client import OURS, Deadlines, Guest
+from arpo.envs.guest.client import OURS, Deadlines, Guest, HangingProgramError
 from arpo.envs.guest.image import with_secret
 from arpo.envs.guest.machine import Machine
 from arpo.envs.guest.setup import Screen
 from arpo.envs.guest.tasks import score_of_giving_up
 from arpo.envs.osworld.chrome import ChromeTabs
 from arpo.envs.osworld.files import FileCache
-from arpo.envs.osworld.grader import GraderProcess, GuestAddress
+from arpo.envs.osworld.grader import Grader, GuestDoors
 from arpo.envs.osworld.machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
 from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.envs.protocol import StepResult
 from arpo.envs.screenshot import measured
-from arpo.errors import ArpoError, ConfigError, EnvError
-from arpo.host.container_spec import LOOPBACK, ContainerSpec
+from arpo.errors import ArpoError, ConfigError, DesktopDestroyedError, EnvError, quoted
+from arpo.host.cell import Cells, Files, Program
+from arpo.host.container_spec import ContainerSpec
 from arpo.host.containers import Containers
 from arpo.host.trial import before_start
 from arpo.types import Observation, Task
 
+log = logging.getLogger(__name__)
+
 DEADLINES = Deadlines(start_s=300.0, call_s=60.0, program_s=90.0, open_s=180.0, window_s=0.0)
 """Files travel within a call. A program ends before the 120 s after which OSWorld's server ends it and calls that an
 answer. That server does not say which windows there are; the one of our image does."""
-TYPING_TIMEOUT_S = DEADLINES.call_s + LONGEST_TYPING_S
+ACTION_S = 15.0
+"""For an action in our own image; an agent that keeps the X server from it can wait no longer."""
+QUIET_S, SETTLE_LIMIT_S = 0.3, 3.0
+"""An observation of our own image waits until the desktop has rested so long, but no longer than this."""
 
 
 class OSWorldEnv:
@@ -43,10 +49,12 @@ class OSWorldEnv:
         grader_python: Interpreter of the environment that `make osworld` made.
         guarded: Whether the guest server of the machine asks for a secret: OSWorld's does not, that of our image does.
         password: Of the user in the machine.
-        pause_s: Seconds from an action to the screenshot. The official code: 0.5 in training, 1 in evaluation.
+        pause_s: Seconds from an action to the screenshot of a machine whose guest server cannot wait until the desktop
+            rests, as ours does. The official code: 0.5 in training, 1 in evaluation.
         boot_timeout_s: How long a machine may take to its first screenshot.
         grading_timeout_s: How long OSWorld's graders may take for one task.
         containers: Connects to the engine.
+        cells: Starts the cells in which the graders run.
 
     Raises:
         ConfigError: If a value is impossible, or something of the machine is not there.
@@ -63,8 +71,9 @@ class OSWorldEnv:
         password: str = "password",
         pause_s: float = 1.0,
         boot_timeout_s: float = DEADLINES.start_s,
-        grading_timeout_s: float = 240.0,
+        grading_timeout_s: float = 60.0,
         containers: Callable[[], Containers] = Containers,
+        cells: Callable[[Program], Cells] = Cells.of,
     ) -> None:
         if pause_s < 0:
             raise ConfigError(f"pause_s must not be negative, got {pause_s}")
@@ -78,21 +87,28 @@ class OSWorldEnv:
         before_start()
         self._spec, self._guarded = machine, guarded
         self._files = FileCache(cache)
-        self._grader = GraderProcess(grader_python, timeout_s=grading_timeout_s)
+        self._grader = Grader(grader_python, timeout_s=grading_timeout_s, cells=cells)
         self._password = password
         self._pause_s = pause_s
         self._episode: tuple[Task, OSWorldSetup] | None = None
         self._last: Action | None = None
         self._used = self._boots = False
-        self._machine = Machine(
-            *self._new_guest(),
-            server_port=SERVER_PORT,
-            deadlines=deadlines,
-            probe=Guest.screenshot,
-            containers=containers,
-        )
-        self.directory = Path(tempfile.mkdtemp(prefix="osworld-"))
-        """The place of what is fetched from the machine."""
+        try:
+            self._machine = Machine(
+                *self._new_guest(),
+                server_port=SERVER_PORT,
+                deadlines=deadlines,
+                probe=Guest.screenshot,
+                containers=containers,
+            )
+        except BaseException:
+            self._grader.close()
+            raise
+        try:
+            self._grader.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def guest(self) -> Guest:
@@ -109,8 +125,6 @@ class OSWorldEnv:
             self._machine.replace(*self._new_guest())
             guest = self._machine.guest
         self._used, self._boots, self._last = True, False, None
-        shutil.rmtree(self.directory, ignore_errors=True)
-        self.directory.mkdir(mode=0o700)
         first = self._observe()
         setup = OSWorldSetup(
             guest,
@@ -118,29 +132,44 @@ class OSWorldEnv:
             Screen(first.width, first.height, self._password),
             chrome=ChromeTabs(self._machine.address(CHROMIUM_PORT)),
             files=self._files,
-            directory=self.directory,
         )
         setup.prepare(task.config.get("config", []))
         self._episode = task, setup
         return self._observe()
 
     def step(self, action: Action) -> StepResult:
-        """Perform an action as pyautogui in the machine, wait, and look."""
+        """Perform an action as pyautogui in the machine, wait, and look.
+
+        An action that does not succeed has no effect: the agent can have done something by which none succeeds.
+        """
         self._playing("step")
-        self._last = action
-        limit_s = TYPING_TIMEOUT_S if isinstance(action, TypeText) else DEADLINES.call_s
-        done = self._machine.guest.execute(["python", "-c", to_pyautogui(action)], timeout_s=limit_s)
-        if done.returncode != 0:
-            raise EnvError("step", f"the guest cannot perform {action}: {done.error.strip()[-500:]}")
-        time.sleep(self._pause_s)
-        return StepResult(self._observe())
+        first, self._last = self._last is None, action
+        with self._blame(agent_has_acted=not first):
+            if trouble := self._perform(action):
+                if first:
+                    raise EnvError("step", f"the guest cannot perform {action}: {trouble}")
+                log.info("the guest did not perform %s: %s", action, quoted(trouble))
+            if not self._guarded:
+                time.sleep(self._pause_s)
+            return StepResult(self._observe())
+
+    def _perform(self, action: Action) -> str:
+        """Return why an action did not succeed; empty where it did."""
+        limit_s = ACTION_S if self._guarded else DEADLINES.call_s
+        limit_s += LONGEST_TYPING_S if isinstance(action, TypeText) else 0.0
+        try:
+            done = self._machine.guest.execute(["python", "-c", to_pyautogui(action)], timeout_s=limit_s)
+        except HangingProgramError as error:
+            return str(error)
+        return done.error.strip()[-500:] or "it says nothing" if done.returncode != 0 else ""
 
     def evaluate(self) -> float:
         """Return OSWorld's score, and let the next episode's machine boot while the trainer works.
 
         Giving up is judged here, everything else by OSWorld's own code.
         """
-        score = self._score()
+        with self._blame(agent_has_acted=self._last is not None):
+            score = self._score()
         self._episode = None
         with suppress(ArpoError):  # the score counts; without a machine the next reset fails, and a new one is built
             self._machine.begin(*self._new_guest())
@@ -150,28 +179,43 @@ class OSWorldEnv:
     def _score(self) -> float:
         task, setup = self._playing("evaluate")
         evaluator = task.config["evaluator"]
+        guest = self._machine.guest
+        if self._guarded:
+            guest.begin_judging()
         setup.conclude(evaluator.get("postconfig", []))
         score = score_of_giving_up(self._last, infeasible=evaluator["func"] == "infeasible")
         if score is not None:
             return score
-        self._files.place_gold_files(evaluator, task.id, self.directory)
-        server, chromium, vlc = map(self._machine.container.port, (SERVER_PORT, CHROMIUM_PORT, VLC_PORT))
-        guest = GuestAddress(LOOPBACK, server, chromium, vlc, self._machine.secret)
-        return self._grader.grade(evaluator, guest, self.directory)
+        chromium, vlc = partial(self._machine.connect, CHROMIUM_PORT), partial(self._machine.connect, VLC_PORT)
+        if self._guarded:
+            chromium, vlc = partial(guest.tunnel, "chromium"), partial(guest.tunnel, "vlc")
+        doors = GuestDoors(partial(self._machine.connect, SERVER_PORT), chromium, vlc, self._machine.secret)
+        files: Files = {**self._files.gold_files(evaluator, task.id), **setup.saved}
+        return self._grader.grade(evaluator, doors, files)
+
+    @contextmanager
+    def _blame(self, *, agent_has_acted: bool) -> Iterator[None]:
+        """Blame the agent for the silence of a server that it can end: OSWorld's is a program of the agent's user."""
+        try:
+            yield
+        except EnvError as error:
+            if error.kind == "guest" and agent_has_acted and not self._guarded and self._machine.runs():
+                raise DesktopDestroyedError(f"the machine runs, and its server does not answer: {error}") from error
+            raise
 
     def close(self) -> None:
-        """Remove the machine and everything fetched from it."""
+        """Remove the machine."""
         self._episode = None
         self._machine.close()
         self._grader.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _new_guest(self) -> tuple[ContainerSpec, str]:
         """Return the container to start, and the secret of its guest server."""
         return with_secret(self._spec) if self._guarded else (self._spec, "")
 
     def _observe(self) -> Observation:
-        png = self._machine.guest.screenshot()
+        quiet_s, limit_s = (QUIET_S, SETTLE_LIMIT_S) if self._guarded else (0.0, 0.0)
+        png = self._machine.guest.screenshot(quiet_s=quiet_s, limit_s=limit_s)
         return Observation(png, *measured(png))
 
     def _playing(self, call: str) -> tuple[Task, OSWorldSetup]:

@@ -7,7 +7,6 @@ off goes on from where it was.
 import logging
 import os
 import re
-import shutil
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -105,19 +104,13 @@ class FileCache:
         """Return the addresses and names of a task's files that are not there, or are pages in their place."""
         return [(url, name) for url, name in files_of(task) if not _is_kept(self.place(url, task.id, name), name, url)]
 
-    def place_gold_files(self, evaluator: Mapping[str, Any], task_id: str, directory: Path) -> None:
-        """Put copies of what a task is compared with where OSWorld's `cloud_file` getter looks first.
-
-        Copies, because some metric functions write beside the files that they compare, or unpack them there.
+    def gold_files(self, evaluator: Mapping[str, Any], task_id: str) -> dict[str, Path]:
+        """Return what a task is compared with, by the names under which OSWorld's getters look for it first.
 
         Raises:
             EnvError: If one cannot be downloaded.
         """
-        for url, name in _gold_files(evaluator):
-            target = directory / name
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self.fetch(url, task_id, name), target)
+        return {name: self.fetch(url, task_id, name) for url, name in _gold_files(evaluator)}
 
 
 def files_of(task: Task) -> list[tuple[str, str]]:
@@ -144,7 +137,7 @@ def files_of(task: Task) -> list[tuple[str, str]]:
 def _gold_files(evaluator: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in ("result", "expected"):
         for getter in as_list(evaluator.get(key)):
-            if getter and getter["type"] == "cloud_file":
+            if getter and getter["type"] in ("cloud_file", "pdf_from_url"):
                 several = getter.get("multi", False)
                 urls, names = (getter[part] if several else [getter[part]] for part in ("path", "dest"))
                 yield from zip(urls, names, strict=True)

@@ -1,16 +1,14 @@
-"""A grader of tasks with OSWorld's own code; it runs in the second environment, where `desktop-env` is installed.
+"""A judge of tasks with OSWorld's own code; it runs in a cell, in the second environment, where `desktop-env` is.
 
-One JSON object a line on standard input, in order, and one a line on standard output:
+`arpo/host/cell_main.py` calls `prepare`, and then `judge` in a process that is ended after it. A request and a reply:
 
-    {"guest": {"host": "127.0.0.1", "server_port": 5000, "chromium_port": 9222, "vlc_port": 8080},
-     "directory": "/tmp/…", "evaluator": {…}}                       a task file's evaluator, and where its files go
-    {"score": 1.0}   or   {"error": "metric", "message": "…"}
+    {"guest": {"host": "127.0.0.1", "server_port": 5000, "chromium_port": 9222, "vlc_port": 8080}, "evaluator": {…}}
+    {"score": 1.0}   or   {"error": "result", "message": "…"}
 
-`error` says what failed: `getter` (fetching the result), `metric` (comparing it), `guest` (no answer from it, or a
-fault), `package` (one that is not installed), `request` (the line).
+`error` says what failed: `result` (to fetch or to judge what the agent has made), `guest` (no answer from it), `slow`
+(this machine was too busy for one), `package` (one that is not installed), `request`.
 
-    {"list": true}
-    {"functions": {"exact_match": null, "compare_image_text": "easyocr"}, "getters": {…}}    name: what it lacks
+    python3 -I grader_main.py    {"functions": {"exact_match": null}, "getters": {…}}, by name what each lacks
 
 Nothing of ARPO is imported here, and ARPO imports nothing of this.
 """
@@ -22,26 +20,30 @@ import importlib.util
 import json
 import os
 import sys
+import tarfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 ABSENT = ("acoustid", "borb", "easyocr", "pydrive")
 """Packages that desktop-env imports and that are left out: each is unused, or of a task that is not supported."""
 
-HTTP_TIMEOUT_S = 60.0
+HTTP_TIMEOUT_S = 25.0
 """Of a request of OSWorld's code that names none; it would wait for ever."""
 RETRY_S = 0.5
 """Between attempts to read from the guest; OSWorld's 5 s add up when a file is simply not there."""
 
-NOT_THERE = ("[Errno 2]", "[Errno 13]", "there is no program")
-"""In a 500 of `/execute`, OSWorld's (what Python says of a missing file, or one that may not be run) or ours, that is
-no fault but no result: a 0. Any other 500, such as that its 120 s are over or its memory is full, judges nobody."""
+SLOW = 503
+"""The status by which a guest of ours says that a program has not had its chance; OSWorld's says no such thing."""
+RUNS_CODE = "check_python_file_by_test_suite"
+"""The metric that imports what the agent has written."""
 
 
 class AbsentPackageError(BaseException):
@@ -103,16 +105,16 @@ class Evaluators:
         if spec is None or spec.origin is None:
             raise ImportError("desktop-env is not installed here; `make osworld` installs it")
         directory = Path(spec.origin).parent / "evaluators" / kind
-        self._package = f"desktop_env.evaluators.{kind}"
+        self.package = f"desktop_env.evaluators.{kind}"
         self._prefix = prefix
         self._modules = _modules_by_name((directory / "__init__.py").read_text(encoding="utf-8"))
-        package = ModuleType(self._package)
+        package = ModuleType(self.package)
         package.__path__ = [str(directory)]
-        sys.modules[self._package] = package
+        sys.modules[self.package] = package
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return a function by the name that task files have for it."""
-        module = importlib.import_module(f"{self._package}.{self._modules[self._prefix + name]}")
+        module = importlib.import_module(f"{self.package}.{self._modules[self._prefix + name]}")
         return getattr(module, self._prefix + name)  # type: ignore[no-any-return]
 
     def names(self) -> list[str]:
@@ -148,15 +150,16 @@ class StandIn:
 
 
 class LostRequests:
-    """Requests to the guest that nobody, or a broken server, answered: OSWorld takes both for a missing file."""
+    """Requests that a guest did not answer, or was too slow for: OSWorld takes both for a missing file."""
 
     _guest: StandIn
     seen: list[str]
+    slow: list[str]
 
     def watch(self, guest: StandIn) -> None:
-        """Begin, or begin again with another guest."""
+        """Begin with a guest."""
         self._guest = guest
-        self.seen = []
+        self.seen, self.slow = [], []
 
     def install(self) -> None:
         """Look at every request of this process, give a deadline to those without, and the guest its secret."""
@@ -178,9 +181,8 @@ class LostRequests:
                 if port in (self._guest.server_port, self._guest.vlc_port):
                     self.seen.append(f"{method} {url}: {type(error).__name__}: {error}")
                 raise
-            ill = response.status_code >= 500 and not any(words in response.text for words in NOT_THERE)
-            if ill and port == self._guest.server_port:
-                self.seen.append(f"{method} {url} gave {response.status_code}: {response.text[:500]}")
+            if response.status_code == SLOW and port == self._guest.server_port:
+                self.slow.append(f"{method} {url}: {response.text[:500]}")
             return response
 
         session.request = request
@@ -195,22 +197,39 @@ class GraderError(Exception):
 
 
 class Grader:
-    """OSWorld's metric functions and getters, applied to one task after the other."""
+    """OSWorld's metric functions and getters, applied to one task."""
 
     def __init__(self) -> None:
         sys.meta_path.append(AbsentPackages())
-        self._metrics = Evaluators("metrics")
-        self._getters = Evaluators("getters", prefix="get_")
+        tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
+        self.metrics = Evaluators("metrics")
+        self.getters = Evaluators("getters", prefix="get_")
         self._lost = LostRequests()
         self._lost.install()
 
-    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def prepare(self, evaluator: Mapping[str, Any]) -> None:
+        """Import all that a task needs.
+
+        Raises:
+            GraderError: If it needs what is not there.
+        """
+        wanted = [(self.metrics, name) for name in _as_list(evaluator["func"])]
+        configs = [*_as_list(evaluator.get("result")), *_as_list(evaluator.get("expected"))]
+        wanted += [(self.getters, config["type"]) for config in configs if config]
+        for functions, name in wanted:
+            try:
+                functions[name]
+            except KeyError as error:
+                raise GraderError("request", f"OSWorld has no function {error}") from error
+        if (module := sys.modules.get(f"{self.metrics.package}.basic_os")) is not None:
+            module.__dict__["eval"] = ast.literal_eval  # of a list that a program has printed
+
+    def answer(self, request: Mapping[str, Any], directory: str) -> dict[str, Any]:
         """Return the reply to one request."""
-        if request.get("list"):
-            return {"functions": _lacking(self._metrics), "getters": _lacking(self._getters)}
-        guest = StandIn(request["guest"], request["directory"])
+        guest = StandIn(request["guest"], directory)
         self._lost.watch(guest)
         try:
+            self.prepare(request["evaluator"])
             score = self._grade(guest, request["evaluator"])
         except AbsentPackageError as error:
             return {"error": "package", "message": f"{error} is not installed in the environment of the graders"}
@@ -220,7 +239,10 @@ class Grader:
 
     def _fault(self) -> dict[str, Any] | None:
         """Return the error that a lost guest is, whatever OSWorld's code made of it."""
-        return {"error": "guest", "message": self._lost.seen[-1]} if self._lost.seen else None
+        for kind, lost in (("guest", self._lost.seen), ("slow", self._lost.slow)):
+            if lost:
+                return {"error": kind, "message": lost[-1]}
+        return None
 
     def _grade(self, guest: StandIn, evaluator: Mapping[str, Any]) -> float:
         """Return what OSWorld's `DesktopEnv.evaluate` returns, after its `postconfig` and its rules for `FAIL`."""
@@ -247,26 +269,31 @@ class Grader:
             return 0.0
         if expected:
             arguments.append(self._get(guest, expected))
-        score = _call("metric", name, self._metrics, *arguments, **(options or {}))
+        score = _call(name, self.metrics, *arguments, **(options or {}))
         if not isinstance(score, int | float):
-            raise GraderError("metric", f"{name} gave {score!r}, which is no score")
+            raise GraderError("result", f"{name} gave {score!r:.200}, which is no score")
         return float(score)
 
     def _get(self, guest: StandIn, config: Mapping[str, Any]) -> Any:
-        return _call("getter", config["type"], self._getters, guest, config)
+        here = Path(guest.cache_dir, str(config.get("dest") or "."))
+        if config["type"] == "pdf_from_url" and here.is_file():  # fetched before, for here is no web
+            return str(here)
+        return _call(config["type"], self.getters, guest, config)
 
 
-def _call(kind: str, name: str, functions: Evaluators, *arguments: Any, **options: Any) -> Any:
+def _call(name: str, functions: Evaluators, *arguments: Any, **options: Any) -> Any:
     try:
         return functions[name](*arguments, **options)
-    except FileNotFoundError as error:
-        if kind == "getter":
-            raise
-        raise GraderError(kind, f"{name}: {error}") from error
-    except Exception as error:  # somebody else's code may raise anything
+    except (FileNotFoundError, AbsentPackageError):
+        raise
+    except BaseException as error:  # OSWorld's code may raise anything, and code of an agent SystemExit
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}, line {where.lineno}"
-        raise GraderError(kind, f"{name}: {type(error).__name__}: {error} ({place})") from error
+        raise GraderError("result", f"{name}: {type(error).__name__}: {error!s:.500} ({place})") from error
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _lacking(functions: Evaluators) -> dict[str, str | None]:
@@ -280,24 +307,40 @@ def _lacking(functions: Evaluators) -> dict[str, str | None]:
     return found
 
 
-def serve(requests: IO[str], replies: IO[str]) -> None:
-    """Answer until there are no more requests."""
-    grader = Grader()
-    for line in requests:
-        try:
-            reply = grader.answer(json.loads(line))
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            reply = {"error": "request", "message": f"{type(error).__name__}: {error}"}
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
+@cache
+def grader() -> Grader:
+    """Return the one grader of this process."""
+    return Grader()
 
 
-def _private_stream(descriptor: int, mode: str, replacement: int) -> IO[str]:
-    """Return the stream behind a descriptor and put another in its place: OSWorld's getters print."""
-    stream = os.fdopen(os.dup(descriptor), mode, encoding="utf-8")
-    os.dup2(replacement, descriptor)
-    return stream
+def prepare(request: Mapping[str, Any]) -> Callable[..., None] | None:
+    """Import what a request needs; return what runs the agent's code, where a metric wants to import that."""
+    evaluator = request["evaluator"]
+    with suppress(GraderError, KeyError, TypeError):  # `judge` says it
+        grader().prepare(evaluator)
+    return _agent_modules().serve if RUNS_CODE in _as_list(evaluator.get("func")) else None
+
+
+def judge(request: Mapping[str, Any], directory: str, foreign: Any) -> dict[str, Any]:
+    """Return the reply to a request; `directory` has what a task is judged by, and gets what is fetched."""
+    if RUNS_CODE in _as_list(request["evaluator"].get("func")):
+        trusted = {Path(name).stem for name in os.listdir(directory)}
+        sys.meta_path.insert(0, _agent_modules().ForeignModules(directory, trusted, foreign))
+    try:
+        return grader().answer(request, directory)
+    except (KeyError, TypeError, IndexError) as error:
+        return {"error": "request", "message": f"{type(error).__name__}: {error}"}
+
+
+@cache
+def _agent_modules() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("agent_modules", Path(__file__).with_name("agent_modules.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":
-    serve(_private_stream(0, "r", os.open(os.devnull, os.O_RDONLY)), _private_stream(1, "w", 2))
+    json.dump({"functions": _lacking(grader().metrics), "getters": _lacking(grader().getters)}, sys.stdout)

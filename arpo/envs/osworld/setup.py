@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -35,23 +36,23 @@ class OSWorldSetup(TaskSetup):
         screen: What commands may name.
         chrome: The Chrome of the guest; it need not run before a step that speaks to it.
         files: Where downloads are kept.
-        directory: Gets what steps save for the grader.
+
+    Attributes:
+        saved: What steps save for the grader, by name.
     """
 
-    def __init__(
-        self, guest: Guest, task_id: str, screen: Screen, *, chrome: ChromeTabs, files: FileCache, directory: Path
-    ) -> None:
+    def __init__(self, guest: Guest, task_id: str, screen: Screen, *, chrome: ChromeTabs, files: FileCache) -> None:
         super().__init__(guest, task_id, screen)
         self._chrome = chrome
         self._files = files
-        self._directory = directory
+        self.saved: dict[str, bytes] = {}
 
     def _execute(self, command: Command, shell: bool = False, stdout: str = "", stderr: str = "") -> None:
         """Run a command, and keep what it wrote in files of these names."""
         done = self._run(command, shell)
         for name, text in ((stdout, done.output), (stderr, done.error)):
             if name:
-                (self._directory / name).write_text(text, encoding="utf-8")
+                self.saved[name] = text.encode()
 
     def _download(self, files: Sequence[Mapping[str, str]]) -> None:
         for file in files:
@@ -83,16 +84,18 @@ class OSWorldSetup(TaskSetup):
         self._chrome.close(urls_to_close)
 
     def _update_browse_history(self, history: Sequence[Mapping[str, Any]]) -> None:
-        database = self._directory / "history.sqlite"
-        shutil.copyfile(self._files.fetch(EMPTY_HISTORY_URL, self._task_id, EMPTY_HISTORY), database)
-        try:
-            add_visits(database, history, now=datetime.now(UTC))
-        except sqlite3.Error as error:
-            raise EnvError(
-                "reset", f"{EMPTY_HISTORY}, as it was downloaded, is no history of Chrome: {error}"
-            ) from error
+        with tempfile.TemporaryDirectory(prefix="osworld-") as directory:
+            database = Path(directory, "history.sqlite")
+            shutil.copyfile(self._files.fetch(EMPTY_HISTORY_URL, self._task_id, EMPTY_HISTORY), database)
+            try:
+                add_visits(database, history, now=datetime.now(UTC))
+            except sqlite3.Error as error:
+                raise EnvError(
+                    "reset", f"{EMPTY_HISTORY}, as it was downloaded, is no history of Chrome: {error}"
+                ) from error
+            content = database.read_bytes()
         home = self._guest.execute("echo $HOME", shell=True).output.strip()
-        self._guest.upload(f"{home}/{HISTORY_PATH}", database.read_bytes())
+        self._guest.upload(f"{home}/{HISTORY_PATH}", content)
 
     STEPS: ClassVar[Mapping[str, Step]] = {
         **TaskSetup.STEPS,

@@ -9,10 +9,11 @@ from typing import cast
 from arpo.agent.actions import Action
 from arpo.envs.pool.worker import Method, Worker
 from arpo.envs.protocol import StepResult
-from arpo.errors import ArpoError, EnvError
+from arpo.errors import ArpoError, BlamedError, EnvError
 from arpo.types import Observation, Task
 
 FAULT_KINDS = ("reset", "step", "evaluate", "timeout", "crash", "screenshot", "guest")
+BLAMED_KINDS = ("destroyed", "result", "excess")
 TIMED_CALLS = ("reset", "step", "evaluate")
 
 Counters = defaultdict[str, float]
@@ -21,7 +22,8 @@ Counters = defaultdict[str, float]
 
 def new_counters() -> Counters:
     """Return the counters of a pool at 0, so that a metric is there before its first event."""
-    names = [*(f"fault_{kind}" for kind in FAULT_KINDS), *(f"{call}_calls" for call in TIMED_CALLS)]
+    names = [f"fault_{kind}" for kind in FAULT_KINDS] + [f"blamed_{kind}" for kind in BLAMED_KINDS]
+    names += [f"{call}_calls" for call in TIMED_CALLS]
     names += ["episodes", "restarts", "restart_failures", "recycled", "slow", "lost"]
     names += [f"{activity}_s" for activity in ("busy", "restart", *TIMED_CALLS)]
     return defaultdict(float, {f"env/{name}": 0.0 for name in names})
@@ -95,6 +97,8 @@ class LeasedEnv:
         self.interrupted = False
         if isinstance(answer, EnvError):
             self.fault = answer
+        if isinstance(answer, BlamedError):
+            self._counters[f"env/blamed_{answer.kind}"] += 1
         if isinstance(answer, ArpoError):
             raise answer
         return answer

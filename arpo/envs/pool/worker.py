@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from arpo.agent.actions import Action
 from arpo.envs.protocol import DesktopEnv, DistractingEnv, SolvableEnv, StepResult
 from arpo.envs.screenshot import check_screenshot
-from arpo.errors import ArpoError, ConfigError, DesktopDestroyedError, EnvError, env_boundary
+from arpo.errors import ArpoError, BlamedError, ConfigError, EnvError, env_boundary
 from arpo.host.threads import DaemonThread
 from arpo.types import Observation, Task
 
@@ -122,7 +122,7 @@ def _before_the_agent(what: str) -> Iterator[None]:
     with env_boundary("reset", what):
         try:
             yield
-        except DesktopDestroyedError as error:
+        except BlamedError as error:
             raise EnvError("guest", f"{what}: {error}") from error
 
 

@@ -11,7 +11,7 @@ from arpo.apps.tasks import main, named
 from arpo.envs.guest import certificate
 from arpo.envs.guest.certificate import Window, certify, holds, play, read_scripts
 from arpo.envs.guest.client import Execution
-from arpo.errors import ConfigError, EnvError, TaskFormatError
+from arpo.errors import BlamedError, ConfigError, EnvError, TaskFormatError
 from arpo.types import Task
 from tests.envs.osworld.task_files import FILES, needs_files
 
@@ -74,6 +74,19 @@ class Crashing(Desk):
 
     def evaluate(self):
         return 1.0 if self.ended else super().evaluate()
+
+
+class Broken(Desk):
+    """One whose checker raises on what it is given, or on the untouched desktop too."""
+
+    def __init__(self, always=False):
+        super().__init__()
+        self.always = always
+
+    def evaluate(self):
+        if self.always or self.typed == "wrong" or self.ended:
+            raise BlamedError("result", "KeyError")
+        return super().evaluate()
 
 
 class Fickle(Desk):
@@ -200,3 +213,16 @@ def test_the_command_reads_the_folder_of_the_scripts(monkeypatch, tmp_path):
     monkeypatch.setenv("ARPO_OSWORLD_TASKS", str(FILES))
     with pytest.raises(ConfigError, match=f"none of 1 tasks has a script in {tmp_path}"):
         main(["certify", "1273e544", "--scripts", str(tmp_path)])
+
+
+def test_a_checker_that_raises_on_rubbish_gives_it_zero():
+    found = certify(Broken(), TASK, read_scripts(RECORD), repeats=1)
+    assert holds(found)
+    assert (found["near_misses"], found["attacks"][certificate.KILLED]) == ({"another word": 0.0}, 0.0)
+
+
+def test_a_checker_that_raises_on_the_untouched_desktop_is_broken():
+    with pytest.raises(
+        BlamedError, match="its grader is broken: it gives no score of the untouched desktop: KeyError"
+    ):
+        certify(Broken(always=True), TASK, read_scripts(RECORD), repeats=1)

@@ -48,7 +48,7 @@ def ours(guest):
 
 
 def osworlds(guest):
-    return OSWorldSetup(guest, "task-1", Screen(640, 480), chrome=None, files=None, directory=None)
+    return OSWorldSetup(guest, "task-1", Screen(640, 480), chrome=None, files=None)
 
 
 @pytest.mark.parametrize("interpreter", [ours, osworlds])

@@ -90,6 +90,9 @@ class FakeGuest:
         image.save(png, "PNG")
         return 200, png.getvalue()
 
+    def post_judge(self, body):
+        return 200, b"judging"
+
     def get_platform(self, body):
         return 200, b"Linux"
 
@@ -175,6 +178,9 @@ class FakeContainer:
 
     def port(self, guest_port):
         return self.guest.port
+
+    def is_untouched(self):
+        return self.running
 
     def is_running(self):
         return self.running

@@ -1,7 +1,5 @@
 """The OSWorld environment on a fake guest: set-up, steps, OSWorld's rules of grading, a machine for each episode."""
 
-import stat
-
 import pytest
 
 from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText
@@ -9,30 +7,56 @@ from arpo.envs.contract import check_env
 from arpo.envs.osworld.env import OSWorldEnv
 from arpo.envs.osworld.machine import virtual_machine
 from arpo.envs.protocol import DesktopEnv
-from arpo.errors import ConfigError, EnvError
+from arpo.errors import ConfigError, DesktopDestroyedError, EnvError
+from arpo.host.cell import Cells
 from arpo.host.container_spec import ContainerSpec
 from arpo.types import Task
+from tests.envs.desktops import needs_cells
 from tests.envs.osworld.guest import NOTE
 from tests.envs.osworld.test_grader import PYTHON, needs_graders
 
 SPEC = ContainerSpec("guest", ports=(5000, 9222, 8080))
 
 
+class Judges:
+    """Cells in which everything gets 0.75, or what `outcome` says."""
+
+    def __init__(self, outcome=None):
+        self.outcome = outcome or {"reply": {"score": 0.75}}
+        self.left, self.files = 0, []
+
+    def wait_until_ready(self):
+        pass
+
+    def judge(self, request, files, doors):
+        self.files.append(
+            {name: each if isinstance(each, bytes) else each.read_bytes() for name, each in files.items()}
+        )
+        return self.outcome
+
+    def leave(self):
+        self.left += 1
+
+
 @pytest.fixture
 def python(tmp_path):
-    """Graders that give 0.75 to everything."""
     path = tmp_path / "python"
-    path.write_text("#!/bin/sh\nwhile read line; do echo '{\"score\": 0.75}'; done\n")
-    path.chmod(0o755)
+    path.touch()
     return path
 
 
 @pytest.fixture
-def make(engine, tmp_path, python):
+def judges():
+    return Judges()
+
+
+@pytest.fixture
+def make(engine, tmp_path, python, judges):
     made = []
 
     def make(**settings):
         settings = {"cache": tmp_path / "cache", "grader_python": python, "pause_s": 0.0, **settings}
+        settings = {"cells": lambda program: judges, **settings}
         made.append(OSWorldEnv(SPEC, containers=lambda: engine, **settings))
         return made[-1]
 
@@ -138,15 +162,55 @@ def test_actions_travel_as_pyautogui(make, engine):
     assert engine.guest.files[NOTE] == b"hello"
 
 
-def test_an_action_that_the_guest_cannot_perform_is_an_environment_error(make, engine):
+def test_a_first_action_that_the_guest_cannot_perform_is_an_environment_error(make, engine):
     env = make()
     env.reset(said_task())
-    engine.guest.refused.add("/setup/execute")
-    with pytest.raises(EnvError):
-        env.step(Click(3, 4))
-    engine.guest.refused.clear()
     engine.guest.run = lambda words: ("", "Xlib: cannot open display", 1)
     with pytest.raises(EnvError, match=r"cannot perform .*: Xlib: cannot open display"):
+        env.step(Click(3, 4))
+
+
+def test_a_later_action_that_the_guest_cannot_perform_has_no_effect_and_is_judged_as_ever(make, engine, caplog):
+    """The agent can have done that: `chmod 0 ~`, or a program that grabs the X server."""
+    caplog.set_level("INFO")
+    env = make()
+    env.reset(said_task())
+    env.step(Click(3, 4))
+    engine.guest.run = lambda words: ("", "Xlib: cannot open display", 1)
+    env.step(Click(3, 4))
+    assert "did not perform" in caplog.text
+    assert env.evaluate() == 0.75
+
+
+@pytest.mark.parametrize("way", ["step", "evaluate"])
+def test_a_machine_that_runs_without_its_server_was_made_useless_by_its_agent(make, engine, way):
+    """OSWorld's server is a program of the agent's own user."""
+    env = make()
+    env.reset(said_task(postconfig=[{"type": "execute", "parameters": {"command": ["echo", "save"]}}]))
+    env.step(Click(3, 4))
+    engine.guest.lies["/setup/execute"] = lambda connection: connection.close()
+    with pytest.raises(DesktopDestroyedError, match="the machine runs, and its server does not answer"):
+        env.step(Click(3, 4)) if way == "step" else env.evaluate()
+
+
+@pytest.mark.parametrize("settings", [{"guarded": True}, {}], ids=["ours", "before the first action"])
+def test_a_silent_server_that_no_agent_can_have_ended_is_an_environment_error(make, engine, settings):
+    env = make(**settings)
+    env.reset(said_task())
+    if settings:
+        env.step(Click(3, 4))
+    engine.guest.lies["/setup/execute"] = lambda connection: connection.close()
+    with pytest.raises(EnvError):
+        env.step(Click(3, 4))
+
+
+def test_a_machine_that_has_ended_is_an_environment_error(make, engine):
+    env = make()
+    env.reset(said_task())
+    env.step(Click(3, 4))
+    engine.guest.lies["/setup/execute"] = lambda connection: connection.close()
+    engine.machines[-1].running = False
+    with pytest.raises(EnvError):
         env.step(Click(3, 4))
 
 
@@ -185,20 +249,40 @@ def test_postconfig_runs_before_the_rules_as_in_osworld(make, engine):
     assert guest.executed[-1] == ["echo", "save"]
 
 
-def test_closing_removes_the_machine_and_what_was_fetched_from_it(make, engine):
+def test_closing_removes_the_machine_and_lets_go_of_the_cells(make, engine, judges):
     env = make()
     env.reset(said_task())
-    directory = env.directory
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    env.close()
     env.close()
     assert not engine.machines[0].running
-    assert not directory.exists()
+    assert judges.left == 1
+
+
+def test_what_steps_save_reaches_the_graders_and_no_file_of_this_machine(make, engine, judges):
+    env = make()
+    save = {"type": "execute", "parameters": {"command": ["echo", "said"], "stdout": "said.txt"}}
+    env.reset(said_task(postconfig=[save]))
+    env.evaluate()
+    assert judges.files == [{"said.txt": b"said\n"}]
+
+
+def test_no_machine_is_left_where_no_cell_starts(make, engine, judges, monkeypatch):
+    def none():
+        raise EnvError("evaluate", "no cell to judge in has come up")
+
+    monkeypatch.setattr(judges, "wait_until_ready", none)
+    with pytest.raises(EnvError, match="no cell"):
+        make()
+    assert not engine.machines[0].running
 
 
 @needs_graders
-@pytest.mark.parametrize(("text", "reward"), [("hello", 1.0), ("goodbye", 0.0)])
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [pytest.param("hello", 1.0, marks=needs_cells), pytest.param("goodbye", 0.0, marks=needs_cells)],
+)
 def test_a_whole_episode_is_graded_by_osworld_s_own_code(make, guest, text, reward):
-    env = make(grader_python=PYTHON)
+    env = make(grader_python=PYTHON, cells=Cells.of)
     guest.web["/web/gold.txt"] = b"hello"
     task = note_task()
     task.config["evaluator"]["expected"]["path"] = f"{guest.address}/web/gold.txt"

@@ -24,14 +24,12 @@ EMPTY_ZIP = b"PK\5\6" + bytes(18)
 
 @pytest.fixture
 def setup(guest, tmp_path):
-    (tmp_path / "results").mkdir()
     return OSWorldSetup(
         Guest(guest.address, deadlines=Deadlines(window_s=0.0)),
         "task-1",
         Screen(1920, 1080, "secret"),
         chrome=ChromeTabs(guest.address, start_timeout_s=0.2, load_timeout_s=1.0),
         files=FileCache(tmp_path / "cache"),
-        directory=tmp_path / "results",
     )
 
 
@@ -82,9 +80,8 @@ def test_an_address_that_is_none_is_an_environment_error(tmp_path):
         FileCache(tmp_path).fetch("http://a:b", "task-1", "a")
 
 
-def test_gold_files_are_copied_to_where_the_getter_looks(guest, tmp_path):
+def test_gold_files_are_found_by_the_names_that_the_getters_look_for(guest, tmp_path):
     guest.web |= {"/web/1": b"one", "/web/2": b"two", "/web/3": b"three"}
-    cache, directory = FileCache(tmp_path / "cache"), tmp_path / "results"
     evaluator = {
         "result": {"type": "vm_file", "path": "p", "dest": "p"},
         "expected": [
@@ -98,11 +95,8 @@ def test_gold_files_are_copied_to_where_the_getter_looks(guest, tmp_path):
             },
         ],
     }
-    cache.place_gold_files(evaluator, "task-1", directory)
-    (directory / "gold.txt").write_text("spoilt by a metric function")
-    other = tmp_path / "other"
-    cache.place_gold_files(evaluator, "task-1", other)
-    assert {path.name: path.read_bytes() for path in other.iterdir()} == {
+    found = FileCache(tmp_path).gold_files(evaluator, "task-1")
+    assert {name: path.read_bytes() for name, path in found.items()} == {
         "gold.txt": b"one",
         "2.txt": b"two",
         "3.txt": b"three",
@@ -118,7 +112,7 @@ def test_an_upload_brings_a_file_of_this_machine(guest, setup, tmp_path):
         setup.prepare([step("upload_file", files=[{"local_path": str(tmp_path / "none"), "path": "x"}])])
 
 
-def test_a_command_may_name_screen_and_password_and_what_it_says_is_kept_for_the_grader(guest, setup, tmp_path):
+def test_a_command_may_name_screen_and_password_and_what_it_says_is_kept_for_the_grader(guest, setup):
     words = "{SCREEN_WIDTH} {SCREEN_HEIGHT} {SCREEN_WIDTH_HALF} {SCREEN_HEIGHT_HALF} {CLIENT_PASSWORD}"
     setup.prepare(
         [
@@ -126,9 +120,7 @@ def test_a_command_may_name_screen_and_password_and_what_it_says_is_kept_for_the
             step("command", command="echo again", shell=True, stdout="again.txt"),
         ]
     )
-    assert (tmp_path / "results" / "out.txt").read_text() == "1920 1080 960 540 secret\n"
-    assert (tmp_path / "results" / "err.txt").read_text() == ""
-    assert (tmp_path / "results" / "again.txt").read_text() == "again\n"
+    assert setup.saved == {"out.txt": b"1920 1080 960 540 secret\n", "err.txt": b"", "again.txt": b"again\n"}
 
 
 def test_programs_are_launched_and_a_line_without_shell_is_split(guest, setup):
