@@ -54,9 +54,13 @@ class Patient:
         try:
             return self._env.reset(task)
         except EnvError:
-            self._env.close()
-            self._env = self._make_env()
+            self.replace()
             raise
+
+    def replace(self) -> None:
+        """Go on with a new desktop."""
+        self._env.close()
+        self._env = self._make_env()
 
     def step(self, action: Action) -> StepResult:
         """Perform an action."""

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from arpo.envs.desktop.env import IMAGE, DockerDesktop
@@ -32,6 +32,7 @@ from arpo.types import Task
 DESKTOP_MB = 160
 """MiB of a desktop with two applications, measured; LibreOffice and a browser take 500."""
 DISK_GB = 4.0
+OTHER_IMAGES = ("arpo/desktop:office", "arpo/desktop:full", "arpo/desktop:vscode")
 PICTURE = Path("outputs/desktop.png")
 
 log = logging.getLogger(__name__)
@@ -75,10 +76,11 @@ def look_at_engine() -> Finding:
 
 
 def look_at_image() -> Finding:
-    """Look for the desktop image."""
-    if ask_engine(IMAGE).labels is not None:
-        return Finding("image", True, IMAGE)
-    return Finding("image", False, f"there is no {IMAGE}", "bash docker/build_image.sh")
+    """Look for the desktop image, and for those with more applications, which some environments need."""
+    if ask_engine(IMAGE).labels is None:
+        return Finding("image", False, f"there is no {IMAGE}", "bash docker/build_image.sh")
+    others = (image for image in OTHER_IMAGES if ask_engine(image).labels is not None)
+    return Finding("image", True, ", ".join([IMAGE, *others]))
 
 
 def look_at_room() -> Iterator[Finding]:
@@ -155,13 +157,18 @@ def look_at_kvm() -> Finding:
 def main() -> int:
     """Examine this machine and print the findings; 0 when `env=desktop` can run."""
     log_to_terminal(logging.WARNING)
-    table = Table("", "what", "found", "what to do", title="Real desktops on this machine")
+    table = Table("", "what", Column("found", overflow="fold"), title="Real desktops on this machine")
     good = True
+    remedies: list[str] = []
     with Session.start():
         for finding in examine():
             mark = "[green]ok[/]" if finding.good else "[red]missing[/]" if finding.needed else "[yellow]absent[/]"
-            remedy = "" if finding.good else finding.remedy
-            table.add_row(mark, finding.name, Text(quoted(finding.said)), Text(quoted(remedy)))
+            table.add_row(mark, finding.name, Text(quoted(finding.said)))
+            if not finding.good:
+                remedies.append(f"{finding.name}: {quoted(finding.remedy)}")
             good &= finding.good or not finding.needed
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for remedy in remedies:  # not in the table, which would cut what is to be copied
+        console.print(Text(remedy), soft_wrap=True)
     return 0 if good else 1

@@ -51,6 +51,10 @@ class IterationCheckpoint(Checkpoint):
         self._saved: int | None = None
 
     @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._saved = trainer.current_epoch or None  # what a run goes on from is there
+
+    @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         iteration = trainer.current_epoch + 1
         due = iteration == 1 or iteration % self.every_n_iterations == 0

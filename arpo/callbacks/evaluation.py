@@ -3,7 +3,8 @@
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import lightning as L
@@ -13,7 +14,7 @@ from arpo.errors import ConfigError
 from arpo.evaluation.evaluate import evaluate_tasks
 from arpo.evaluation.settings import EvaluationSettings
 from arpo.host.files import write_atomically
-from arpo.rollout.hooks import on_rank_zero, runtime_of
+from arpo.rollout.hooks import broadcast, on_rank_zero, runtime_of
 from arpo.types import Task
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,9 @@ class Evaluation(L.Callback):
     """Evaluation of the current policy on fixed tasks at the start, every n iterations and at the end.
 
     Logs `val/<list>/success_rate` for every list and writes `eval/iteration_<n>.json` with every task's result.
+
+    The evaluation at the end follows the checkpoint of the last iteration, so that nothing that ends it costs an
+    iteration. A run that was asked to stop leaves it out, and makes up for it when it goes on.
 
     Args:
         tasks: Task lists by name, such as `in_domain` and `held_out`; an empty list is left out.
@@ -53,27 +57,41 @@ class Evaluation(L.Callback):
 
     @override
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.current_epoch == 0 and self.at_start:
-            metrics = self._evaluate(trainer, iteration=0)
-            if trainer.is_global_zero:
-                for logger in trainer.loggers:
-                    logger.log_metrics(metrics, step=0)
+        done = trainer.current_epoch
+        if self._is_missing(done) if done else self.at_start:
+            self._evaluate(trainer, done, partial(_log_at, trainer, done))
 
     @override
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         iteration = trainer.current_epoch + 1
-        if self.is_due(iteration, trainer.max_epochs):
-            metrics = self._evaluate(trainer, iteration)
-            pl_module.log_dict(metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
+        if iteration != trainer.max_epochs and self.is_due(iteration, trainer.max_epochs):
+            tell = partial(pl_module.log_dict, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
+            self._evaluate(trainer, iteration, tell)
+
+    @override
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        last = trainer.current_epoch
+        if last == trainer.max_epochs and not trainer.should_stop:
+            self._evaluate(trainer, last, partial(_log_at, trainer, last))
 
     def is_due(self, iteration: int, last: int | None) -> bool:
         """Return whether an iteration, from 1, ends with an evaluation; `last` is the last one of the run."""
         return iteration == last or bool(self.every_n_iterations and iteration % self.every_n_iterations == 0)
 
-    def _evaluate(self, trainer: L.Trainer, iteration: int) -> dict[str, float]:
-        return on_rank_zero(trainer, lambda: self._results(trainer, iteration), elsewhere={})
+    def episodes(self, iterations: int) -> int:
+        """Return how many episodes all evaluations of a run play."""
+        times = self.at_start + sum(self.is_due(number, iterations) for number in range(1, iterations + 1))
+        return times * self.settings.rollouts_per_task * sum(map(len, self.tasks.values()))
 
-    def _results(self, trainer: L.Trainer, iteration: int) -> dict[str, float]:
+    def _is_missing(self, iteration: int) -> bool:
+        """Return whether an evaluation did not take place: it was to be the last one of a run that goes on now."""
+        return self.is_due(iteration, None) and broadcast(not evaluation_file(self.directory, iteration).exists())
+
+    def _evaluate(self, trainer: L.Trainer, iteration: int, tell: Callable[[dict[str, float]], None]) -> None:
+        on_rank_zero(trainer, lambda: self._judge(trainer, iteration, tell), elsewhere=None)
+
+    def _judge(self, trainer: L.Trainer, iteration: int, tell: Callable[[dict[str, float]], None]) -> None:
+        """Evaluate, tell the metrics, and then write the file, which says that all of it was done."""
         started = time.monotonic()
         metrics: dict[str, float] = {}
         results = {}
@@ -83,6 +101,15 @@ class Evaluation(L.Callback):
             metrics[f"val/{name}/success_rate"] = result.success_rate
             log.info("iteration %d, %s: success %.1f %%", iteration, name, 100 * result.success_rate)
         self.durations.append(time.monotonic() - started)
-        metrics["time/evaluation"] = self.durations[-1]
-        write_atomically(self.directory / f"iteration_{iteration:06d}.json", json.dumps(results, indent=1))
-        return metrics
+        tell(metrics | {"time/evaluation": self.durations[-1]})
+        write_atomically(evaluation_file(self.directory, iteration), json.dumps(results, indent=1))
+
+
+def evaluation_file(directory: str | Path, iteration: int) -> Path:
+    """Return where the results of the evaluation after an iteration are, once it has ended."""
+    return Path(directory) / f"iteration_{iteration:06d}.json"
+
+
+def _log_at(trainer: L.Trainer, iteration: int, metrics: dict[str, float]) -> None:
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics, step=iteration)

@@ -1,6 +1,7 @@
 """The moments at which a run reports its progress; the words and the screen are in `arpo.display`."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ class Progress(LineCallback, RolloutCallback):
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._state.iteration = trainer.current_epoch + 1
+        self._state.iteration = min(trainer.current_epoch + 1, self._state.iterations or sys.maxsize)
         self._count_evaluations(done=trainer.current_epoch)
         if self._summary is not None:
             self._summary.started_working()
@@ -150,7 +151,7 @@ class Progress(LineCallback, RolloutCallback):
     def _count_evaluations(self, *, done: int) -> None:
         """Note how many evaluations come after `done` iterations, and how long the last ones took."""
         last = self._state.iterations
-        coming = range(done + 1, (last or 0) + 1)
+        coming = range(min(done + 1, last or 0), (last or 0) + 1)  # the last one's follows its checkpoint
         self._state.evaluations_left = max(
             (sum(each.is_due(iteration, last) for iteration in coming) for each in self._evaluations), default=0
         )

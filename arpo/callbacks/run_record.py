@@ -16,6 +16,7 @@ import psutil
 import torch
 from typing_extensions import override
 
+from arpo.callbacks.evaluation import Evaluation
 from arpo.host.environment import recorded
 from arpo.host.files import write_atomically
 
@@ -49,6 +50,8 @@ class RunRecord(L.Callback):
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         whole = trainer.max_epochs in (None, -1) or trainer.current_epoch >= (trainer.max_epochs or 0)
+        evaluated = not any(isinstance(each, Evaluation) for each in trainer.callbacks)  # type: ignore[attr-defined]
+        whole = whole and (evaluated or not trainer.should_stop)  # else the evaluation at the end was left out
         self._write("finished" if whole else f"stopped after iteration {trainer.current_epoch}")
 
     @override

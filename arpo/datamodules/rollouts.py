@@ -45,6 +45,11 @@ class RolloutDataModule(L.LightningDataModule):
         """The engine and the environments."""
         return self.collector.runtime
 
+    @property
+    def episodes_an_iteration(self) -> int:
+        """The most that are rolled out."""
+        return self.sampler.tasks_per_iteration * self.runtime.settings.group_size
+
     @override
     def setup(self, stage: str) -> None:
         start_on_rank_zero(self.trainer, self.runtime)

@@ -179,7 +179,7 @@ class JsonLinesLogger(lightning_loggers.Logger):
         if self._row is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             cut_lines(self.path, self.resume_step)
-            self._row = {}
+            self._row = self._last_line()
         values = {name: _number(value) for name, value in metrics.items() if name != "epoch"}
         if self._row.get("step") == step:
             values = self._row | values
@@ -192,6 +192,13 @@ class JsonLinesLogger(lightning_loggers.Logger):
                 json.dumps(self._row, allow_nan=False).encode() + b"\n"
             )  # one write: the old line or the new one
             file.truncate()
+
+    def _last_line(self) -> dict[str, float | int | None]:
+        """Return what is in the last line, which more may be said of: the evaluation at the end was interrupted."""
+        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        self._offset = sum(map(len, lines[:-1]))
+        row: dict[str, float | int | None] = json.loads(lines[-1]) if lines else {}
+        return row
 
     @override
     @rank_zero_only

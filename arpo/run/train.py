@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from omegaconf import DictConfig, OmegaConf
 from torch.distributed.rendezvous import rendezvous
+from typing_extensions import override
 
 from arpo.callbacks.checkpoint import (
     AtomicCheckpointIO,
@@ -24,6 +27,7 @@ from arpo.callbacks.checkpoint import (
     newest_checkpoint,
     remove,
 )
+from arpo.callbacks.evaluation import Evaluation, evaluation_file
 from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.display.summary import changes, places
@@ -76,11 +80,27 @@ def _export_again(cfg: DictConfig, checkpoint: Path) -> None:
         policy_directory(checkpoint, Path(directory))
 
 
+def is_over(cfg: DictConfig, done: int) -> bool:
+    """Return whether a run that has done so many iterations has nothing left to do, nor an evaluation at its end."""
+    evaluations = OmegaConf.select(cfg, "callbacks.evaluation.directory")
+    lacks_evaluation = evaluations is not None and not evaluation_file(evaluations, done).exists()
+    return done > cfg.iterations or (done == cfg.iterations and not lacks_evaluation)
+
+
+def _nothing_left(cfg: DictConfig, run_dir: Path, checkpoint: Path) -> bool:
+    """Return whether a checkpoint is the end of its run, which shows again then what came of it."""
+    done = iteration_of(checkpoint)
+    if done >= cfg.iterations:
+        _export_again(cfg, checkpoint)
+    if is_over(cfg, done):
+        _show_again(run_dir, f"the run is finished: iterations={cfg.iterations}, and there is {checkpoint}")
+        return True
+    return False
+
+
 def _train(cfg: DictConfig, run_dir: Path) -> int:
     checkpoint = agreed_checkpoint(cfg.resume, cfg.paths.checkpoints)
-    if checkpoint is not None and iteration_of(checkpoint) >= cfg.iterations:
-        _export_again(cfg, checkpoint)
-        _show_again(run_dir, f"the run is finished: iterations={cfg.iterations}, and there is {checkpoint}")
+    if checkpoint is not None and _nothing_left(cfg, run_dir, checkpoint):
         return 0
     if checkpoint is not None and rank() == 0:
         forget_later(run_dir, checkpoint)
@@ -101,8 +121,7 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
         module = build(cfg.module)
         trainer = build_trainer(cfg, checkpoint)
         if trainer.is_global_zero:
-            shown = places(run_dir, begins=isinstance(datamodule, RolloutDataModule))
-            log.info("%s", "; ".join(f"{name}: {place}" for name, place in shown))
+            _announce(trainer, datamodule, cfg)
         with finishing(trainer.loggers):
             trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint)
         patience_s = LEAVING_S
@@ -113,6 +132,27 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
         if trainer is not None:
             leave_ranks(trainer, patience_s)
         session.close()
+
+
+def _announce(trainer: L.Trainer, datamodule: object, cfg: DictConfig) -> None:
+    """Say of a run that is about to start where to look at it, and whether most of it is evaluations."""
+    shown = places(Path(cfg.paths.run_dir), begins=isinstance(datamodule, RolloutDataModule))
+    log.info("%s", "; ".join(f"{name}: {place}" for name, place in shown))
+    if isinstance(datamodule, RolloutDataModule):
+        evaluations = [each for each in trainer.callbacks if isinstance(each, Evaluation)]  # type: ignore[attr-defined]
+        learned = cfg.iterations * datamodule.episodes_an_iteration
+        mention_evaluations(evaluations, iterations=cfg.iterations, learned=learned)
+
+
+def mention_evaluations(evaluations: Sequence[Evaluation], *, iterations: int, learned: int) -> None:
+    """Say that the evaluations of a run play more episodes than it learns from, where they do."""
+    played = sum(each.episodes(iterations) for each in evaluations)
+    if played <= learned:
+        return
+    fewer = ["evaluation.rollouts_per_task=1"] * any(each.settings.rollouts_per_task > 1 for each in evaluations)
+    fewer += ["callbacks.evaluation.at_start=false"] * any(each.at_start for each in evaluations)
+    said = "the evaluations of this run play %d episodes, and its training %d: %s makes them fewer"
+    log.info(said, played, learned, " or ".join([*fewer, "callbacks.evaluation=null"]))
 
 
 def expand_segments() -> None:
@@ -163,7 +203,26 @@ def build_trainer(cfg: DictConfig, checkpoint: Path | None) -> L.Trainer:
         plugins=[AtomicCheckpointIO()],
         default_root_dir=cfg.paths.run_dir,
     )
-    return trainer
+    return WholeFit.put_into(trainer)
+
+
+class WholeFit(_FitLoop):
+    """A fit whose start and end callbacks hear of even where no iteration is left, but the evaluation at the end.
+
+    Lightning's own returns at once where a checkpoint has seen all iterations.
+    """
+
+    @classmethod
+    def put_into(cls, trainer: L.Trainer) -> L.Trainer:
+        """Let a trainer fit so, and return it."""
+        loop = cls(trainer, min_epochs=trainer.min_epochs, max_epochs=trainer.max_epochs)
+        loop.epoch_loop, trainer.fit_loop = trainer.fit_loop.epoch_loop, loop
+        return trainer
+
+    @property
+    @override
+    def skip(self) -> bool:
+        return self.trainer.limit_train_batches == 0
 
 
 def build_logger(node: DictConfig, resumed: int) -> Logger:

@@ -28,6 +28,19 @@ def test_what_a_container_said_is_no_markup_and_moves_no_cursor(monkeypatch, cap
     assert capsys.readouterr().out.count(r"it said [/x] [link=http://x]a[/] \x1b[2J") == 2
 
 
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_what_is_to_be_copied_is_whole_however_narrow_the_terminal(monkeypatch, capsys, columns):
+    words = "set env.make_env.machine.with_a_key_of_more_than_forty_letters=false and raise env.reset_timeout_s"
+    bad = doctor.Finding("kvm", False, "there is none", words, needed=False)
+    good = doctor.Finding("ports", True, "loopback connects", "bring it up")
+    monkeypatch.setattr(doctor, "examine", lambda: iter([good, bad]))
+    monkeypatch.setenv("COLUMNS", columns)
+    assert doctor.main() == 0
+    said = capsys.readouterr().out
+    assert f"kvm: {words}\n" in said
+    assert "bring it up" not in said
+
+
 def test_without_an_engine_there_is_nothing_to_look_at(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.chdir(tmp_path)
@@ -54,6 +67,10 @@ class TestWithDesktops:
         findings = {finding.name: finding for finding in doctor.examine()}
         assert all(findings[name].good for name in ("engine", "image", "memory", "disk", "ports", "desktop"))
         assert "healthy in" in findings["desktop"].said
+
+    def test_the_other_images_that_are_there_stand_beside_that_of_the_desktops(self, monkeypatch):
+        monkeypatch.setattr(doctor, "OTHER_IMAGES", ("arpo/none:at-all", doctor.IMAGE))
+        assert doctor.look_at_image().said == f"{doctor.IMAGE}, {doctor.IMAGE}"
 
     def test_a_look_is_a_picture_of_a_desktop_with_applications(self, monkeypatch, tmp_path, caplog):
         monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ from arpo.apps.templates import CERTIFICATES, FIRST_SEED, _write, certify_templa
 from arpo.display.progress_line import Line
 from arpo.envs.desktop.templates.lists import TEMPLATES
 from arpo.envs.guest.client import Execution
-from arpo.errors import ConfigError, EnvError, TaskFormatError
+from arpo.errors import BlamedError, ConfigError, EnvError, TaskFormatError
 from tests.envs.desktop.templates.local import LocalHome
 
 
@@ -48,9 +48,19 @@ class Terminal:
         self.closed = True
 
 
-class Broken(Terminal):
-    def reset(self, task):
-        raise EnvError("reset", "no desktop")
+class Failing(Terminal):
+    """One of several desktops: whichever was asked for a score fails, but for those made after so many."""
+
+    def __init__(self, folder, made, failures):
+        super().__init__(folder / str(len(made)))
+        self.folder.mkdir()
+        self.fails = len(made) < failures
+        made.append(self)
+
+    def evaluate(self):
+        if self.fails:
+            raise EnvError("evaluate", "the guest does not answer")
+        return super().evaluate()
 
 
 @pytest.fixture
@@ -93,14 +103,70 @@ def test_processes_that_certify_at_once_lose_no_certificate(tmp_path, path):
     assert set(json.loads(path.read_text())) == {"files/other", *names}
 
 
-@pytest.mark.parametrize(
-    ("desk", "words"), [(lambda folder: Terminal(folder, lenient=True), '"idle": 1.0'), (Broken, "no desktop")]
-)
-def test_what_is_wrong_is_written_down_with_its_seed(tmp_path, path, desk, words):
-    assert certify_templates(["terminal/sort-a-file"], lambda: desk(tmp_path), instances=1, path=path) == 1
+def test_what_is_wrong_is_written_down_with_its_seed(tmp_path, path):
+    desk = Terminal(tmp_path, lenient=True)
+    assert certify_templates(["terminal/sort-a-file"], lambda: desk, instances=1, path=path) == 1
     (fault,) = json.loads(path.read_text())["terminal/sort-a-file"]["faults"]
     assert fault.startswith(f"{FIRST_SEED}: ")
-    assert words in fault
+    assert '"idle": 1.0' in fault
+
+
+def test_an_instance_that_a_desktop_fails_in_is_played_again_on_a_second_one(tmp_path, path, caplog):
+    made = []
+    assert certify_templates(["terminal/sort-a-file"], lambda: Failing(tmp_path, made, 1), instances=2, path=path) == 0
+    assert json.loads(path.read_text())["terminal/sort-a-file"]["faults"] == []
+    assert [desk.closed for desk in made] == [True, True]
+    assert f"terminal/sort-a-file, instance {FIRST_SEED}, begins anew on a second desktop: the guest" in caplog.text
+
+
+@pytest.mark.parametrize("before", [{}, {"terminal/sort-a-file": {"instances": 5, "first_seed": 7, "faults": []}}])
+def test_a_desktop_that_fails_is_no_fault_of_a_template_which_keeps_the_certificate_that_it_has(
+    tmp_path, path, caplog, before
+):
+    path.write_text(json.dumps(before))
+    made = []
+    names = ["terminal/sort-a-file", "terminal/count-lines"]
+    assert certify_templates(names, lambda: Failing(tmp_path, made, 2), instances=1, path=path) == 1
+    found = json.loads(path.read_text())
+    assert found.pop("terminal/count-lines")["faults"] == []  # the next template has a desktop that works
+    assert found == before
+    words = (
+        f"terminal/sort-a-file is not certified anew: the desktops failed in 1 of 1 instances: {FIRST_SEED}: the guest"
+    )
+    assert words in caplog.text
+
+
+def test_a_grader_that_gives_no_score_is_a_fault_of_its_template_and_leaves_the_others(tmp_path, path):
+    class Broken(Terminal):
+        def reset(self, task):
+            super().reset(task)
+            self.template = task.config["template"]
+
+        def evaluate(self):
+            if self.template == "terminal/sort-a-file":
+                raise BlamedError("result", "the grader read too much")
+            return super().evaluate()
+
+    names = ["terminal/sort-a-file", "terminal/count-lines"]
+    assert certify_templates(names, lambda: Broken(tmp_path), instances=1, path=path) == 1
+    found = json.loads(path.read_text())
+    (fault,) = found["terminal/sort-a-file"]["faults"]
+    assert fault.startswith(f"{FIRST_SEED}: ")
+    assert "the grader read too much" in fault
+    assert found["terminal/count-lines"]["faults"] == []
+
+
+def test_a_fault_is_written_down_even_where_a_desktop_fails_in_another_instance(tmp_path, path):
+    made = []
+
+    class Lenient(Failing):
+        def evaluate(self):
+            return float(super().evaluate() or True)
+
+    assert certify_templates(["terminal/sort-a-file"], lambda: Lenient(tmp_path, made, 2), instances=2, path=path) == 1
+    certificate = json.loads(path.read_text())["terminal/sort-a-file"]
+    assert certificate["instances"] == 1  # that was judged
+    assert [fault.partition(":")[0] for fault in certificate["faults"]] == [str(FIRST_SEED + 1)]
 
 
 def test_a_template_that_is_not_there_is_refused_before_a_desktop_starts():

@@ -106,7 +106,11 @@ def update_of(batch: RolloutBatch) -> UpdateRecord:
 
 
 class EngineFollows(L.Callback):
-    """Tells the engine its policy version after every update, so that no rollout is stale."""
+    """Tells the engine its policy version, that of a checkpoint too, so that no rollout is stale."""
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        if pl_module.policy_version:
+            trainer.datamodule.runtime.update_weights([], pl_module.policy_version)
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         trainer.datamodule.runtime.update_weights([], pl_module.policy_version)

@@ -79,7 +79,7 @@ def test_the_time_to_go_and_the_card_count_evaluations(tmp_path, make_collector,
             assert state.evaluation_s == evaluation.durations[-1]
             left.append(state.evaluations_left)
 
-    # of five iterations, the second, the fourth and the last end with an evaluation; the first stands at the start
+    # of five iterations, one follows on the second, the fourth and the last; the first stands at the start
     fit(tmp_path, make_collector(start=False), [RolloutMetrics(), evaluation, progress, Watch()], iterations=5)
     assert left == [3, 3, 2, 2, 1]
     assert len(evaluation.durations) == 4
@@ -92,7 +92,7 @@ def test_the_time_to_go_and_the_card_count_evaluations(tmp_path, make_collector,
         for line in lines
     )
     assert any(str(tmp_path) in line for line in lines)
-    assert progress._state.evaluations_left == 0
+    assert progress._state.evaluations_left == 1  # the one at the end follows the last iteration's line
 
 
 def test_whoever_waits_for_the_first_weights_or_for_a_checkpoint_sees_that_it_goes_on(

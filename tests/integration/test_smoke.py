@@ -58,26 +58,41 @@ def test_a_checkpoint_holds_built_ins_and_tensors_alone(smoke):
     assert any(place.startswith("/state_dict/policy.model.") for place in found)
 
 
-class KilledOnce(Journey):
-    """Killed in the rollout of the second iteration, it goes on to its end."""
+class KilledTwice(Journey):
+    """Killed in the rollout of the second iteration and in the evaluation at its end, it goes on."""
 
     @property
     def stages(self):
-        return {"killed": lambda: self.die(engine="rollout", version=1), "ended": self.start}
+        return {
+            "killed": lambda: self.die(engine="rollout", version=1),
+            "killed in evaluation": self.kill_in_evaluation,
+            "ended": self.start,
+        }
+
+    def kill_in_evaluation(self) -> None:
+        episodes = self.run.directory / "trajectories" / "eval" / "iteration_000003.jsonl"
+        self.start()
+        self.run.wait_until(episodes.exists, "the evaluation at the end")
+        self.run.tell(signal.SIGKILL)
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_in_a_rollout_goes_on_bit_for_bit_and_rolls_nothing_out_again(smoke, ending, tmp_path):
+def test_a_run_that_is_killed_goes_on_bit_for_bit_and_rolls_nothing_out_again(smoke, ending, tmp_path):
     run = ending(smoke.again(tmp_path / "run", "iterations=3"))
-    journey = KilledOnce(run)
-    killed, ended = journey.reach("killed"), journey.reach("ended")
+    journey = KilledTwice(run)
+    killed, in_evaluation, ended = (journey.reach(stage) for stage in journey.stages)
     assert killed.code == -signal.SIGKILL, killed.said
     assert killed.iterations == 1
     assert 0 < killed.rolled_out < 32  # what had ended is on disk
+    assert in_evaluation.code == -signal.SIGKILL, in_evaluation.said
+    assert in_evaluation.checkpoints[-1] == "iteration_000003.ckpt"
     assert ended.code == 0, ended.said
     assert run.metrics[2]["rollout/resumed_episodes"] == killed.rolled_out
-    assert run.learned[:3] == smoke.run.learned[:3]
+    evaluated = {name for name in run.learned[3] if name.startswith("val/")}
+    assert evaluated == {name for name in run.learned[0] if name.startswith("val/")}
+    lines = [*run.learned[:3], {name: value for name, value in run.learned[3].items() if name not in evaluated}]
+    assert lines == smoke.run.learned[:4]
     assert run.trajectories(range(3)) == smoke.run.trajectories(range(3))
-    # behind the kill, and before the evaluation at the end: parameters, optimizer, replay buffer, sampler
-    assert_same_checkpoint(run.checkpoints[1], smoke.run.checkpoints[1])
+    for ours, theirs in zip(run.checkpoints, smoke.run.checkpoints, strict=False):  # the other run goes on
+        assert_same_checkpoint(ours, theirs)
     run.assert_nothing_left()

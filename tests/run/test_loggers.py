@@ -138,6 +138,16 @@ def test_an_iteration_is_one_line_however_many_portions_it_comes_in(tmp_path: Pa
     ]
 
 
+def test_a_run_that_goes_on_completes_the_line_of_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for resume_step, metrics in ((0, {"a": 1.0, "b": float("nan")}), (1, {"c": 2.0})):
+        JsonLinesLogger(path, resume_step=resume_step).log_metrics(metrics, step=1)
+    logger = JsonLinesLogger(path, resume_step=1)
+    for step in (2, 3):
+        logger.log_metrics({"a": float(step)}, step=step)
+    assert lines(path) == [{"step": 1, "a": 1.0, "b": None, "c": 2.0}, {"step": 2, "a": 2.0}, {"step": 3, "a": 3.0}]
+
+
 def test_a_merged_line_that_is_shorter_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
     logger = JsonLinesLogger(tmp_path / "metrics.jsonl")
     logger.log_metrics({"a": 0.123456789}, step=1)

@@ -17,8 +17,11 @@ from omegaconf import OmegaConf
 from torch.distributed import DistStoreError, TCPStore
 
 from arpo.callbacks.checkpoint import AtomicCheckpointIO
+from arpo.callbacks.evaluation import Evaluation
 from arpo.callbacks.graceful_stop import GracefulStop
+from arpo.envs.fake import fake_tasks
 from arpo.errors import ConfigError
+from arpo.evaluation.settings import EvaluationSettings
 from arpo.run.train import (
     ALLOCATOR,
     FOUND,
@@ -28,6 +31,8 @@ from arpo.run.train import (
     expand_segments,
     find_checkpoint,
     forget_later,
+    is_over,
+    mention_evaluations,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +84,41 @@ def test_segments_of_gpu_memory_grow_unless_the_user_says_how_the_allocator_work
     assert not any(os.environ.get(name) == "expandable_segments:True" for name in ALLOCATOR)  # engines inherit those
 
 
+@pytest.mark.parametrize(
+    ("options", "tries", "evaluations", "keys"),  # of three iterations
+    [
+        ({}, 2, 2, ["evaluation.rollouts_per_task=1", "callbacks.evaluation.at_start=false"]),
+        ({"at_start": False}, 2, 1, ["evaluation.rollouts_per_task=1"]),
+        ({"every_n_iterations": 2}, 1, 3, ["callbacks.evaluation.at_start=false"]),
+    ],
+    ids=str,
+)
+def test_a_run_that_evaluates_more_than_it_learns_says_so_with_both_numbers(
+    tmp_path, caplog, options, tries, evaluations, keys
+):
+    caplog.set_level(logging.INFO)
+    lists = {"in_domain": fake_tasks(3), "held_out": fake_tasks(5)}
+    evaluation = Evaluation(lists, tmp_path, EvaluationSettings(rollouts_per_task=tries), **options)
+    played = evaluations * tries * (3 + 5)
+    mention_evaluations([], iterations=3, learned=0)
+    mention_evaluations([evaluation], iterations=3, learned=played)
+    assert not caplog.text  # as many are not more
+    mention_evaluations([evaluation], iterations=3, learned=played - 1)
+    fewer = " or ".join([*keys, "callbacks.evaluation=null"])
+    numbers = f"the evaluations of this run play {played} episodes, and its training {played - 1}"
+    assert f"{numbers}: {fewer} makes them fewer" in caplog.text
+
+
 # --- where a run continues ---
+
+
+def test_a_run_is_over_once_the_evaluation_after_its_last_iteration_has_ended(tmp_path):
+    cfg = OmegaConf.create({"iterations": 3, "callbacks": {"evaluation": {"directory": str(tmp_path)}}})
+    assert [is_over(cfg, done) for done in (2, 3, 4)] == [False, False, True]
+    (tmp_path / "iteration_000003.json").write_text("{}")
+    assert [is_over(cfg, done) for done in (2, 3)] == [False, True]
+    cfg.callbacks.evaluation = None  # one that evaluates nothing waits for nothing
+    assert [is_over(cfg, done) for done in (2, 3)] == [False, True]
 
 
 def save(path: Path) -> Path:
