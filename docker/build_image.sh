@@ -24,11 +24,10 @@ say() { echo "build_image.sh: $* (${SECONDS} s)"; }
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
 export DOCKER_BUILDKIT=0 # engines of Debian have no other builder
-build() { docker build --quiet --force-rm "$@" "$context" 2>"$context/log"; }
 finish() { # options of the build
     say "building arpo/desktop:$variant"
-    with_progress "build_image.sh: building arpo/desktop:$variant" build --tag "arpo/desktop:$variant" "$@" ||
-        { cat "$context/log" >&2; exit 1; }
+    with_progress "build_image.sh: building arpo/desktop:$variant" \
+        quietly docker build --quiet --force-rm --tag "arpo/desktop:$variant" "$@" "$context" || exit 1
     say "done"
     exit 0
 }
@@ -57,13 +56,14 @@ if [ "$origin" = mmdebstrap ]; then
     if ! docker image inspect "$base" >/dev/null 2>&1; then
         say "making $base"
         make_base() { (cd "$here" && bash make_base.sh "$base" "${lists[@]}"); }
-        with_progress "build_image.sh: making the base, which takes minutes" make_base
+        with_progress "build_image.sh: making the base, which takes minutes" quietly make_base
     fi
     arguments+=(--build-arg "BASE=$base")
 fi
 cp -r "$here"/. "$context"
 rm -f "$context/code.deb" # no need to send it to the engine
 say "fetching PyAutoGUI"
-with_progress "build_image.sh: fetching PyAutoGUI" python3 -m pip wheel --quiet --no-deps --wheel-dir "$context/wheels" \
+with_progress "build_image.sh: fetching PyAutoGUI" \
+    quietly python3 -m pip wheel --quiet --no-deps --wheel-dir "$context/wheels" \
     pyautogui pymsgbox pytweening pyscreeze pygetwindow pyrect mouseinfo pyperclip
 finish "${arguments[@]}"

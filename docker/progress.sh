@@ -13,3 +13,12 @@ with_progress() { # WHAT COMMAND…: run the command; say on stderr every PROGRE
     exec {never}>&-
     return "$status"
 }
+
+quietly() { # COMMAND…: run the command; show what it says only where it fails
+    local said status=0
+    said=$(mktemp) # no pipe: a daemon that the command starts would hold it open
+    "$@" >"$said" 2>&1 || status=$?
+    [ "$status" = 0 ] || cat "$said" >&2
+    rm -f "$said"
+    return "$status"
+}

@@ -19,10 +19,9 @@ use_if_it_answers
 if ! { command -v dockerd && command -v iptables && command -v ip && command -v mmdebstrap; } >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     install_packages() {
-        apt-get -qq update >&2 &&
-            apt-get -qq install -y --no-install-recommends docker.io iptables iproute2 mmdebstrap >/dev/null
+        apt-get -qq update && apt-get -qq install -y --no-install-recommends docker.io iptables iproute2 mmdebstrap
     }
-    with_progress "start_engine.sh: installing Docker's packages" install_packages
+    with_progress "start_engine.sh: installing Docker's packages" quietly install_packages
     use_if_it_answers # with systemd, the package starts an engine
 fi
 

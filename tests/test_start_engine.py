@@ -15,7 +15,8 @@ DOCKER = """#!/bin/sh
 [ -z "$DOCKER_HOST" ] && [ -e "$MARK" ]
 """
 APT = """#!/bin/sh
-case "$*" in *install*) : > "$MARK" ;; esac
+echo "debconf: delaying package configuration, since apt-utils is not installed" >&2
+case "$*" in *install*) [ -z "$BROKEN" ] && : > "$MARK" ;; esac
 """
 """With systemd, installing the package starts an engine at the usual place."""
 
@@ -25,7 +26,7 @@ def machine(tmp_path):
     """A PATH without a daemon; returns the environment and the file that is there while an engine answers."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("bash", "sh", "mkdir"):
+    for name in ("bash", "sh", "mkdir", "mktemp", "cat", "rm"):
         (programs / name).symlink_to(shutil.which(name))
     for name, text in (("docker", DOCKER), ("apt-get", APT)):
         (programs / name).write_text(text)
@@ -42,10 +43,10 @@ def run(environment, directory):
         timeout=60,
         check=False,
     )
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout, done.stderr
 
 
-USUAL = (0, "export DOCKER_HOST=unix:///var/run/docker.sock\n")
+USUAL = (0, "export DOCKER_HOST=unix:///var/run/docker.sock\n", "")
 
 
 def test_an_engine_that_answers_is_used(machine, tmp_path):
@@ -59,6 +60,13 @@ def test_an_engine_that_came_with_the_package_is_used(machine, tmp_path):
     environment, _ = machine
     assert run(environment, tmp_path / "engine") == USUAL
     assert not os.path.exists(tmp_path / "engine")
+
+
+def test_packages_that_cannot_be_installed_say_in_their_own_words_why(machine, tmp_path):
+    environment, _ = machine
+    status, printed, said = run({**environment, "BROKEN": "1"}, tmp_path / "engine")
+    assert (status, printed) == (1, "")
+    assert "debconf: delaying package configuration" in said
 
 
 BRIDGE = """

@@ -114,10 +114,10 @@ def osworld_tasks(
 def read_tasks(root: str | Path | None, ids: Mapping[str, Sequence[str]]) -> list[Task]:
     """Read tasks, also those that cannot run here; arguments and errors are those of `osworld_tasks`."""
     if root is None or not Path(root).is_dir():
-        raise ConfigError(
-            f"OSWorld's task files are not at {root}: clone {CLONE} and set ARPO_OSWORLD_TASKS (or paths.osworld) "
-            "to its evaluation_examples folder"
-        )
+        nowhere = "nobody says where OSWorld's task files are (paths.osworld)"
+        trouble = nowhere if root is None else f"OSWorld's task files are not at {root}"
+        remedy = "and set ARPO_OSWORLD_TASKS (or paths.osworld) to its evaluation_examples folder"
+        raise ConfigError(f"{trouble}: clone {CLONE} {remedy}")
     return [load_task(root, domain, name) for domain, names in ids.items() for name in names]
 
 

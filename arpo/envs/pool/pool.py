@@ -208,7 +208,7 @@ class EnvPool:
             self._repair(slot, SlotState.RESTARTING)
         elif slot.episodes == self._recycle_after:
             self._repair(slot, SlotState.RECYCLING)
-        elif (words := self._pace.complaint(slot)) is not None:
+        elif (words := self._pace.complaint(slot, others=self.size - self.states()["lost"] - 1)) is not None:
             log.warning("environment %s is slow and is built anew: %s", slot.name, words)
             self._counters["env/slow"] += 1
             self._repair(slot, SlotState.RECYCLING)

@@ -130,11 +130,18 @@ class Pace:
         """Begin anew with an environment that was built anew."""
         self._steps_s.pop(slot, None)
 
-    def complaint(self, slot: Slot) -> str | None:
+    def complaint(self, slot: Slot, *, others: int) -> str | None:
         """Return in words how slow an environment is, None where it is not, or has not taken enough steps.
+
+        Where fewer than half of the others have taken enough to compare with, all may be slow, and none is named: to
+        build one anew makes a busy machine slower still.
 
         One that is as slow after it was built anew is not named again until it has been fast: the machine or its tasks
         are slow, and every new environment would cost more time.
+
+        Args:
+            slot: Of the environment.
+            others: How many more the pool has.
         """
         usual_s = {each: median(steps_s) for each, steps_s in self._steps_s.items() if len(steps_s) >= ENOUGH}
         its_s = usual_s.pop(slot, 0.0)
@@ -142,7 +149,7 @@ class Pace:
             if its_s:
                 self._named.discard(slot)
             return None
-        if slot in self._named:
+        if slot in self._named or 2 * len(usual_s) < others:
             return None
         words = f"its steps take {its_s:.1f} s in the median, more than slow_step_s={self._slow_step_s:g}"
         if usual_s:

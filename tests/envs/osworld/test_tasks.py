@@ -95,11 +95,16 @@ def test_a_file_that_is_missing_or_of_a_newer_osworld_is_named(root, name, words
         osworld_tasks(root, {"chrome": [name]})
 
 
-@pytest.mark.parametrize("where", [None, "/nowhere"])
-def test_without_the_files_one_is_told_where_to_get_them(where):
-    with pytest.raises(
-        ConfigError, match=r"clone https://github\.com/.* at commit 7a6409d and set ARPO_OSWORLD_TASKS"
-    ):
+@pytest.mark.parametrize(
+    ("where", "trouble"),
+    [
+        (None, r"nobody says where OSWorld's task files are \(paths\.osworld\)"),
+        ("/nowhere", "OSWorld's task files are not at /nowhere"),
+    ],
+)
+def test_without_the_files_one_is_told_where_to_get_them(where, trouble):
+    remedy = r"clone https://github\.com/.* at commit 7a6409d and set ARPO_OSWORLD_TASKS"
+    with pytest.raises(ConfigError, match=f"^{trouble}: {remedy}"):
         osworld_tasks(where, {"chrome": ["good"]})
 
 

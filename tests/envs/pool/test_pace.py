@@ -1,11 +1,22 @@
 """An environment that is slow in every step, and misses no deadline, is noticed and built anew."""
 
+from functools import partial
+
 import pytest
 
 from arpo.agent.actions import Wait
-from arpo.envs.fake import fake_tasks
+from arpo.envs.fake import FakeDesktop, fake_tasks
 from arpo.envs.pool.slots import Pace, make_slots
 from tests.envs.pool.support import make_pool, until, with_pool
+
+
+def one_desktop(path):
+    """A desktop that can be built once for each time that a file is put there."""
+    try:
+        path.unlink()
+    except FileNotFoundError as error:
+        raise OSError("no machine") from error
+    return FakeDesktop()
 
 
 def complaints(*steps_s, slow_step_s=2.0):
@@ -14,7 +25,7 @@ def complaints(*steps_s, slow_step_s=2.0):
     pace = Pace(slow_step_s)
     for slot, each in zip(slots, steps_s, strict=True):
         pace.add(slot, each)
-    return [pace.complaint(slot) for slot in slots]
+    return [pace.complaint(slot, others=len(slots) - 1) for slot in slots]
 
 
 def test_a_slow_one_is_named_with_the_pace_of_the_others_where_there_are_some():
@@ -44,13 +55,32 @@ def test_where_all_are_slow_the_machine_is_and_none_is_replaced():
     assert complaints([5.6] * 8, [1.4] * 8, [2.4] * 8)[0] is None
 
 
+def test_where_too_few_others_have_taken_enough_steps_the_machine_may_be_slow_and_none_is_named():
+    slow, few, fast = [6.0] * 8, [6.0] * 7, [0.3] * 8
+    assert complaints(slow, few, few) == [None, None, None]  # the others were just built
+    assert complaints(slow, fast, few, few) == [None] * 4  # one of three is less than half
+    assert complaints(slow, fast, few)[0] is not None
+    assert complaints(slow, few, few, fast, fast)[0] is not None
+
+
+def test_one_whose_others_are_built_anew_is_not_named_before_they_have_taken_steps():
+    slots = make_slots(3, 1)
+    pace = Pace(2.0)
+    named = []
+    for slot in slots:  # on a busy machine, one after the other ends its episode
+        pace.add(slot, [6.0] * 8)
+        named.append(pace.complaint(slot, others=2))
+        pace.forget(slot)  # for another reason, such as a deadline
+    assert named == [None, None, None]
+
+
 def test_one_that_is_as_slow_after_it_was_built_anew_is_named_again_only_once_it_has_been_fast():
     (slot,) = make_slots(1, 1)
     pace = Pace(2.0)
     named = []
     for its_s in (4.8, 4.8, 4.8, 0.3, 4.8, 4.8):
         pace.add(slot, [its_s] * 16)
-        named.append(pace.complaint(slot) is not None)
+        named.append(pace.complaint(slot, others=0) is not None)
         pace.forget(slot)
     assert named == [True, False, False, False, True, False]
 
@@ -71,3 +101,37 @@ def test_a_pool_of_one_that_is_always_slow_builds_it_anew_once_and_its_episodes_
     assert counters["env/slow"] == counters["env/recycled"] == replaced
     assert counters["env/restarts"] == sum(value for name, value in counters.items() if "fault" in name) == 0
     assert ("is slow and is built anew: its steps take" in caplog.text) == bool(replaced)
+
+
+def test_an_environment_is_not_built_anew_while_the_others_of_its_pool_have_taken_no_step():
+    async def scenario(pool):
+        for task in fake_tasks(2):
+            async with pool.lease(task) as env:
+                await env.reset(task)
+                for _ in range(8):
+                    await env.step(Wait())
+            await until(lambda: pool.states()["idle"] == 3)
+        return pool.counters()
+
+    counters = with_pool(make_pool(size=3, slow_step_s=1e-9), scenario)
+    assert counters["env/episodes"] == 2
+    assert counters["env/slow"] == counters["env/recycled"] == 0
+
+
+def test_one_whose_others_are_all_lost_is_as_one_that_is_alone(tmp_path):
+    path = tmp_path / "only one"
+    path.touch()
+
+    async def scenario(pool):
+        await until(lambda: pool.states()["lost"] == 1)
+        path.touch()
+        (task,) = fake_tasks(1)
+        async with pool.lease(task) as env:
+            await env.reset(task)
+            for _ in range(8):
+                await env.step(Wait())
+        await until(lambda: pool.states()["idle"] == 1)
+        return pool.counters()
+
+    pool = make_pool(partial(one_desktop, path), size=2, slow_step_s=1e-9, reset_timeout_s=0.1)
+    assert with_pool(pool, scenario)["env/slow"] == 1
