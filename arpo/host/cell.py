@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 MAIN = Path(__file__).parent / "cell_main.py"
 IMAGE = "arpo/cell:1"
 """An image with nothing in it, which is made when it is not there: what a cell reads is mounted."""
-SYSTEM = tuple(map(Path, ("/usr", "/lib", "/lib64", "/bin")))
-"""What programs of this machine need, where it is there."""
+SYSTEM = tuple(
+    map(Path, ("/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache", "/sbin/ldconfig"))
+)
+"""What programs of this machine need, where it is there; the last two say where libraries are."""
 START_S = 60.0
 MOST_CONNECTIONS, MOST_BYTES = 64, 2**29
 """Of one judgement through the door."""
@@ -54,7 +56,7 @@ class Program:
     """Folders that it reads besides."""
     memory_mb: int = 1024
     """MiB that a cell may use, its files included."""
-    cpu_s: float = 15.0
+    cpu_s: float = 20.0
     """Seconds of a core for one judgement; what needs more was made to need it."""
     wall_s: float = 60.0
     """Seconds for one judgement."""

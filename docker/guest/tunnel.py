@@ -79,6 +79,25 @@ def _connection(name: str) -> socket.socket:
     raise NotItselfError(f"{name} does not answer: {answered[-1]}")
 
 
+def stranger(place: str, program: str) -> str:
+    """Return who listens at a socket of the file system in the place of a program; empty where that does."""
+    with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+        connection.connect(place)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        found = programs().get(struct.unpack("3i", credentials)[0], "something that has ended")
+        return "" if found == program else found
+    return "nothing"
+
+
+def programs() -> dict[int, str]:
+    """Return the files of the programs of the user's processes."""
+    found = {}
+    for pid, _, _ in walls.processes((walls.USER.pw_uid,)):
+        with suppress(OSError), walls.owner_of(pid):
+            found[pid] = os.readlink(f"/proc/{pid}/exe")
+    return found
+
+
 def pump(one: socket.socket, other: socket.socket) -> None:
     """Carry bytes both ways until one side ends."""
     back = threading.Thread(target=_carry, args=(other, one), daemon=True)

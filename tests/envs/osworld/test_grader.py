@@ -1,4 +1,4 @@
-"""OSWorld's own graders in a cell: real scores of real files, 0 for what cannot be read, and none when something breaks."""
+"""OSWorld's own graders in a cell: scores of real files, 0 for what cannot be read, none when something breaks."""
 
 import json
 import os
@@ -190,7 +190,7 @@ def test_a_guest_that_is_gone_is_an_environment_error_though_osworld_takes_it_fo
     with running_guest() as guest:
         gone = doors(guest)
     task = {"func": "compare_text_file", "result": vm_file("mine.txt"), "expected": cloud_file("gold.txt")}
-    with pytest.raises(EnvError, match="did not answer its judge: .*Connection"):
+    with pytest.raises(EnvError, match=r"did not answer its judge: .*Connection"):
         grader.grade(task, gone, {"gold.txt": b"6"})
 
 
@@ -209,7 +209,7 @@ def test_an_answer_that_the_agent_can_have_spoilt_scores_zero(grader, guest, rou
 def test_a_program_for_which_the_machine_was_too_slow_is_an_environment_error(grader, guest):
     guest.post_execute = lambda body: failure(503, "it did not end within 60 s")
     task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
-    with pytest.raises(EnvError, match="slow: .*did not end within 60 s"):
+    with pytest.raises(EnvError, match=r"slow: .*did not end within 60 s"):
         grader.grade(task, doors(guest), {})
 
 
@@ -226,6 +226,24 @@ def test_a_program_that_the_agent_did_not_make_scores_zero_as_in_osworld(grader,
     guest.post_execute = lambda body: failure(500, message)
     task = {"func": "check_include_exclude", "result": said("a"), "expected": includes("a")}
     assert grader.grade(task, doors(guest), {}) == 0.0
+
+
+MAKE_SOUNDS = """
+import sys
+from pathlib import Path
+from tests.envs.osworld.standins import anything
+anything.make(*map(Path, sys.argv[1:]))
+"""
+
+
+@needs_judging
+def test_sounds_are_compared_in_a_cell_and_two_that_cannot_be_read_are_not_alike(grader, guest, tmp_path):
+    """OSWorld's metric takes two sounds for the same if it can read neither: its libraries must be there."""
+    subprocess.run([PYTHON, "-c", MAKE_SOUNDS, tmp_path / "gold.mp3"], cwd=ROOT, check=True)
+    task = {"func": "compare_audios", "result": vm_file("mine.mp3"), "expected": cloud_file("gold.mp3")}
+    for content, score in (((tmp_path / "gold.mp3").read_bytes(), 1.0), (b"junk", 0.0)):
+        guest.files[f"{HOME}/mine.mp3"] = content
+        assert grader.grade(task, doors(guest), {"gold.mp3": tmp_path / "gold.mp3"}) == score
 
 
 SUITE = """
@@ -299,7 +317,7 @@ def test_an_agent_that_closed_vlc_has_not_done_the_task(grader, guest):
 def test_a_guest_that_is_gone_has_not_closed_vlc(grader):
     with running_guest() as guest, running_guest() as vlc:
         gone = doors(guest, vlc)
-    with pytest.raises(EnvError, match="did not answer its judge: .*Connection"):
+    with pytest.raises(EnvError, match=r"did not answer its judge: .*Connection"):
         grader.grade(VLC_PLAYS, gone, {})
 
 
