@@ -1,7 +1,7 @@
 """The accessibility tree as OSWorld's server writes it: every widget of every application that speaks AT-SPI.
 
-    python3 accessibility.py '[{"title": …, "pid": …, "x": …, …}]' '{"7": "/usr/bin/vlc"}'  # XML, packed, in base64
-    python3 accessibility.py terminal                                                      # what GNOME's terminal shows
+    python3 accessibility.py '[{"title": …, "pid": …, "x": …, …}]' '{"7": "/usr/bin/vlc"}'  # packed XML, base64
+    python3 accessibility.py terminal                                          # the text of GNOME's terminal
 
 A program of its own, because a broken application may hang whoever asks it. Windows of the list that no application
 describes, such as a terminal's, become an application with one frame.

@@ -159,7 +159,7 @@ for number in range(3, 64):
     "ends loops": "def value_of(_): raise StopIteration\nvalue = value_of",
     "patches Python": "import builtins, sys; builtins.len = lambda *_: 3; sys.modules['snake'] = True; value = 4",
     "equals everything": "class Same:\n    def __eq__(self, other): return True\n    __hash__ = None\nvalue = Same()",
-    "claims to be a number": "class Same:\n    __class__ = int\n    def __eq__(self, other): return True\nvalue = Same()",
+    "is called int": "class Same:\n    __class__ = int\n    def __eq__(self, other): return True\nvalue = Same()",
     "is a wrong number": "class Same(int):\n    def __eq__(self, other): return True\nvalue = Same(4)",
     "is a wrong list": "class Same(list):\n    def __eq__(self, other): return True\nvalue = Same()",
     "raises what no suite catches": "class E(BaseException): pass\ndef __getattr__(name): raise E",
