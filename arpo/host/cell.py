@@ -35,6 +35,10 @@ SYSTEM = tuple(
     map(Path, ("/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache", "/sbin/ldconfig"))
 )
 """What programs of this machine need, where it is there; the last two say where libraries are."""
+OWN = "/own"
+"""A folder of the first process alone: what libraries compile, it reads again."""
+SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.shmall": "4096", "kernel.msgmni": "16", "kernel.sem": "32 128 32 4"}
+"""Memory, queues and semaphores that outlive a process take no room."""
 START_S = 60.0
 MOST_CONNECTIONS, MOST_BYTES = 64, 2**29
 """Of one judgement through the door."""
@@ -72,13 +76,18 @@ class Program:
             IMAGE,
             ports=(),
             environment=mine
-            | dict.fromkeys(("HOME", "TMPDIR", "TLDEXTRACT_CACHE", "NUMBA_CACHE_DIR"), SCRATCH)
+            | dict.fromkeys(("HOME", "TMPDIR", "TLDEXTRACT_CACHE"), SCRATCH)
             | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"), "1")
-            | {"PATH": "/usr/bin:/bin", "TZ": "UTC", "LANG": "C.UTF-8", "USER": "judge"},
+            | {"NUMBA_CACHE_DIR": OWN, "PATH": "/usr/bin:/bin", "TZ": "UTC", "LANG": "C.UTF-8", "USER": "judge"},
             capabilities=("KILL", "SETGID", "SETUID"),
             memory_mb=self.memory_mb,
             processes=128,
-            scratch={SCRATCH: Scratch(self.memory_mb // 2, JUDGE), SHARED: Scratch(16, JUDGE)},
+            scratch={
+                SCRATCH: Scratch(self.memory_mb // 2, JUDGE, ",mode=0755"),
+                SHARED: Scratch(16, JUDGE, ",mode=0700"),
+                OWN: Scratch(16, options=",mode=0700"),
+            },
+            sysctls=SYSCTLS,
             volumes=(*(f"{each}:{each}:ro" for each in dict.fromkeys(read) if each.exists()), f"{sockets}:/cell:ro"),
             command=(str(self.python.absolute()), "-I", "-X", "utf8", str(MAIN), str(self.judge)),
             network=False,
@@ -304,7 +313,7 @@ class Cells:
                 cell.close()
                 raise
             else:
-                self._give(cell)
+                cell.close() if outcome.get("spent") else self._give(cell)
                 break
         return outcome
 

@@ -3,9 +3,10 @@
     python3 -I cell_main.py JUDGE.py
 
 `JUDGE.py` has `prepare(request)`, which imports what a request needs, before anything of an agent's is there, and
-`judge(request, directory, foreign)`, which returns the reply. Where `prepare` returns a function, that function runs
-in one more process of another user, with the other end of the connection `foreign` and the directory: for code of an
-agent. The trainer is at the socket `/cell/control`; `/cell/door` leads to the servers of the guest that is judged.
+`judge(request, directory, foreign)`, which returns the reply. Where `prepare` returns a file, that runs as one more
+process of another user, with the other end of the connection `foreign` and the directory: for code of an agent. It
+begins with an empty memory, and the cell ends after it. The trainer is at the socket `/cell/control`; `/cell/door`
+leads to the servers of the guest that is judged.
 
 Nothing of ARPO is imported here.
 """
@@ -117,12 +118,17 @@ def _judged(judge: ModuleType, order: Mapping[str, Any], control: socket.socket)
             os.write(write, reply[:LONGEST_REPLY])
     if foreign is not None and os.fork() == 0:
         with _process_of(FOREIGN, order["cpu_s"]):
-            for each in (read, write, control.detach(), ours.detach()):
-                os.close(each)
-            foreign(theirs, f"{SCRATCH}/files")
+            theirs.set_inheritable(True)
+            os.execv(sys.executable, [sys.executable, "-I", foreign, str(theirs.fileno()), f"{SCRATCH}/files"])
     for each in (write, ours.detach(), theirs.detach()):
         os.close(each)
-    timer = threading.Timer(order["wall_s"], os.kill, (pid, signal.SIGKILL))
+    waited_s: list[float] = []
+
+    def end() -> None:
+        waited_s.append(_waited_s(pid))
+        os.kill(pid, signal.SIGKILL)
+
+    timer = threading.Timer(order["wall_s"], end)
     timer.start()
     _, status, used = os.wait4(pid, 0)
     timer.cancel()
@@ -130,10 +136,16 @@ def _judged(judge: ModuleType, order: Mapping[str, Any], control: socket.socket)
     with os.fdopen(read, "rb") as replies:
         said = replies.read(LONGEST_REPLY)
     if said and status == 0:
-        return {"reply": json.loads(said)}
+        return {"reply": json.loads(said), "spent": foreign is not None}
     passed_s, worked_s = time.monotonic() - began, used.ru_utime + used.ru_stime
     ended = f"status {os.waitstatus_to_exitcode(status)} after {passed_s:.1f} s, {worked_s:.1f} s of them with a core"
-    return {"ended": ended, "starved": passed_s >= order["wall_s"] and worked_s < order["cpu_s"] / 2}
+    starved = foreign is None and sum(waited_s) > order["wall_s"] / 2
+    return {"ended": ended, "starved": starved, "spent": foreign is not None}
+
+
+def _waited_s(pid: int) -> float:
+    """Return for how long a process has waited for a core: the machine's doing, and nothing that it looks at."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
 
 
 @contextmanager

@@ -94,6 +94,12 @@ class Container:
         self._look()
         return str(self._handle.status) in ("created", "running", "restarting", "paused")
 
+    def ended_for_memory(self) -> bool:
+        """Return whether it has ended, and the kernel had killed a process of it because memory ran out."""
+        self._look()
+        state = self._handle.attrs["State"]
+        return not state["Running"] and bool(state["OOMKilled"])
+
     def is_untouched(self) -> bool:
         """Return whether it runs, is not paused, and is on its network."""
         self._look()

@@ -47,6 +47,8 @@ LARGEST_TREE = 16 * 2**20
 LARGEST_LIST = 2**20 - 1024
 """Bytes of a list of windows in JSON: our client gives up a desktop that sends 1 MiB."""
 TERMINALS = ("XTerm", "UXTerm")
+KERNELS = frozenset(os.stat(each).st_dev for each in ("/proc", "/sys", "/dev/mqueue"))
+"""File systems whose files are answers of the kernel, for which a program may let anyone wait."""
 
 
 @dataclass(frozen=True)
@@ -404,7 +406,8 @@ def _content(path: Path) -> bytes | None:
     A program may put a pipe in its place at any moment: it is opened once, without waiting, and looked at then.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_dev in KERNELS:
             return None
         content = file.read(LARGEST_FILE + 1)
     return content if len(content) <= LARGEST_FILE else None

@@ -153,13 +153,13 @@ def _doubt_of(pid: int, files: tuple[str, ...]) -> str:
     try:
         with walls.owner_of(pid):
             program = os.readlink(f"/proc/{pid}/exe")
+            if program not in files:  # what else it says of itself may take it as long as it likes
+                return f"{program} answers"
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
             mapped = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     except OSError as error:
         return f"the program has ended: {error}"
-    if program not in files:
-        return f"{program} answers"
     if found := [each for each in variables if each.startswith(LEADS_ELSEWHERE)]:
         return f"{program} was started with {found[0]}"
     code = (row.split(maxsplit=5) for row in mapped)

@@ -119,7 +119,17 @@ def as_judge(group: int) -> tuple[str, ...]:
     """Return what makes a process one of the user's that no other process of the user can trace."""
     groups = ",".join(map(str, JUDGE_GROUPS))
     own = ("setpriv", "--reuid=user", f"--regid={group}", f"--groups={groups}", *_POWERLESS)
-    return ("choom", "-n", _PROGRAMS_FIRST, "--", *own, "env", "PYTHONNOUSERSITE=1", "PYTHONSAFEPATH=1")
+    return (
+        "choom",
+        "-n",
+        _PROGRAMS_FIRST,
+        "--",
+        *own,
+        "env",
+        "PYTHONNOUSERSITE=1",
+        "PYTHONSAFEPATH=1",
+        "PIP_CONFIG_FILE=/dev/null",
+    )
 
 
 def become_user(group: int | None) -> None:

@@ -17,14 +17,22 @@ import ctypes, json, os, socket, subprocess, sys, time
 from pathlib import Path
 
 def prepare(request):
-    return serve if request.get("foreign") else None
-
-def serve(connection, directory):
-    connection.recv(1)
-    connection.sendall(json.dumps([os.getuid(), sorted(os.listdir(directory))]).encode())
+    return __file__.replace("judge.py", "foreign.py") if request.get("foreign") else None
 
 def judge(request, directory, foreign):
     return {"said": eval(request["program"], {**globals(), "directory": Path(directory), "foreign": foreign})}
+"""
+
+
+FOREIGN = """
+import json, os, socket, sys
+connection, directory = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+connection.recv(1)
+places = ("/scratch", "/scratch/files", "/dev/shm", "/own", "/tmp")
+found = [place for place in places if os.access(place, os.W_OK)]
+read = [name for name in os.listdir(directory) if os.access(os.path.join(directory, name), os.R_OK)]
+descriptors = [name for name in os.listdir("/proc/self/fd") if int(name) > 2]
+connection.sendall(json.dumps([os.getuid(), found, read, len(descriptors)]).encode())
 """
 
 
@@ -32,6 +40,8 @@ def judge(request, directory, foreign):
 def program(tmp_path_factory):
     judge = tmp_path_factory.mktemp("judge") / "judge.py"
     judge.write_text(JUDGE, encoding="utf-8")
+    judge.parent.chmod(0o755)
+    judge.with_name("foreign.py").write_text(FOREIGN, encoding="utf-8")
     return of_this_package(judge, memory_mb=256, cpu_s=3.0, wall_s=6.0)
 
 
@@ -93,21 +103,35 @@ def test_there_is_no_network(cell):
 def test_a_judgement_leaves_nothing_to_the_next(cell):
     ask(
         cell,
-        "[Path('/scratch/left').write_text('a'), Path('/dev/shm/left').write_text('a'), subprocess.Popen(['/usr/bin/sleep', '99']).pid]",
+        "[Path('/scratch/left').write_text('a'), Path('/dev/shm/left').write_text('a'), "
+        "subprocess.Popen(['/usr/bin/sleep', '99']).pid]",
     )
     assert ask(cell, "[os.listdir('/scratch'), os.listdir('/dev/shm')]") == [["files"], []]
     assert (
         ask(
             cell,
-            "[each for each in os.listdir('/proc') if each.isdigit() and 'sleep' in open(f'/proc/{each}/comm').read()]",
+            "[each for each in os.listdir('/proc') if each.isdigit() "
+            "and 'sleep' in open(f'/proc/{each}/comm').read()]",
         )
         == []
     )
 
 
 def test_an_agent_s_code_is_another_user_s_and_cannot_touch_its_judge(cell):
-    found = ask(cell, "[foreign.send(b'?'), json.loads(foreign.recv(1000))][1]", {"a.py": b""}, foreign=True)
-    assert found == [65532, ["a.py"]]
+    found = ask(cell, "[foreign.send(b'?'), json.loads(foreign.recv(1000))][1]", {"gold.py": b""}, foreign=True)
+    assert found == [65532, [], [], 2]  # the connection, and the folder that it lists
+
+
+def test_a_cell_in_which_code_of_an_agent_has_run_is_used_no_more(program):
+    cells = Cells.of(program)
+    try:
+        cells.wait_until_ready()
+        (first,) = cells._idle
+        assert "reply" in cells.judge({"program": "1", "foreign": True}, {}, {})
+        assert cells._idle == []
+        assert first._container is None
+    finally:
+        cells.leave()
 
 
 @pytest.mark.parametrize(
@@ -132,8 +156,8 @@ def test_what_takes_more_than_a_cell_has_is_blamed_and_the_next_judgement_goes_w
     assert ask(cell, "1") == 1
 
 
-def test_one_that_waits_for_ever_without_work_is_void(cell):
-    with pytest.raises(EnvError, match="status -9"):
+def test_one_that_waits_for_ever_waits_for_something_of_the_agent_s(cell):
+    with pytest.raises(BlamedError, match="status -9"):
         score_of(cell.judge({"program": "time.sleep(60)"}, {}, {}))
 
 
@@ -147,10 +171,12 @@ def test_a_door_leads_to_one_server_and_only_while_something_is_judged(cell):
 
         threading.Thread(target=answer, daemon=True).start()
         doors = {"server": (5000, lambda: socket.create_connection(server.getsockname()))}
-        say = "(lambda it: [it.sendall(b'hello'), it.recv(100).decode()][1])(socket.create_connection(('127.0.0.1', 5000)))"
+        say = "(lambda it: [it.sendall(b'hello'), it.recv(100).decode()][1])"
+        say += "(socket.create_connection(('127.0.0.1', 5000)))"
         assert ask(cell, say, doors=doors) == "HELLO"
         # without doors, the socket of the way out is there, and leads nowhere
-        way_out = "(lambda it: [it.connect('/cell/door'), it.sendall(b'server\\n'), it.recv(10).decode()][2])(socket.socket(socket.AF_UNIX))"
+        way_out = "(lambda it: [it.connect('/cell/door'), it.sendall(b'server\\n'), it.recv(10).decode()][2])"
+        way_out += "(socket.socket(socket.AF_UNIX))"
         assert ask(cell, way_out) == ""
 
 
@@ -160,7 +186,7 @@ def test_a_cell_that_is_killed_is_replaced_and_the_judgement_made_again(program)
         cells.wait_until_ready()
         (first,) = cells._idle
         docker("kill", first._container.id)
-        assert cells.judge({"program": "1"}, {}, {}) == {"reply": {"said": 1}}
+        assert cells.judge({"program": "1"}, {}, {})["reply"] == {"said": 1}
     finally:
         cells.leave()
 
@@ -188,5 +214,5 @@ def test_environments_share_cells_and_the_last_one_removes_them(program):
 def test_a_program_that_does_not_start_is_said_with_its_own_words(program, tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text("raise ValueError('no numpy here')", encoding="utf-8")
-    with pytest.raises(EnvError, match="no cell to judge in has come up: .*no numpy here"):
+    with pytest.raises(EnvError, match=r"no cell to judge in has come up: .*no numpy here"):
         Cell(of_this_package(bad))

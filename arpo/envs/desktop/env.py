@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from arpo.agent.actions import Action, Call, CallUser, Drag, Fail, Finished, TypeText, Wait
 from arpo.envs.desktop.functions import FUNCTIONS, check_functions, perform
 from arpo.envs.desktop.tasks import DesktopTask, place, read_task
-from arpo.envs.guest.blame import score_of
+from arpo.envs.guest.blame import blaming, score_of
 from arpo.envs.guest.certificate import Window
 from arpo.envs.guest.client import OURS, Guest, comes_true
 from arpo.envs.guest.image import GUEST_PORT, container_of, with_secret
@@ -97,7 +97,7 @@ class DockerDesktop:
         self._functions = FUNCTIONS if functions else ()
         deadlines = replace(OURS, start_s=start_timeout_s, window_s=window_timeout_s)
         before_start()
-        self._cells: Cells | None = Cells.of(of_this_package(JUDGE, memory_mb=512))
+        self._cells: Cells | None = Cells.of(of_this_package(JUDGE, memory_mb=512, wall_s=25.0))
         try:
             self.machine = Machine(*with_secret(self._spec), server_port=GUEST_PORT, deadlines=deadlines)
         except BaseException:
@@ -134,15 +134,20 @@ class DockerDesktop:
         """Perform an action and look at the screen when it has come to rest."""
         self._playing("step")
         self.machine.container.resume()
-        self._last = action
-        if isinstance(action, Call):
-            perform(action, self._functions, self.machine.guest)
-        else:
-            self.machine.guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
-        return StepResult(self._observe())
+        acted, self._last = self._last is not None, action
+        with blaming(self.machine, agent_has_acted=acted):
+            if isinstance(action, Call):
+                perform(action, self._functions, self.machine.guest)
+            else:
+                self.machine.guest.play(to_events(action, wait_s=self._wait_s), duration_s=self._duration_s(action))
+            return StepResult(self._observe())
 
     def evaluate(self) -> float:
         """Return 1.0 when the task is done, else 0.0; a desktop that the policy has destroyed is not judged."""
+        with blaming(self.machine, agent_has_acted=self._last is not None):
+            return self._score()
+
+    def _score(self) -> float:
         task, wanted, setup = self._playing("evaluate")
         self.machine.container.resume()
         self.machine.guest.check_health()

@@ -5,7 +5,7 @@
 | what is judged is not there, or a program of a check ends badly or never | what the check says, mostly 0 |
 | a check or OSWorld's metric raises on what the agent has made, or gives no number | 0, `blamed_result` |
 | judging takes more time or memory than the cell has, or ends the cell, and a second one | 0, `blamed_excess` |
-| the desktop says that its programs have made it useless | 0, `blamed_destroyed` |
+| the desktop says that its programs have made it useless, or ended for want of memory | 0, `blamed_destroyed` |
 | OSWorld's own machine runs, and its server, which the agent may end, does not answer | 0, `blamed_destroyed` |
 | our guest server does not answer, or the container has ended, is paused or cut off | void |
 | the machine was too busy for a program of a check, or for the cell | void |
@@ -15,10 +15,37 @@ A check that raises on the untouched or the solved desktop is broken; `python -m
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from arpo.envs.guest.machine import Machine
 from arpo.errors import BlamedError, DesktopDestroyedError, EnvError
+
+
+@contextmanager
+def blaming(machine: Machine, *, agent_has_acted: bool, ends_server: bool = False) -> Iterator[None]:
+    """Blame the agent for the silence of a guest that it can cause.
+
+    Args:
+        machine: Of the guest.
+        agent_has_acted: Whether anything can be its doing yet.
+        ends_server: Whether it can end the guest server, as that of OSWorld's machine, which is a program of its user.
+
+    Raises:
+        DesktopDestroyedError: In the place of an `EnvError` that it can have caused.
+    """
+    try:
+        yield
+    except EnvError as error:
+        if error.kind == "guest" and agent_has_acted:
+            if machine.ended_for_memory():
+                raise DesktopDestroyedError(
+                    f"its programs took all memory, and the guest server too: {error}"
+                ) from error
+            if ends_server and machine.runs():
+                raise DesktopDestroyedError(f"the machine runs, and its server does not answer: {error}") from error
+        raise
 
 
 def score_of(outcome: Mapping[str, Any]) -> float:

@@ -12,6 +12,8 @@ the programs of other users, and has a core before them. They have none of these
 USER, DISPLAY_USER, JUDGE_GROUP = 1000, 900, 901
 """Ids in the image: programs run as the first, the X server as the second; what programs of checks judge by is open to
 the third alone."""
+MOST_FILES = ",nr_inodes=100000"
+"""More would take a reset as long as a broken one may take."""
 SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.shmall": "16384", "kernel.msgmni": "16"}
 """Memory that outlives the programs that share it would be nobody's when memory runs out: 64 MiB in pages of 4096
 bytes, gone with the last program that has it; 16 queues of 16 KiB."""
@@ -66,8 +68,8 @@ def with_secret(spec: ContainerSpec) -> tuple[ContainerSpec, str]:
 def scratch(disk_mb: int) -> dict[str, Scratch]:
     """Return the directories that a guest may write to."""
     return {
-        "/home/user": Scratch(disk_mb, USER),
-        "/tmp": Scratch(disk_mb),
+        "/home/user": Scratch(disk_mb, USER, MOST_FILES),
+        "/tmp": Scratch(disk_mb, options=MOST_FILES),
         "/run/arpo": Scratch(8, USER),
         "/run/display": Scratch(40, DISPLAY_USER),  # a framebuffer of 4K is 32 MiB
         "/run/judge": Scratch(disk_mb, options=f",mode=2750,gid={JUDGE_GROUP}"),

@@ -74,6 +74,10 @@ class Machine:
         """Return a connection to a server in the guest."""
         return socket.create_connection((LOOPBACK, self.container.port(guest_port)), CONNECT_TIMEOUT_S)
 
+    def ended_for_memory(self) -> bool:
+        """Return whether the container has ended because its programs took all of its memory."""
+        return self._container is not None and self._container.ended_for_memory()
+
     def runs(self) -> bool:
         """Return whether the container runs, and nothing from outside keeps it from answering."""
         return self._container is not None and self._container.is_untouched()

@@ -24,8 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-DEADLINE_S = 10.0
-"""For one question and its answer."""
+DEADLINE_S, PATIENCE_S = 10.0, 15.0
+"""For one question and its answer, and for all together."""
 LONGEST_LINE, LONGEST_MESSAGE, MOST_NAMES = 1 << 20, 500, 2000
 CONTAINERS: dict[str, type] = {"list": list, "dict": dict, "set": set}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -113,7 +113,7 @@ class _Wire:
 
     def __init__(self, connection: socket.socket, deadline_s: float | None) -> None:
         self._connection, self._deadline_s = connection, deadline_s
-        self._unread = b""
+        self._unread, self._patience_s = b"", PATIENCE_S if deadline_s else 1e9
         self.objects: list[Any] = []
         """Of this process that the other one has heard of."""
         self._foreign: dict[int, Foreign] = {}
@@ -149,13 +149,15 @@ class _Wire:
         Raises:
             OSError, ValueError, RecursionError: If it does not come in time, is too long or no JSON.
         """
-        deadline = time.monotonic() + (self._deadline_s or 1e9)
+        began = time.monotonic()
+        deadline = began + min(self._deadline_s or 1e9, self._patience_s)
         while b"\n" not in self._unread:
             self._connection.settimeout(max(0.001, deadline - time.monotonic()))
             if not (chunk := self._connection.recv(1 << 16)) or len(self._unread) > LONGEST_LINE:
                 raise OSError("the line does not end")
             self._unread += chunk
         line, _, self._unread = self._unread.partition(b"\n")
+        self._patience_s -= time.monotonic() - began if self._deadline_s else 0.0
         return json.loads(line)
 
     def packed(self, value: Any, *, whole: bool = False) -> Any:
@@ -267,3 +269,7 @@ def _answer(wire: _Wire, function: str, arguments: Any, keywords: Any) -> list[A
         return ["gave", wire.packed(FUNCTIONS[function](*values, **named))]
     except BaseException as error:  # noqa: BLE001 - an agent's code may raise anything
         return ["raised", [type(error).__name__, str(error)[:LONGEST_MESSAGE]]]
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

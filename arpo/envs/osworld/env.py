@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from arpo.agent.actions import Action, TypeText
 from arpo.agent.pyautogui import LONGEST_TYPING_S, to_pyautogui
+from arpo.envs.guest.blame import blaming
 from arpo.envs.guest.client import OURS, Deadlines, Guest, HangingProgramError
 from arpo.envs.guest.image import with_secret
 from arpo.envs.guest.machine import Machine
@@ -22,7 +23,7 @@ from arpo.envs.osworld.machine import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
 from arpo.envs.osworld.setup import OSWorldSetup
 from arpo.envs.protocol import StepResult
 from arpo.envs.screenshot import measured
-from arpo.errors import ArpoError, ConfigError, DesktopDestroyedError, EnvError, quoted
+from arpo.errors import ArpoError, ConfigError, EnvError, quoted
 from arpo.host.cell import Cells, Files, Program
 from arpo.host.container_spec import ContainerSpec
 from arpo.host.containers import Containers
@@ -182,6 +183,7 @@ class OSWorldEnv:
         guest = self._machine.guest
         if self._guarded:
             guest.begin_judging()
+            setup.put_scripts_in_again(evaluator)
         setup.conclude(evaluator.get("postconfig", []))
         score = score_of_giving_up(self._last, infeasible=evaluator["func"] == "infeasible")
         if score is not None:
@@ -193,15 +195,8 @@ class OSWorldEnv:
         files: Files = {**self._files.gold_files(evaluator, task.id), **setup.saved}
         return self._grader.grade(evaluator, doors, files)
 
-    @contextmanager
-    def _blame(self, *, agent_has_acted: bool) -> Iterator[None]:
-        """Blame the agent for the silence of a server that it can end: OSWorld's is a program of the agent's user."""
-        try:
-            yield
-        except EnvError as error:
-            if error.kind == "guest" and agent_has_acted and not self._guarded and self._machine.runs():
-                raise DesktopDestroyedError(f"the machine runs, and its server does not answer: {error}") from error
-            raise
+    def _blame(self, *, agent_has_acted: bool) -> AbstractContextManager[None]:
+        return blaming(self._machine, agent_has_acted=agent_has_acted, ends_server=not self._guarded)
 
     def close(self) -> None:
         """Remove the machine."""

@@ -44,6 +44,9 @@ RETRY_S = 0.5
 
 SLOW = 503
 """The status by which a guest of ours says that a program has not had its chance; OSWorld's says no such thing."""
+COMPARES_PAGES = "compare_htmls"
+"""The metric that compares two pages as far as the shorter one goes, and finds an empty one right."""
+AGENT_MODULES = Path(__file__).with_name("agent_modules.py")
 RUNS_CODE, HEARS = "check_python_file_by_test_suite", "compare_audios"
 """The metric that imports what the agent has written, and the one whose libraries compile themselves at first use."""
 
@@ -272,6 +275,8 @@ class Grader:
         if expected:
             arguments.append(self._get(guest, expected))
         score = _call(name, self.metrics, *arguments, **(options or {}))
+        if name == COMPARES_PAGES and score and len({_elements(path) for path in arguments}) > 1:
+            score = 0.0
         if not isinstance(score, int | float):
             raise GraderError("result", f"{name} gave {score!r:.200}, which is no score")
         return float(score)
@@ -292,6 +297,11 @@ def _call(name: str, functions: Evaluators, *arguments: Any, **options: Any) -> 
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}, line {where.lineno}"
         raise GraderError("result", f"{name}: {type(error).__name__}: {error!s:.500} ({place})") from error
+
+
+def _elements(path: str) -> int:
+    soup = importlib.import_module("bs4").BeautifulSoup(Path(path).read_bytes(), "lxml")
+    return len(soup.find_all())
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -315,14 +325,14 @@ def grader() -> Grader:
     return Grader()
 
 
-def prepare(request: Mapping[str, Any]) -> Callable[..., None] | None:
-    """Import what a request needs; return what runs the agent's code, where a metric wants to import that."""
+def prepare(request: Mapping[str, Any]) -> str | None:
+    """Import what a request needs; return the file that runs the agent's code, where a metric wants to import that."""
     evaluator = request["evaluator"]
     with suppress(GraderError, KeyError, TypeError):  # `judge` says it
         grader().prepare(evaluator)
     if HEARS in _as_list(evaluator.get("func")):
         _hear_once()
-    return _agent_modules().serve if RUNS_CODE in _as_list(evaluator.get("func")) else None
+    return str(AGENT_MODULES) if RUNS_CODE in _as_list(evaluator.get("func")) else None
 
 
 def judge(request: Mapping[str, Any], directory: str, foreign: Any) -> dict[str, Any]:
@@ -351,7 +361,7 @@ def _hear_once() -> None:
 
 @cache
 def _agent_modules() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("agent_modules", Path(__file__).with_name("agent_modules.py"))
+    spec = importlib.util.spec_from_file_location("agent_modules", AGENT_MODULES)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

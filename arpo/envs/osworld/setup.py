@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from arpo.envs.guest.client import Command, Guest, comes_true
 from arpo.envs.guest.setup import Screen, TaskSetup
-from arpo.envs.guest.tasks import Step
+from arpo.envs.guest.tasks import Step, as_list
 from arpo.envs.osworld.chrome import ChromeTabs
 from arpo.envs.osworld.files import EMPTY_HISTORY, EMPTY_HISTORY_URL, FileCache
 from arpo.errors import EnvError
@@ -46,6 +46,7 @@ class OSWorldSetup(TaskSetup):
         self._chrome = chrome
         self._files = files
         self.saved: dict[str, bytes] = {}
+        self._scripts: dict[str, bytes] = {}
 
     def _execute(self, command: Command, shell: bool = False, stdout: str = "", stderr: str = "") -> None:
         """Run a command, and keep what it wrote in files of these names."""
@@ -57,7 +58,16 @@ class OSWorldSetup(TaskSetup):
     def _download(self, files: Sequence[Mapping[str, str]]) -> None:
         for file in files:
             content = self._files.fetch(file["url"], self._task_id, file["path"]).read_bytes()
+            if file["path"].endswith((".sh", ".py")):
+                self._scripts[file["path"]] = content
             self._guest.upload(file["path"], content)
+
+    def put_scripts_in_again(self, evaluator: Mapping[str, Any]) -> None:
+        """Upload scripts that the set-up has uploaded and a check runs: the agent has had them since."""
+        commands = str([getter.get("command") for getter in as_list(evaluator.get("result")) if getter])
+        for path, content in self._scripts.items():
+            if Path(path).name in commands:
+                self._guest.upload(path, content)
 
     def _open(self, path: str) -> None:
         """Open a file, and look for its window longer than the guest does."""

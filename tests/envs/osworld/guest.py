@@ -174,13 +174,16 @@ class FakeContainer:
 
     def __init__(self):
         self.guest = FakeGuest()
-        self.running = True
+        self.running, self.out_of_memory = True, False
 
     def port(self, guest_port):
         return self.guest.port
 
     def is_untouched(self):
         return self.running
+
+    def ended_for_memory(self):
+        return self.out_of_memory
 
     def is_running(self):
         return self.running

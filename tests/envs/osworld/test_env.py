@@ -204,6 +204,28 @@ def test_a_silent_server_that_no_agent_can_have_ended_is_an_environment_error(ma
         env.step(Click(3, 4))
 
 
+def test_a_machine_that_has_ended_for_want_of_memory_was_made_useless_by_its_agent(make, engine):
+    env = make(guarded=True)
+    env.reset(said_task())
+    env.step(Click(3, 4))
+    engine.guest.lies["/setup/execute"] = lambda connection: connection.close()
+    engine.machines[-1].running, engine.machines[-1].out_of_memory = False, True
+    with pytest.raises(DesktopDestroyedError, match="took all memory"):
+        env.step(Click(3, 4))
+
+
+def test_a_script_that_the_set_up_uploaded_and_a_check_runs_is_uploaded_again(make, engine, guest):
+    guest.web["/web/eval.sh"] = b"echo judged"
+    file = {"url": f"{guest.address}/web/eval.sh", "path": "eval.sh"}
+    env = make(guarded=True)
+    task = said_task(result={"type": "vm_command_line", "command": "bash eval.sh", "shell": True})
+    task.config["config"] = [{"type": "download", "parameters": {"files": [file]}}]
+    env.reset(task)
+    engine.guest.files["eval.sh"] = b"echo forged"
+    env.evaluate()
+    assert engine.machines[0].guest.files["eval.sh"] == b"echo judged"
+
+
 def test_a_machine_that_has_ended_is_an_environment_error(make, engine):
     env = make()
     env.reset(said_task())
