@@ -171,7 +171,9 @@ class Cell:
 
     def _listen(self, name: str) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(self._sockets / name))
+        folder = os.open(self._sockets, os.O_PATH)  # the address of a socket has 107 bytes, and its path may have more
+        listener.bind(f"/proc/self/fd/{folder}/{name}")
+        os.close(folder)
         (self._sockets / name).chmod(0o666)
         listener.listen(MOST_CONNECTIONS)
         return listener

@@ -1,6 +1,7 @@
 """A cell: what is judged in it reaches nothing of this machine, leaves nothing behind, and costs what a cell may."""
 
 import socket
+import tempfile
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -209,6 +210,13 @@ def test_environments_share_cells_and_the_last_one_removes_them(program):
     second.leave()
     assert container[:12] not in docker("ps", "-aq")
     assert not home.exists()
+
+
+def test_a_cell_starts_below_a_long_path(program, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
+    Path(tempfile.gettempdir()).mkdir()
+    with closing(Cell(program)) as cell:
+        assert ask(cell, "1") == 1
 
 
 def test_a_program_that_does_not_start_is_said_with_its_own_words(program, tmp_path):
