@@ -180,7 +180,7 @@ def owner(tmp_path):
 
 def test_containers_of_a_killed_run_are_removed_without_another_start(owner):
     process, label, container = owner
-    assert running(label) == [container[:12]]
+    assert container[:12] in running(label)  # beside its cell
     process.send_signal(signal.SIGKILL)
     process.wait()
     wait_until(lambda: running(label) == [])
@@ -191,14 +191,14 @@ def test_containers_of_a_killed_run_whose_watchdog_was_killed_are_removed_when_t
     end_watchdogs(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert running(label) == [container[:12]]
+    assert container[:12] in running(label)  # beside its cell
     with Session.start(tmp_path):
         assert running(label) == []
 
 
 def test_a_session_removes_its_containers_when_it_ends(owner):
     process, label, container = owner
-    assert running(label) == [container[:12]]
+    assert container[:12] in running(label)  # beside its cell
     process.communicate(b"\n")
     assert running(label) == []
 
