@@ -15,15 +15,15 @@ from selectors import EVENT_READ, DefaultSelector
 
 import walls
 from interpreter import LARGEST_OUTPUT, Interpreter
-from judge import FOLDER, Judge, rights
-from stillness import STILLNESS, RestlessError
+from judge import FIRST_GROUP, FOLDER, Judge, rights
+from stillness import STILLNESS, RestlessError, doings
 
 EXECUTE_TIMEOUT_S = 120.0
 """OSWorld's."""
 OWN_WORK_S = 1.0
 """Processor time of the whole desktop by which a program that does not end has had its chance: if others of the
 desktop took that time, the machine is not to blame."""
-ALONE_S = 1.0
+ALONE_S, SETTLES_S = 1.0, 0.005
 """For so long a program of a check has the desktop for itself; then it may be waiting for another one."""
 COLLECT_S = 2.0
 """After which a process that was killed is left to whoever traces it."""
@@ -143,7 +143,11 @@ def _alone() -> Iterator[None]:
     timer = threading.Timer(ALONE_S, end)
     timer.start()
     try:
+        time.sleep(SETTLES_S)
+        before = doings(FIRST_GROUP)
         yield
+        if timer.is_alive() and any(before.get(each) != now for each, now in doings(FIRST_GROUP).items()):
+            raise RestlessError("a program of the desktop went on while it was to stand still")
     finally:
         timer.cancel()
         end()

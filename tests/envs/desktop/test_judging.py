@@ -1,7 +1,7 @@
 """What judges a desktop is out of its agent's reach: programs of checks, their files, and programs that they ask."""
 
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -194,3 +194,47 @@ def test_only_programs_of_the_system_describe_themselves(full, mark):
     tree = full.guest._get("/accessibility").decode()
     assert "list.txt" in tree
     assert "forged.example" not in tree
+
+
+GOES_ON = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_uint64), ("signal", ctypes.c_int), ("how", ctypes.c_int)]
+    _fields_ += [("rest", ctypes.c_char * 48)]
+timer, each = ctypes.c_void_p(), (ctypes.c_long * 4)(0, 2_000_000, 0, 2_000_000)
+libc.timer_create(1, ctypes.byref(Event(0, signal.SIGCONT, 0, b"")), ctypes.byref(timer))
+libc.timer_settime(timer, 0, each, None)
+signal.signal(signal.SIGCONT, lambda *_: None)
+def is_part_of_a_check(pid):
+    try:
+        state = open(f"/proc/{pid}/stat").read().rpartition(") ")[2].split()
+        name = open(f"/proc/{pid}/comm").read().strip()
+        return os.stat(f"/proc/{pid}").st_gid >= 100000 and state[3] != pid and name == "ps"
+    except (OSError, IndexError):
+        return False
+while True:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if is_part_of_a_check(pid):
+            os.kill(int(pid), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+"""A program that timers of the kernel let go on where it stands still; it ends a part of a check."""
+
+
+def test_a_program_that_goes_on_where_it_stands_still_turns_no_answer(guest):
+    guest.launch(["python3", "-c", GOES_ON])
+    assert comes_true(lambda: "timer_create" in guest.execute(["ps", "-ef"]).output, 5)
+    guest.begin_judging()
+    said = set()
+    for _ in range(5):
+        with suppress(HangingProgramError):
+            said.add(
+                guest.execute('[ -z "$(ps aux | grep "[t]int2")" ] && echo gone || echo there', shell=True).output
+            )
+    assert said <= {"there\n"}
+
+
+def test_an_honest_desktop_stands_still(guest):
+    guest.begin_judging()
+    assert {guest.execute("ps aux | grep -c '[t]int2'", shell=True).output for _ in range(30)} == {"1\n"}
