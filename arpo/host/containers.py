@@ -329,7 +329,7 @@ def _listed(client: "DockerClient", *labels: str) -> list[Any]:
 
 def _labels() -> dict[str, str]:
     owner = own_name()
-    return {SESSION_LABEL: os.environ.get(LABEL_VARIABLE, owner), OWNER_LABEL: owner, HOST_LABEL: host_name()}
+    return {SESSION_LABEL: os.environ.get(LABEL_VARIABLE, ""), OWNER_LABEL: owner, HOST_LABEL: host_name()}
 
 
 def _remove_each(client: "DockerClient", names: Iterable[str]) -> list[str]:

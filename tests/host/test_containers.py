@@ -255,3 +255,9 @@ def start_stranger(owner):
 
 def running(label):
     return docker("ps", "--all", "--quiet", "--filter", f"label=arpo.session={label}").split()
+
+
+def test_a_session_leaves_containers_of_its_process_that_began_before_it(desktop, tmp_path):
+    with Session.start(tmp_path):
+        DockerDesktop(**QUICK).close()
+    assert desktop.machine.container.is_running()
