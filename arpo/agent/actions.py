@@ -1,7 +1,10 @@
-"""The actions of an agent: a closed union of types. Coordinates are pixels; which pixels, the holder knows."""
+"""The actions of an agent: a closed union of types. Coordinates are pixels; which pixels, the holder knows.
+
+Where the place of an action of the mouse is None, it happens where the pointer is.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Direction = Literal["up", "down", "left", "right"]
@@ -14,32 +17,32 @@ INTEGER_DIGITS = 15
 class Click:
     """A press and release of the left button."""
 
-    x: float
-    y: float
+    x: float | None = None
+    y: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DoubleClick:
     """A double-click with the left button."""
 
-    x: float
-    y: float
+    x: float | None = None
+    y: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RightClick:
     """A press and release of the right button."""
 
-    x: float
-    y: float
+    x: float | None = None
+    y: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MiddleClick:
     """A press and release of the middle button, which opens a link in a new tab, or pastes what is selected."""
 
-    x: float
-    y: float
+    x: float | None = None
+    y: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ class Hover:
 class Drag:
     """A press of the left button at one point and its release at another."""
 
-    x: float
-    y: float
+    x: float | None
+    y: float | None
     to_x: float
     to_y: float
 
@@ -151,12 +154,35 @@ Action = Pointer | Keyboard | TypeText | Wait | Call | Terminal
 
 def moved(action: Action, move: Callable[[float, float], tuple[float, float]]) -> Action:
     """Return an action with every position of it moved, such as to the pixels of another picture."""
+
+    def placed(x: float | None, y: float | None) -> tuple[float | None, float | None]:
+        return (x, y) if x is None or y is None else move(x, y)
+
     match action:
-        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | MiddleClick(x, y) | Hover(x, y):
-            return type(action)(*move(x, y))
+        case Click(x, y) | DoubleClick(x, y) | RightClick(x, y) | MiddleClick(x, y):
+            return type(action)(*placed(x, y))
+        case Hover(x, y):
+            return Hover(*move(x, y))
         case Drag(x, y, to_x, to_y):
-            return Drag(*move(x, y), *move(to_x, to_y))
-        case Scroll(direction, x, y) if x is not None and y is not None:
-            return Scroll(direction, *move(x, y))
+            return Drag(*placed(x, y), *move(to_x, to_y))
+        case Scroll(direction, x, y):
+            return Scroll(direction, *placed(x, y))
         case _:
             return action
+
+
+def begun_at(action: Action, pointer: tuple[float, float] | None) -> Action:
+    """Return a click or a drag that names no place as one at the pointer, where it is known where that is."""
+    kinds = (Click, DoubleClick, RightClick, MiddleClick, Drag)
+    if pointer is None or not isinstance(action, kinds) or action.x is not None:
+        return action
+    return replace(action, x=pointer[0], y=pointer[1])
+
+
+def pointer_after(action: Action, before: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return where the pointer is after an action, None where that is not known."""
+    if isinstance(action, Drag):
+        return action.to_x, action.to_y
+    if isinstance(action, Pointer) and action.x is not None and action.y is not None:
+        return action.x, action.y
+    return before

@@ -40,12 +40,12 @@ class MouseAndKeyboard(ABC, Generic[Event]):
     def _use_pointer(self, action: Pointer) -> list[Event]:
         match action:
             case actions.Click(x, y):
-                return [*self.move(x, y), *self._click("left", 1)]
+                return [*self._move_to(x, y), *self._click("left", 1)]
             case actions.DoubleClick(x, y):
-                return [*self.move(x, y), *self._click("left", 1), *self._click("left", 2)]
+                return [*self._move_to(x, y), *self._click("left", 1), *self._click("left", 2)]
             case actions.RightClick(x, y) | actions.MiddleClick(x, y):
                 button: Button = "right" if isinstance(action, actions.RightClick) else "middle"
-                return [*self.move(x, y), *self._click(button, 1)]
+                return [*self._move_to(x, y), *self._click(button, 1)]
             case actions.Hover(x, y):
                 return self.move(x, y)
             case actions.Drag():
@@ -55,13 +55,24 @@ class MouseAndKeyboard(ABC, Generic[Event]):
             case _:
                 assert_never(action)
 
+    def _move_to(self, x: float | None, y: float | None) -> list[Event]:
+        return [] if x is None or y is None else self.move(x, y)
+
     def _drag(self, action: actions.Drag) -> list[Event]:
-        events = [*self.move(action.x, action.y), self.button(True, "left", 1)]
-        way_x, way_y = action.to_x - action.x, action.to_y - action.y
+        events = [*self._move_to(action.x, action.y), self.button(True, "left", 1)]
+        # From a place that is not known the pointer jumps to just before the end, which applications take for a drag.
+        from_x, from_y = self.pointer() or (action.to_x - self.DRAG_MOVES, action.to_y)
+        if action.x is not None and action.y is not None:
+            from_x, from_y = action.x, action.y
+        way_x, way_y = action.to_x - from_x, action.to_y - from_y
         for move in range(1, self.DRAG_MOVES + 1):
-            x, y = action.x + way_x * move / self.DRAG_MOVES, action.y + way_y * move / self.DRAG_MOVES
+            x, y = from_x + way_x * move / self.DRAG_MOVES, from_y + way_y * move / self.DRAG_MOVES
             events += self.move(x, y, dragging=True)
         return [*events, self.button(False, "left", 1)]
+
+    def pointer(self) -> tuple[float, float] | None:
+        """Return where the pointer is; None where the devices do not know."""
+        return None
 
     def _click(self, button: Button, count: int) -> list[Event]:
         return [self.button(True, button, count), self.button(False, button, count)]

@@ -4,11 +4,12 @@ A desktop says what it has as a list of `Function`, the prompt names them, and a
 does nothing, as a click beside a button does nothing.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from arpo.agent.actions import Call, Scalar
+from arpo.agent.actions import Action, Call, Scalar
 from arpo.agent.render import render
 
 Kind = Literal["str", "int", "float", "bool"]
@@ -32,6 +33,39 @@ class Function:
         """The line of a prompt."""
         call = Call(self.name, {name: _EXAMPLES[kind] for name, kind in self.parameters.items()})
         return f"{render(call)} # {self.does}"
+
+
+def typed(action: Action, functions: Sequence[Function]) -> Action:
+    """Return a call of one of the functions with the types that it has for its arguments; any other action as it is.
+
+    XML has texts alone, so that 42 is a number or a text by its parameter; in JSON some models write a number where a
+    text is wanted. A value that is none of the type stays as it is, and the desktop refuses it.
+    """
+    known = {function.name: function.parameters for function in functions}
+    if not isinstance(action, Call) or action.function not in known:
+        return action
+    kinds = known[action.function]
+    return Call(
+        action.function,
+        {name: _of_kind(value, kinds[name]) if name in kinds else value for name, value in action.arguments.items()},
+    )
+
+
+def _of_kind(value: Scalar, kind: Kind) -> Scalar:
+    if kind == "str":
+        return str(value) if type(value) is int else value
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if kind == "bool":
+        return {"true": True, "false": False}.get(text.lower(), value)
+    if re.fullmatch(r"[+-]?[0-9]{1,15}", text):
+        return int(text)
+    return (
+        float(text)
+        if kind == "float" and re.fullmatch(r"[+-]?[0-9]{1,20}(?:\.[0-9]{0,30})?(?:e[+-]?[0-9]{1,2})?", text, re.I)
+        else value
+    )
 
 
 def refusal(call: Call, functions: Sequence[Function]) -> str:

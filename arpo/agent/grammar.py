@@ -1,11 +1,12 @@
 """The grammars of responses, by the names that a prompt has for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from arpo.agent import computer_use, computer_use_xml, parser, render
 from arpo.agent.actions import Action
+from arpo.agent.functions import Function, typed
 from arpo.agent.parser import ParsedResponse
 from arpo.errors import ActionParseError, TaskFormatError
 
@@ -32,6 +33,14 @@ class ActionGrammar:
 
     parse: ParseResponse
     render: RenderResponse
+
+    def read(self, text: str, functions: Sequence[Function], *, max_actions: int | None = None) -> tuple[Action, ...]:
+        """Return the actions of a response, with arguments of the desktop's functions of the types that these have.
+
+        Raises:
+            ActionParseError: As `parse` does.
+        """
+        return tuple(typed(action, functions) for action in self.parse(text, max_actions=max_actions).actions)
 
     def answer(self, action: Action, thought: str = "", *others: Action) -> str:
         """Return the response of somebody who is not bound to this grammar, such as the expert of a task.

@@ -72,16 +72,10 @@ def _plain(action: Action) -> Action:
 
 
 def _points(action: Action) -> list[tuple[float, float]]:
-    match action:
-        case actions.Drag(x, y, to_x, to_y):
-            return [(x, y), (to_x, to_y)]
-        case actions.Scroll(_, x, y):
-            return [] if x is None or y is None else [(x, y)]
-        case actions.Click(x, y) | actions.DoubleClick(x, y) | actions.Hover(x, y):
-            return [(x, y)]
-        case actions.RightClick(x, y) | actions.MiddleClick(x, y):
-            return [(x, y)]
-    return []
+    if not isinstance(action, actions.Pointer):
+        return []
+    start = [] if action.x is None or action.y is None else [(action.x, action.y)]
+    return [*start, (action.to_x, action.to_y)] if isinstance(action, actions.Drag) else start
 
 
 def _text(action: Action) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ Coordinates are pixels of the image that the model saw; `CoordinateFrame` takes 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -23,6 +23,7 @@ from arpo.agent import actions
 from arpo.agent.actions import INTEGER_DIGITS, Action, Direction, Scalar
 from arpo.agent.boxes import read_point
 from arpo.agent.error_kinds import ParseErrorKind
+from arpo.agent.extra import check_extra
 from arpo.agent.keys import canonical_key, split_keys
 from arpo.agent.syntax import Call, Grammar, Value, read_calls
 from arpo.agent.typed_text import TypedTextError
@@ -32,6 +33,12 @@ MAX_CHARACTERS = 1_000_000
 """A response of 8,192 tokens is far below; above, nothing is read."""
 
 MAX_HOTKEY_CHARACTERS = 100
+
+POINTER = "pointer"
+"""The place where the pointer is: our own word, for actions of other grammars, which need not name a place."""
+
+THOUGHT_ENDS = "</think>"
+"""What a model that thinks writes behind its thought, which may draft calls and name tags."""
 
 _LABEL = re.compile("Action[:：]")
 """The full-width colon is in the tests of the desktop's parser."""
@@ -70,7 +77,12 @@ def parse_response(text: str, *, max_actions: int | None = None) -> ParsedRespon
     check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
     if not text.strip():
         raise ActionParseError(ParseErrorKind.EMPTY, "the response is empty")
-    response = _read(_without_ending(text))
+    head, _, rest = text.rpartition(THOUGHT_ENDS)
+    if not head or not _LABEL.search(rest):  # else it stands in a text that is typed
+        head, rest = "", text
+    response = _read(_without_ending(rest))
+    if head and not response.thought:
+        response = replace(response, thought=head.strip())
     check_number_of_actions(response.actions, max_actions)
     return response
 
@@ -188,23 +200,18 @@ def _action(call: Call) -> Action:
     if rule.arguments is None:
         return rule.build(_Arguments(call.name, call.arguments))
     arguments: dict[str, Value] = {}
+    extra: dict[str, str] = {}
     for written, value in call.arguments.items():
         name = _ARGUMENT_ALIASES.get(written, written)
-        if name in arguments or _changes_the_action(written, value):
-            message = f"{call.name} has {written[:40]!r} twice, or no argument {written[:40]!r}"
-            raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, message)
-        if name in rule.arguments:
+        if name in rule.arguments and name not in arguments:
             arguments[name] = value
-    return rule.build(_Arguments(call.name, arguments))
-
-
-def _changes_the_action(argument: str, value: Value) -> bool:
-    """Return whether an argument that no action has must not be ignored, as all others are.
-
-    `type(content='…', start_box='…')` and `wait(time='2')` are what the authors' parsers read. But who ignores the
-    button of `click(start_box='…', button='right')` clicks with another one.
-    """
-    return argument == "button" and value.text != "left"
+        elif name in rule.arguments:
+            raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, f"{call.name} has {written[:40]!r} twice")
+        elif name == "key" or name not in _GRAMMAR.arguments:  # `type(content='…', start_box='…')` is a known form
+            extra[written] = value.text
+    action = rule.build(_Arguments(call.name, arguments))
+    check_extra(call.name, extra, incomplete="start_box" in rule.arguments and "start_box" not in arguments)
+    return action
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +243,22 @@ class _Arguments:
             raise ActionParseError(ParseErrorKind.MISSING_ARGUMENT, f"{self.action} needs {name}='(x,y)'")
         return read_point(self.values[name].text)
 
+    def start(self) -> tuple[float | None, float | None]:
+        """Return the place where an action begins; none where the pointer is."""
+        here = "start_box" in self.values and self.values["start_box"].text.strip() == POINTER
+        return (None, None) if here else self.point("start_box")
+
 
 def _pointed(kind: Callable[[float, float], Action], arguments: _Arguments) -> Action:
     return kind(*arguments.point("start_box"))
 
 
+def _clicked(kind: Callable[[float | None, float | None], Action], arguments: _Arguments) -> Action:
+    return kind(*arguments.start())
+
+
 def _drag(arguments: _Arguments) -> Action:
-    return actions.Drag(*arguments.point("start_box"), *arguments.point("end_box"))
+    return actions.Drag(*arguments.start(), *arguments.point("end_box"))
 
 
 def _scroll(arguments: _Arguments) -> Action:
@@ -329,9 +345,10 @@ _ARGUMENT_ALIASES = {
     "text": "content",  # tests of the desktop's parser: `type(text='Hello', start_box='(300,400)')`
 }
 
-_click = _Rule(partial(_pointed, actions.Click), ("start_box",))
-_double_click = _Rule(partial(_pointed, actions.DoubleClick), ("start_box",))
-_right_click = _Rule(partial(_pointed, actions.RightClick), ("start_box",))
+_click = _Rule(partial(_clicked, actions.Click), ("start_box",))
+_double_click = _Rule(partial(_clicked, actions.DoubleClick), ("start_box",))
+_right_click = _Rule(partial(_clicked, actions.RightClick), ("start_box",))
+_middle_click = _Rule(partial(_clicked, actions.MiddleClick), ("start_box",))
 _hover = _Rule(partial(_pointed, actions.Hover), ("start_box",))
 _dragged = _Rule(_drag, ("start_box", "end_box"))
 _key_up = _Rule(partial(_keyed, actions.KeyUp), ("key",))
@@ -344,9 +361,10 @@ _RULES: Mapping[str, _Rule] = {
     "double_click": _double_click,
     "right_single": _right_click,
     "right_click": _right_click,
-    "middle_click": _Rule(partial(_pointed, actions.MiddleClick), ("start_box",)),
+    "middle_click": _middle_click,
     "hover": _hover,
     "mouse_move": _hover,
+    "move_to": _hover,  # ui-tars 0.5.1, `GUIActionType`
     "drag": _dragged,
     "select": _dragged,
     "left_click_drag": _dragged,

@@ -83,6 +83,8 @@ class Prompt:
     """True if the first screenshot is a message of its own, or follows the text in the same message."""
     grammar: GrammarName = "ui_tars"
     """The grammar of the responses."""
+    functions: Sequence[Function] = ()
+    """The functions of the desktop that it lists."""
 
     def __post_init__(self) -> None:
         check_one_of(GrammarName, grammar=self.grammar)
@@ -92,41 +94,37 @@ class Prompt:
     @classmethod
     def ui_tars(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the computer-use prompt of UI-TARS-1.5."""
-        return cls("You are a helpful assistant.", _ui_tars(functions))
+        return cls("You are a helpful assistant.", _ui_tars(functions), functions=functions)
 
     @classmethod
     def official(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the same prompt as ARPO's own code writes it, with the typing error in its system message."""
-        return cls("Your are a helpful assistant.", _ui_tars(functions))
+        return cls("Your are a helpful assistant.", _ui_tars(functions), functions=functions)
 
     @classmethod
     def compact(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt, for tiny models that know only one task family."""
-        return cls("", _listed(functions) + _PLACEHOLDER, screenshot_apart=False)
+        return cls("", _listed(functions) + _PLACEHOLDER, screenshot_apart=False, functions=functions)
 
     @classmethod
     def computer_use(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the prompt by which Qwen3-VL operates a desktop: calls of one tool, in thousandths of the screen."""
-        return cls(system_message(functions), _PLACEHOLDER, screenshot_apart=False, grammar="computer_use")
+        return cls(system_message(functions), _PLACEHOLDER, False, "computer_use", functions)
 
     @classmethod
     def compact_computer_use(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt for calls of that tool, for tiny models; functions are tools beside it."""
-        return cls(
-            "", _listed(map(signature, functions)) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use"
-        )
+        return cls("", _listed(map(signature, functions)) + _PLACEHOLDER, False, "computer_use", functions)
 
     @classmethod
     def computer_use_xml(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the prompt by which Qwen3.5 operates a desktop: calls of the same tool, as XML."""
-        return cls(xml_system_message(functions), _PLACEHOLDER, screenshot_apart=False, grammar="computer_use_xml")
+        return cls(xml_system_message(functions), _PLACEHOLDER, False, "computer_use_xml", functions)
 
     @classmethod
     def compact_computer_use_xml(cls, functions: Sequence[Function] = ()) -> Self:
         """Return the shortest prompt for such calls, for tiny models; functions are tools beside it."""
-        return cls(
-            "", _listed(map(signature, functions)) + _PLACEHOLDER, screenshot_apart=False, grammar="computer_use_xml"
-        )
+        return cls("", _listed(map(signature, functions)) + _PLACEHOLDER, False, "computer_use_xml", functions)
 
     def messages(self, instruction: str) -> list[dict[str, Any]]:
         """Return chat messages that end with the first screenshot, ready for the chat template."""

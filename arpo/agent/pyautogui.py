@@ -72,19 +72,17 @@ def _statements(action: Action) -> list[str]:
 def _pointer(action: Pointer) -> list[str]:
     match action:
         case actions.Click(x, y):
-            return [f"pyautogui.click({_point(x, y)}, button='left')"]
+            return [f"pyautogui.click({_at(x, y)}button='left')"]
         case actions.DoubleClick(x, y):
-            return [f"pyautogui.doubleClick({_point(x, y)}, button='left')"]
+            return [f"pyautogui.doubleClick({_at(x, y)}button='left')"]
         case actions.RightClick(x, y) | actions.MiddleClick(x, y):
             button = "right" if isinstance(action, actions.RightClick) else "middle"
-            return [f"pyautogui.click({_point(x, y)}, button='{button}')"]
+            return [f"pyautogui.click({_at(x, y)}button='{button}')"]
         case actions.Hover(x, y):
             return [f"pyautogui.moveTo({_point(x, y)})"]
         case actions.Drag(x, y, to_x, to_y):
-            return [
-                f"pyautogui.moveTo({_point(x, y)})",
-                f"pyautogui.dragTo({_point(to_x, to_y)}, duration={DRAG_S}, button='left')",
-            ]
+            begin = [] if x is None or y is None else [f"pyautogui.moveTo({_point(x, y)})"]
+            return [*begin, f"pyautogui.dragTo({_point(to_x, to_y)}, duration={DRAG_S}, button='left')"]
         case actions.Scroll(direction, x, y):
             wheel = "scroll" if direction in ("up", "down") else "hscroll"
             clicks = SCROLL_CLICKS if direction in ("up", "right") else -SCROLL_CLICKS
@@ -107,6 +105,11 @@ def _keyboard(action: Keyboard) -> list[str]:
             return [f"pyautogui.keyUp({name!r})" for name in reversed(_physical(key))]
         case _:
             assert_never(action)
+
+
+def _at(x: float | None, y: float | None) -> str:
+    """Return a position as the first arguments of a click; none where the pointer is."""
+    return "" if x is None or y is None else f"{_point(x, y)}, "
 
 
 def _point(x: float, y: float) -> str:

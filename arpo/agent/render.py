@@ -9,7 +9,7 @@ from arpo.agent import actions
 from arpo.agent.actions import INTEGER_DIGITS, Action, Pointer, Scalar
 from arpo.agent.boxes import MAX_COORDINATE
 from arpo.agent.keys import known_key
-from arpo.agent.parser import ParsedResponse, parse_response
+from arpo.agent.parser import POINTER, ParsedResponse, parse_response
 from arpo.errors import ActionParseError
 
 _ESCAPED = str.maketrans({"\\": r"\\", "'": r"\'", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
@@ -88,12 +88,16 @@ _NAMES = {
 def _pointer_arguments(action: Pointer) -> str:
     match action:
         case actions.Drag(x, y, to_x, to_y):
-            return f"start_box={_point(x, y)}, end_box={_point(to_x, to_y)}"
+            return f"start_box={_start(x, y)}, end_box={_point(to_x, to_y)}"
         case actions.Scroll(direction, x, y):
             where = "" if x is None or y is None else f"start_box={_point(x, y)}, "
             return f"{where}direction='{direction}'"
         case _:
-            return f"start_box={_point(action.x, action.y)}"
+            return f"start_box={_start(action.x, action.y)}"
+
+
+def _start(x: float | None, y: float | None) -> str:
+    return f"'{POINTER}'" if x is None or y is None else _point(x, y)
 
 
 def _point(x: float, y: float) -> str:

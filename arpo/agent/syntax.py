@@ -116,6 +116,7 @@ class _Reader:
 
     def _argument(self, call: str, arguments: dict[str, Value]) -> None:
         if not self._strict and self._skip_nameless():
+            arguments["value without a name"] = Value("…", quoted=True)
             return
         argument = self._name()
         self._expect("=")

@@ -172,7 +172,8 @@ class DemonstrationDataModule(L.LightningDataModule):
         return self.click_jitter * (frame.model_width / seen[0]), self.click_jitter * (frame.model_height / seen[1])
 
     def _tell(self, demonstration: Trajectory) -> Trajectory:
-        return retokenize(demonstration, self._chat, self.prompt, self.image_window)
+        steps = [replace(step, response=self._chat.scripted(step.response)) for step in demonstration.steps]
+        return retokenize(replace(demonstration, steps=tuple(steps)), self._chat, self.prompt, self.image_window)
 
     def _known(self, step: int) -> int | None:
         """Return how many demonstrations the batch of a step is drawn from at most; None for all."""

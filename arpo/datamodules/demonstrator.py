@@ -50,7 +50,7 @@ class Demonstrator:
 def mistake(right: Action, distractors: Sequence[Action], rng: random.Random) -> Action:
     """Return a plausible wrong action: another element, a place beside, a misspelt text, or an early end."""
     match right:
-        case Click(x, y):
+        case Click(x, y) if x is not None and y is not None:
             elsewhere = [other for other in distractors if other != right]
             if elsewhere and rng.random() < 0.7:
                 return rng.choice(elsewhere)

@@ -6,7 +6,7 @@ check_episode(env, task)    # one more task of an environment that goes on livin
 
 from collections.abc import Callable, Sequence
 
-from arpo.agent.actions import Action, Call, Finished, Hover, Press, Scroll, Wait
+from arpo.agent.actions import Action, Call, Drag, Finished, Hover, Press, Scroll, Wait
 from arpo.envs.protocol import DesktopEnv, SolvableEnv
 from arpo.envs.screenshot import check_screenshot
 from arpo.errors import ConfigError, EnvError
@@ -21,7 +21,8 @@ def _harmless_actions(width: int, height: int) -> tuple[Action, ...]:
     """Return actions that any desktop accepts and that solve nothing; the last one ends an episode."""
     x, y = width // 2, height // 2
     nowhere = Call("no.such_function", {"text": "a"})
-    return (Wait(), Hover(x, y), Scroll("down", x, y), Press("shift"), nowhere, Finished())
+    here = Drag(None, None, x, y)
+    return (Wait(), Hover(x, y), Scroll("down", x, y), Press("shift"), nowhere, here, Finished())
 
 
 def check_env(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_solution_steps: int = 50) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from PIL import Image, ImageDraw, ImageFont
 
-from arpo.agent.actions import Action, Call, Click, Fail, Finished, TypeText
+from arpo.agent.actions import Action, Call, Click, Fail, Finished, TypeText, begun_at, pointer_after
 from arpo.agent.functions import Function, refusal
 from arpo.envs.protocol import StepResult
 from arpo.errors import ConfigError, EnvError, TaskFormatError
@@ -72,6 +72,7 @@ class Deeds:
     focused: bool = False
     text: str = ""
     last: Action | None = None
+    pointer: tuple[float, float] | None = None
     over: bool = False
 
 
@@ -184,9 +185,10 @@ class FakeDesktop:
         scene, deeds = self._running("step"), self._deeds
         if deeds.over:
             raise EnvError("step", "the episode has terminated; reset the environment first")
-        deeds.last = action
+        deeds.last = action = begun_at(action, deeds.pointer)
+        deeds.pointer = pointer_after(action, deeds.pointer)
         match action:
-            case Click(x, y):
+            case Click(x, y) if x is not None and y is not None:
                 self._click(scene, x, y)
             case TypeText(text) if deeds.focused:
                 deeds.text += text

@@ -161,6 +161,11 @@ class ChatTokenizer:
         around = self.family.around_image
         return prompt_ids[: at - around] + prompt_ids[at + 1 + around :]
 
+    def scripted(self, text: str) -> str:
+        """Return a script's response as it follows a prompt: behind the thought that the template may have opened."""
+        opened = self.decode(self._glue).endswith("<think>\n")
+        return f"\n</think>\n\n{text}" if opened and "</think>" not in text else text
+
     def encode_response(self, text: str) -> tuple[int, ...]:
         """Return the ids of a response somebody wrote, with the end-of-turn id that a model would sample.
 

@@ -9,7 +9,7 @@ from itertools import chain
 from math import inf
 from typing import Literal
 
-from arpo.agent.actions import Action, Fail, Finished, Terminal
+from arpo.agent.actions import Action, Fail, Finished, Terminal, begun_at, pointer_after
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.grammar import GRAMMARS, ActionGrammar
 from arpo.agent.prompt import Prompt
@@ -135,7 +135,7 @@ async def run_episode(
     started = time.perf_counter()
     observation = await meter.of_env(env.reset(spec.task))
     instruction = observation.instruction or spec.task.instruction
-    conversation, grammar = _Conversation(spec, responder.chat), GRAMMARS[responder.prompt.grammar]
+    conversation = _Conversation(spec, responder.chat)
     conversation.show(observation)
     conversation.ask(responder.chat.first_prompt(responder.prompt.messages(instruction)))
     conversation.check_room(len(responder.chat.first_prompt(responder.prompt.messages(""))))
@@ -145,7 +145,7 @@ async def run_episode(
     outcome = None
     while outcome is None:
         response = await meter.of_engine(responder.respond(conversation.request(least_version)))
-        outcome = await _follow(response, grammar, conversation, env, meter) or conversation.next_turn()
+        outcome = await _follow(response, responder.prompt, conversation, env, meter) or conversation.next_turn()
     parsed = outcome is not Outcome.PARSE_ERROR
     outcome, reward = await _judge(outcome, spec, env, meter)
     return Trajectory(
@@ -178,12 +178,12 @@ async def _judge(outcome: Outcome, spec: EpisodeSpec, env: LeasedEnv, meter: Met
 
 
 async def _follow(
-    response: Response, grammar: ActionGrammar, conversation: "_Conversation", env: LeasedEnv, meter: Meter
+    response: Response, prompt: Prompt, conversation: "_Conversation", env: LeasedEnv, meter: Meter
 ) -> Outcome | None:
     """Do what a response says and close its step; return how that ended the episode, None when it goes on."""
-    text = conversation.chat.decode(response.token_ids)
+    text, grammar = conversation.chat.decode(response.token_ids), GRAMMARS[prompt.grammar]
     try:
-        actions = grammar.parse(text, max_actions=conversation.max_actions).actions
+        actions = grammar.read(text, prompt.functions, max_actions=conversation.max_actions)
     except ActionParseError as error:
         conversation.answer(response, text, parse_error=error.kind)
         return Outcome.PARSE_ERROR
@@ -193,7 +193,7 @@ async def _follow(
     reward = 0.0
     patch = ""
     for number, action in enumerate((Fail(),) if forced_to_fail else actions):
-        performed.append(frame.to_screen(action))
+        performed.append(conversation.placed(frame.to_screen(action)))
         try:
             result = await meter.of_env(env.step(performed[-1]))
         except DesktopDestroyedError as error:
@@ -202,7 +202,8 @@ async def _follow(
             return Outcome.DESTROYED
         reward += result.reward
         if result.patch is not None:
-            patch = _as_response(actions[:number], result.patch, frame, grammar)
+            patch = conversation.chat.scripted(_as_response(actions[:number], result.patch, frame, grammar))
+            conversation.placed(result.patch.action)
             break
         if isinstance(action, Terminal) or result.terminated or result.truncated:
             break
@@ -240,6 +241,7 @@ class _Conversation:
         self.screen = ""
         """Key of what is on the screen now."""
         self.max_actions = spec.max_actions
+        self._pointer: tuple[float, float] | None = None
         self._spec = spec
         self._observation: Observation
         self._turns: list[tuple[int, ...]] = []
@@ -315,6 +317,12 @@ class _Conversation:
             return Outcome.MAX_STEPS
         self.ask(self.chat.next_prompt(self.steps[-1].history_ids))
         return None if self.has_room() else Outcome.CONTEXT_FULL
+
+    def placed(self, action: Action) -> Action:
+        """Return an action with a place: where the one before has left the pointer, if it names none itself."""
+        action = begun_at(action, self._pointer)
+        self._pointer = pointer_after(action, self._pointer)
+        return action
 
     def frame(self) -> CoordinateFrame:
         """Return the map from the model's points to the screen's."""

@@ -204,6 +204,7 @@ def sampling_fingerprint(spec: EpisodeSpec, prompt: Prompt, model: str) -> str:
     """
     limits = ("max_steps", "max_context", "max_tokens", "temperature", "protocol")
     how = {name: getattr(spec, name) for name in limits} | {"prompt": asdict(prompt), "model": model}
+    del how["prompt"]["functions"]  # which the template names
     if prompt.grammar == "ui_tars":  # records from before there was another one stay good
         del how["prompt"]["grammar"]
     if spec.image_window is not None:  # without one, records from before there were windows stay good

@@ -39,6 +39,8 @@ hotkeys = st.one_of(
 any_action = st.one_of(
     pointed,
     st.builds(actions.Drag, coordinates, coordinates, coordinates, coordinates),
+    st.builds(actions.Drag, st.none(), st.none(), coordinates, coordinates),
+    st.sampled_from([actions.Click(), actions.DoubleClick(), actions.RightClick(), actions.MiddleClick()]),
     st.builds(actions.Scroll, directions),
     st.builds(actions.Scroll, directions, coordinates, coordinates),
     hotkeys,

@@ -58,15 +58,17 @@ def test_the_thought_is_what_stands_before_and_more_calls_may_follow():
     assert refused.value.kind == "too_long"
 
 
-def test_a_drag_begins_where_the_pointer_was_moved_to_right_before():
+def test_a_drag_begins_where_the_pointer_is():
     move = called(action="mouse_move", coordinate=[1, 2])
     drag = called(action="left_click_drag", coordinate=[3, 4])
+    here = actions.Drag(None, None, 3, 4)
+    assert parse_response(drag).actions == (here,)
     assert parse_response(move + drag).actions == (actions.Drag(1, 2, 3, 4),)
     assert parse_response(move + move + drag).actions == (actions.Hover(1, 2), actions.Drag(1, 2, 3, 4))
-    for text in (drag, move + drag + drag, called(action="left_click", coordinate=[1, 2]) + drag):
-        with pytest.raises(ActionParseError, match="needs a mouse_move") as refused:
-            parse_response(text)
-        assert refused.value.kind == "missing_argument"
+    assert parse_response(move + drag + drag).actions == (actions.Drag(1, 2, 3, 4), here)
+    click = called(action="left_click", coordinate=[1, 2])
+    assert parse_response(click + drag).actions == (actions.Click(1, 2), here)
+    assert render_response(here) == drag
 
 
 def test_a_call_of_another_name_is_a_function_of_the_desktop():
@@ -85,10 +87,8 @@ def test_a_call_of_another_name_is_a_function_of_the_desktop():
         ("</tool_call>", "no_action"),
         (f"</tool_call>{called(action='wait')}", "bad_syntax"),
         ("<tool_call>", "bad_syntax"),
-        (called(action="wait").removesuffix("</tool_call>"), "bad_syntax"),
         (f"<tool_call>{called(action='wait')}", "bad_syntax"),
         (f"{called(action='wait')}</tool_call>", "bad_syntax"),
-        (f"{called(action='wait')} done", "bad_syntax"),
         ("<tool_call>[1]</tool_call>", "bad_syntax"),
         ('<tool_call>{"name": "computer_use"}</tool_call>', "bad_syntax"),
         ('<tool_call>{"name": 1, "arguments": {}}</tool_call>', "bad_syntax"),
@@ -98,26 +98,54 @@ def test_a_call_of_another_name_is_a_function_of_the_desktop():
         (called(), "missing_argument"),
         (called(action="long_click", coordinate=[1, 2]), "unknown_action"),
         (called(action=["wait"]), "unknown_action"),
-        (called(action="left_click"), "missing_argument"),
         (called(action="left_click", coordinate=[1]), "bad_box"),
+        (called(action="left_click", coordinate=7), "bad_box"),
+        (called(action="left_click", coordinte=[1, 2]), "bad_argument"),
+        (called(action="left_click", coordinate=[1, 2], text="ctrl"), "bad_argument"),
+        (called(action="left_click", coordinate=[1, 2], keys=["ctrl"]), "bad_argument"),
+        (called(action="left_click", coordinate=[1, 2], num_clicks=2), "bad_argument"),
+        (called(action="left_click_drag", coordinate=[1, 2], start_coordinate=[3, 4]), "bad_argument"),
+        (called(action="mouse_move"), "missing_argument"),
+        (called(action="left_click_drag"), "missing_argument"),
+        (called(action="type", text="a", press_enter=True), "bad_argument"),
+        (called(action="type", text=None), "missing_argument"),
+        (called(action="type", text=1.5), "bad_argument"),
+        (called(action="terminate", stats="failure"), "bad_argument"),
+        (f"{called(action='wait')}<tool_call", "bad_syntax"),
+        (f"{called(action='wait')} No, I type: {called(action='type', text='a')}", "bad_syntax"),
+        (called(action="wait").replace("computer_use", "computer"), "bad_call"),
+        (f'{called(action="wait")} {{"name": "computer_use"', "bad_syntax"),
+        (f"{called(action='wait')[:-12]} {called(action='wait')[1:]}", "bad_syntax"),
+        (
+            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 'it's'}}</tool_call>",
+            "bad_syntax",
+        ),
+        (
+            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 'a''b'}}</tool_call>",
+            "bad_syntax",
+        ),
+        (
+            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 'a\\x41'}}</tool_call>",
+            "bad_syntax",
+        ),
+        ("<tool_call>{'name': 'computer_use', 'arguments': __import__('os')}</tool_call>", "bad_syntax"),
+        (
+            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'wait', 'action': 'type'}}</tool_call>",
+            "bad_argument",
+        ),
         (called(action="left_click", coordinate=[1, 2, 3]), "bad_box"),
-        (called(action="left_click", coordinate="(1,2)"), "bad_box"),
         (called(action="left_click", coordinate=[True, 2]), "bad_box"),
         (called(action="left_click", coordinate=[10**400, 2]), "bad_box"),
         (called(action="left_click", coordinate=[float("nan"), 2]), "bad_argument"),
         (called(action="left_click", coordinate=[1, 2], button="right"), "bad_argument"),
-        (called(action="key", keys="ctrl+c"), "bad_argument"),
-        (called(action="key", keys=[]), "bad_argument"),
+        (called(action="key", keys=[]), "missing_argument"),
         (called(action="key", keys=["ctrl", 1]), "bad_argument"),
         (called(action="key", keys=["ctrl", "nokey"]), "bad_argument"),
         (called(action="scroll", pixels=0), "bad_argument"),
         (called(action="scroll", pixels="up"), "bad_argument"),
         (called(action="scroll"), "missing_argument"),
-        (called(action="wait", time="long"), "bad_argument"),
-        (called(action="type", text=3), "bad_argument"),
         (called(action="type", text="\ud800"), "bad_argument"),
         (called(action="terminate", status="done"), "bad_argument"),
-        (called(action="terminate"), "missing_argument"),
         (
             '<tool_call>{"name": "computer_use", "arguments": {"action": "wait", "action": "type"}}</tool_call>',
             "bad_argument",

@@ -8,6 +8,7 @@ from arpo.agent import actions
 from arpo.agent.computer_use_xml import parse_response, render_response
 from arpo.agent.error_kinds import ParseErrorKind
 from arpo.agent.functions import Function
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.prompt import Prompt
 from arpo.agent.tools import system_message
 from arpo.errors import ActionParseError
@@ -43,7 +44,7 @@ def use(action: str, *parameters: tuple[str, str]) -> str:
         ),
         (
             call(("a", "5"), ("b", "five"), ("c", '"5"'), ("d", "true"), ("e", "[1]"), name="app.f"),
-            [actions.Call("app.f", {"a": 5, "b": "five", "c": "5", "d": True, "e": "[1]"})],
+            [actions.Call("app.f", {"a": "5", "b": "five", "c": '"5"', "d": "true", "e": "[1]"})],
         ),
         (call(name="f"), [actions.Call("f", {})]),
     ],
@@ -59,33 +60,34 @@ LEFT = use("left_click", ("coordinate", "[1, 2]"))
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
-        (use("key", ("keys", '["ctrl", "c"')), ParseErrorKind.BAD_ARGUMENT, "keys must be JSON"),
-        (use("key", ("keys", "[ctrl, c]")), ParseErrorKind.BAD_ARGUMENT, "keys must be JSON"),
-        (use("key", ("keys", "ctrl+c")), ParseErrorKind.BAD_ARGUMENT, "keys must be JSON"),
-        (use("key", ("keys", '"ctrl"')), ParseErrorKind.BAD_ARGUMENT, "keys must be a list of names"),
-        (use("key", ("keys", '["ctrl"] ["c"]')), ParseErrorKind.BAD_ARGUMENT, "keys must be JSON"),
-        (use("left_click", ("coordinate", "(1, 2)")), ParseErrorKind.BAD_ARGUMENT, "coordinate must be JSON"),
-        (use("left_click", ("coordinate", "[NaN, 1]")), ParseErrorKind.BAD_ARGUMENT, "NaN is no number"),
-        (use("left_click", ("coordinate", "[1]")), ParseErrorKind.BAD_BOX, "two numbers"),
+        (use("key", ("keys", '["ctrl", "c"')), ParseErrorKind.BAD_ARGUMENT, "keys are no list of names"),
+        (use("key", ("keys", "[ctrl, c]")), ParseErrorKind.BAD_ARGUMENT, "keys are no list of names"),
+        (use("key", ("keys", '["ctrl"] ["c"]')), ParseErrorKind.BAD_ARGUMENT, "keys must be one list of names"),
+        (use("key", ("keys", "ctrl+nokey")), ParseErrorKind.BAD_ARGUMENT, "unknown key"),
+        (use("key", ("keys", "a" * 101)), ParseErrorKind.BAD_ARGUMENT, "101 characters"),
+        (use("left_click", ("coordinate", "[NaN, 1]")), ParseErrorKind.BAD_BOX, "'NaN' for a number"),
+        (use("left_click", ("coordinate", "[1]")), ParseErrorKind.BAD_BOX, r"is not \(x,y\)"),
+        (use("scroll", ("pixels", "1e9999")), ParseErrorKind.BAD_ARGUMENT, "pixels must be a number"),
+        (use("scroll", ("pixels", "down")), ParseErrorKind.BAD_ARGUMENT, "pixels must be a number"),
         (use("left_click", *[("coordinate", "[1, 2]")] * 2), ParseErrorKind.BAD_ARGUMENT, "coordinate twice"),
         (use("left_click", ("text", "a")), ParseErrorKind.BAD_ARGUMENT, "left_click takes no text"),
-        (use(" left_click"), ParseErrorKind.UNKNOWN_ACTION, "unknown action ' left_click'"),
+        (use("left_click", ("coordinte", "[1, 2]")), ParseErrorKind.BAD_ARGUMENT, "left_click takes no coordinte"),
+        (use("long_click"), ParseErrorKind.UNKNOWN_ACTION, "unknown action 'long_click'"),
         (call(("coordinate", "[1, 2]")), ParseErrorKind.MISSING_ARGUMENT, "needs an action"),
         (
             LEFT.replace("</parameter>\n", "", 1),
             ParseErrorKind.BAD_SYNTAX,
-            "value of action holds the tag <parameter=",
+            "value of action holds the tag <parameter",
         ),
         (LEFT.replace("</parameter>\n", ""), ParseErrorKind.BAD_SYNTAX, "expected <parameter=name>"),
         (LEFT.replace("</parameter>", "</parameter></parameter>", 1), ParseErrorKind.BAD_SYNTAX, "got '</parameter>"),
         (LEFT.replace("</function>", ""), ParseErrorKind.BAD_SYNTAX, "or </function>, got '</tool_call>'"),
-        (LEFT.replace("</function>", "</function></function>"), ParseErrorKind.BAD_SYNTAX, "expected </tool_call>"),
-        (LEFT.replace("</tool_call>", ""), ParseErrorKind.BAD_SYNTAX, "expected </tool_call>"),
+        (LEFT.replace("</function>", "</function></function>"), ParseErrorKind.BAD_SYNTAX, "got '</function>"),
         (LEFT.replace("<function=computer_use>", ""), ParseErrorKind.BAD_SYNTAX, "expected <function=name>"),
         (LEFT.replace("=computer_use", ""), ParseErrorKind.BAD_SYNTAX, "expected <function=name>"),
-        (LEFT + "</tool_call>", ParseErrorKind.BAD_SYNTAX, "expected <tool_call> or the end"),
-        (LEFT + "\nDone.", ParseErrorKind.BAD_SYNTAX, "expected <tool_call> or the end"),
-        (LEFT.replace("<tool_call>", ""), ParseErrorKind.NO_ACTION, "has no <tool_call>"),
+        (LEFT + "</tool_call>", ParseErrorKind.BAD_SYNTAX, "or none, got '</tool_call>'"),
+        (LEFT + LEFT.replace("<function", "<functon"), ParseErrorKind.BAD_SYNTAX, "expected <function=name>"),
+        ("I wait.", ParseErrorKind.NO_ACTION, "has no <tool_call>"),
         ('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', ParseErrorKind.BAD_SYNTAX, "<function=name>"),
     ],
 )
@@ -96,11 +98,20 @@ def test_what_is_malformed_is_named_and_never_guessed(text, kind, message):
 
 
 @pytest.mark.parametrize(
-    "value", ["5", '"5"', "true", "null", "NaN", "1e5", "", " 5 ", "9" * 5000, '{"a": 1}', 5, 1.0, False]
+    ("kind", "value"),
+    [
+        *(
+            ("str", text)
+            for text in ("5", '"5"', "true", "null", "NaN", "1e5", "", " 5 ", "9" * 5000, '{"a": 1}', "\n")
+        ),
+        ("int", -5),
+        *(("float", number) for number in (1.0, 5, 1e-7, -2.5e22)),
+        *(("bool", truth) for truth in (True, False)),
+    ],
 )
-def test_a_value_of_a_function_comes_back_as_it_was(value):
+def test_a_value_of_a_function_comes_back_with_the_type_of_its_parameter(kind, value):
     action = actions.Call("f", {"a": value})
-    (back,) = parse_response(render_response(action)).actions
+    (back,) = GRAMMARS["computer_use_xml"].read(render_response(action), [Function("f", {"a": kind}, "Does.")])
     assert back == action
     assert type(back.arguments["a"]) is type(value)
 

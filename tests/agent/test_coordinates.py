@@ -91,6 +91,8 @@ def test_hand_computed_positions():
 def test_every_position_of_an_action_moves_and_nothing_else():
     frame = CoordinateFrame(100, 200, 200, 100)
     assert frame.to_screen(Drag(10, 10, 20, 20)) == Drag(5, 20, 10, 40)
+    assert frame.to_screen(Drag(None, None, 20, 20)) == Drag(None, None, 10, 40)
+    assert frame.to_screen(Click()) == Click()
     assert frame.to_screen(Scroll("up", 10, 10)) == Scroll("up", 5, 20)
     for action in (Scroll("up"), TypeText("x"), Wait(), Press("a"), Finished("x")):
         assert frame.to_screen(action) == action

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from arpo.agent import actions
 from arpo.agent.coordinates import CoordinateFrame
 from arpo.agent.error_kinds import ParseErrorKind
+from arpo.agent.functions import Function
 from arpo.agent.grammar import GRAMMARS, thought_of
 from arpo.agent.prompt import Prompt
 from arpo.agent.pyautogui import to_pyautogui
@@ -68,13 +69,15 @@ def test_what_is_written_is_read_as_the_same_action_and_thought(name, action, th
         text = GRAMMARS[name].render(action, thought)
     except ValueError:
         return  # the grammar has no words for it
+    given = action.arguments if isinstance(action, actions.Call) else {}
+    functions = [Function(action.function, {key: type(given[key]).__name__ for key in given}, "")] if given else []
     try:
-        parsed = GRAMMARS[name].parse(text)
+        parsed, read = GRAMMARS[name].parse(text), GRAMMARS[name].read(text, functions)
     except ActionParseError:
         assert any("\ud800" <= letter <= "\udfff" for letter in text)  # half a character, which no model writes
         return
     wanted = actions.Hotkey((action.key,)) if name != "ui_tars" and isinstance(action, actions.Press) else action
-    assert parsed.actions == (wanted,)
+    assert read == (wanted,)
     assert parsed.thought == thought.strip()
 
 

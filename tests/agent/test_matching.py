@@ -35,6 +35,7 @@ PAIRS = [
     (Drag(1, 1, 50, 50), Drag(1, 1, 54, 46), ALL),
     (Drag(1, 1, 50, 50), Drag(1, 1, 56, 50), ELSEWHERE),
     (Drag(9, 1, 50, 50), Drag(1, 1, 50, 50), ELSEWHERE),
+    (Drag(None, None, 50, 50), Drag(1, 1, 50, 50), ELSEWHERE),
     (Scroll("down", 10, 10), Scroll("down", 12, 12), ALL),
     (Scroll("up", 10, 10), Scroll("down", 12, 12), OTHERWISE),
     (Scroll("down"), Scroll("down"), ALL),

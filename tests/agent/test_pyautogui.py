@@ -90,6 +90,7 @@ def guest(monkeypatch):
         (MiddleClick(10, 20), [("click", 10, 20, "middle")]),
         (Hover(10, 20), [("moveTo", 10, 20)]),
         (Drag(1, 2, 3, 4), [("moveTo", 1, 2), ("dragTo", 3, 4, 1.0, "left")]),
+        (Drag(None, None, 3, 4), [("dragTo", 3, 4, 1.0, "left")]),
         (Scroll("up", 1, 2), [("scroll", 5, 1, 2)]),
         (Scroll("down"), [("scroll", -5)]),
         (Scroll("left", 1, 2), [("hscroll", -5, 1, 2)]),

@@ -101,8 +101,8 @@ class Bounded(Square):
     """Takes no action outside of its screen."""
 
     def step(self, action: Action) -> StepResult:
-        assert 0 <= getattr(action, "x", 0) < 20
-        assert 0 <= getattr(action, "y", 0) < 10
+        assert 0 <= (getattr(action, "x", 0) or 0) < 20
+        assert 0 <= (getattr(action, "y", 0) or 0) < 10
         return super().step(action)
 
 

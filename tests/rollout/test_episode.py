@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from arpo.agent.actions import CallUser, Click, Fail, Finished, TypeText, Wait
+from arpo.agent.actions import CallUser, Click, DoubleClick, Drag, Fail, Finished, Hover, TypeText, Wait
+from arpo.agent.coordinates import CoordinateFrame
+from arpo.agent.grammar import GRAMMARS, GrammarName
+from arpo.agent.parser import parse_action
 from arpo.agent.prompt import Prompt
 from arpo.agent.render import render, render_response
 from arpo.envs.fake import FakeDesktop, fake_tasks, make_scene
@@ -319,6 +322,23 @@ def test_several_actions_of_one_response_are_one_step(chat: ChatTokenizer):
     assert len(played.steps) == 2
     assert [type(action) for action in played.env.actions] == [Click, TypeText, Finished]
     assert played.steps[0].action == f"{click}\n{text}"
+
+
+@pytest.mark.parametrize("grammar", ["computer_use", "computer_use_xml"])
+def test_what_names_no_place_begins_where_the_turn_before_left_the_pointer(chat: ChatTokenizer, grammar: GrammarName):
+    said = [Drag(None, None, 28, 21), Click(), Hover(56, 42), Drag(None, None, 28, 42), DoubleClick(), Finished()]
+    write, frame = GRAMMARS[grammar].render, CoordinateFrame(112, 84, *chat.model_size(112, 84))
+    spec = spec_of("infeasible", max_steps=9, max_tokens=500, max_context=9000)
+    prompt = replace(Prompt.compact(), grammar=grammar)
+    played = Played(chat, [write(frame.to_model(action)) for action in said], spec, prompt=prompt)
+    assert [parse_action(step.action) for step in played.steps] == [
+        Drag(None, None, 28, 21),  # nothing has said where the pointer is
+        Click(28, 21),
+        Hover(56, 42),
+        Drag(56, 42, 28, 42),
+        DoubleClick(28, 42),
+        Finished(),
+    ]
 
 
 def test_nothing_is_performed_after_a_terminal_action(chat: ChatTokenizer):

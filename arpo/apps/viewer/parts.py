@@ -38,7 +38,7 @@ def mark(action: str, parse_error: str) -> Mark:
         return ["error", f"unreadable: {error}"]
     match parsed:
         case [actions.Drag(x, y, to_x, to_y)]:
-            return ["drag", x, y, to_x, to_y]
+            return ["hover", to_x, to_y] if x is None else ["drag", x, y, to_x, to_y]
         case [actions.Scroll(direction, x, y)]:
             return ["scroll", x, y, direction]
         case [
@@ -47,7 +47,7 @@ def mark(action: str, parse_error: str) -> Mark:
             | actions.RightClick(x, y)
             | actions.MiddleClick(x, y)
             | actions.Hover(x, y) as one
-        ]:
+        ] if x is not None:
             return [_POINTED[type(one)], x, y]
         case _:  # words, or several actions, of which the picture has room for none
             return ["text", action]

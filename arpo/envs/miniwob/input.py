@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from arpo.agent.actions import Direction
 from arpo.agent.devices import Button, MouseAndKeyboard
 from arpo.agent.keys import canonical_key
@@ -71,6 +73,11 @@ class InputDevices(MouseAndKeyboard[Event]):
     def __init__(self) -> None:
         self._x = self._y = 0.0
         self.held: dict[str, Key] = {}
+
+    @override
+    def pointer(self) -> tuple[float, float]:
+        """Return where the pointer is, in page pixels."""
+        return self._x, self._y
 
     def release(self, x: float, y: float) -> list[Event]:
         """Let go of every held key and put the pointer somewhere."""

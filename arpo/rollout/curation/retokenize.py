@@ -63,7 +63,7 @@ def _check_points(trajectory: Trajectory, chat: ChatTokenizer, prompt: Prompt) -
         if step.parse_error or not step.action:
             continue
         try:
-            said = GRAMMARS[prompt.grammar].parse(step.response).actions
+            said = GRAMMARS[prompt.grammar].read(step.response, prompt.functions)
         except ActionParseError as error:
             raise RetokenizationError(f"are not written in the prompt's grammar, {prompt.grammar}") from error
         try:

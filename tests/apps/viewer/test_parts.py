@@ -24,6 +24,8 @@ from arpo.types import screenshot_key
         (actions.MiddleClick(1, 2), ["middle", 1, 2]),
         (actions.Hover(1, 2), ["hover", 1, 2]),
         (actions.Drag(1, 2, 3, 4), ["drag", 1, 2, 3, 4]),
+        (actions.Drag(None, None, 3, 4), ["hover", 3, 4]),
+        (actions.Click(), ["text", "click(start_box='pointer')"]),
         (actions.Scroll("down", 1, 2), ["scroll", 1, 2, "down"]),
         (actions.Scroll("up"), ["scroll", None, None, "up"]),
         (actions.TypeText("a"), ["text", "type(content='a')"]),

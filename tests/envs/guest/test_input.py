@@ -88,6 +88,13 @@ def test_a_drag_moves_the_pointer_on_its_way():
     assert moves[-1] == ("move", 100, 50)
 
 
+def test_a_drag_from_a_place_that_is_not_known_moves_there_too():
+    played = events(Drag(None, None, 100, 50))
+    assert played[0] == ("button_down", 1)
+    assert [event[1:] for event in played if event[0] == "move"] == [(x, 50) for x in range(91, 101)]
+    assert events(DoubleClick()) == [("button_down", 1), ("button_up", 1)] * 2
+
+
 @pytest.mark.parametrize(
     "action", [Click(float("nan"), 1), Hover(1, float("inf")), Press("Enter"), Hotkey(("ctrl", "any"))]
 )

@@ -6,6 +6,7 @@ from arpo.agent.actions import (
     Drag,
     Finished,
     Hotkey,
+    Hover,
     KeyDown,
     KeyUp,
     Press,
@@ -32,6 +33,15 @@ def test_a_drag_moves_with_the_button_held_and_ends_where_it_should():
     assert moves == [(2, 1), (4, 2), (6, 3), (8, 4)]
     assert all(p["buttons"] == 1 for _, p in events[2:-1])
     assert (events[-1][1]["x"], events[-1][1]["y"], events[-1][1]["type"]) == (8, 4, "mouseReleased")
+
+
+def test_a_click_and_a_drag_without_a_place_begin_where_the_pointer_is():
+    devices = InputDevices()
+    devices.events(Hover(4, 8))
+    assert kinds(devices.events(Click())) == ["mousePressed", "mouseReleased"]
+    events = devices.events(Drag(None, None, 8, 16))
+    assert [(p["x"], p["y"]) for _, p in events] == [(4, 8), (5, 10), (6, 12), (7, 14), (8, 16), (8, 16)]
+    assert kinds(events)[:2] == ["mousePressed", "mouseMoved"]
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,12 @@ def test_a_template_that_opens_a_thought_for_a_response_to_come_is_taken(tiny_qw
     assert chat.first_prompt(user) == plain.first_prompt(user) + thought
     response = chat.encode_response("x</think>Action: wait()")
     assert chat.next_prompt(response) == plain.next_prompt(response) + thought
+    # as the template writes the last turn of a conversation: a script's response has an empty thought
+    whole = chat._render([*user, {"role": "assistant", "content": "Wait."}])
+    written = chat.decode(chat.first_prompt(user)) + chat.scripted("Wait.")
+    assert whole.partition("<think>")[2].startswith(written.partition("<think>")[2])
+    assert plain.scripted("Wait.") == "Wait."
+    assert chat.scripted("Why?</think>Wait.") == "Why?</think>Wait."
     (_, blind), (_, expected) = (
         each.windowed([each.first_prompt(user), each.next_prompt(response)], 0) for each in (chat, plain)
     )

@@ -1,0 +1,186 @@
+"""Responses of Qwen's models: a thought, and calls of tools in tags, with JSON or XML inside.
+
+    I click Save.                   a thought, optional; one that ends with </think> may draft calls
+    <tool_call>
+    ...                             a call
+    </tool_call>                    more calls may follow, and a word to the user
+
+What else is read is in docs/answers.md. The reader never guesses: what may be a part of a call that was not read is an
+error.
+"""
+
+import ast
+import io
+import json
+import re
+import tokenize
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from arpo.agent.error_kinds import ParseErrorKind
+from arpo.agent.parser import MAX_CHARACTERS, THOUGHT_ENDS, check_length
+from arpo.errors import ActionParseError
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+
+Call = tuple[str, Mapping[str, Any]]
+"""The name of a function, and its arguments."""
+ReadCall = Callable[[str, int], tuple[Call, int]]
+"""A reader of the call that begins at a place of a text; it returns the call and its end."""
+
+_SPACE = re.compile(r"\s*+")
+_REMAINS = re.compile(r'</?(?:tool_call|function|parameter)\b|["\'](?:name|arguments|action)["\']\s*+:')
+"""What stands in calls, and in no thought: where it is left over, a call was not read."""
+_LETTER = re.compile(r"\S")
+_MOST_DRAFTS = 32
+"""Calls and ends of thoughts that are looked at, so that the time stays linear."""
+_MOST_PYTHON = 20_000
+"""Characters of a call in Python's quotes."""
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_PLAIN_ESCAPES = frozenset("\\'\"nrt")
+
+
+def read_calls(text: str, read: ReadCall, opening: re.Pattern[str]) -> tuple[str, list[Call]]:
+    """Return the thought and the calls of a response.
+
+    Args:
+        text: The response.
+        read: Reads a call, behind its opening tag.
+        opening: The beginning of a call: its tag, and what may stand without it.
+
+    Raises:
+        ActionParseError: `empty`, `too_long`, `no_action` or `bad_syntax`, and what `read` raises.
+    """
+    check_length(text, "response", MAX_CHARACTERS, ParseErrorKind.TOO_LONG)
+    if not text.strip():
+        raise ActionParseError(ParseErrorKind.EMPTY, "the response is empty")
+    start = at = _end_of_thought(text, read, opening)
+    calls: list[Call] = []
+    while found := opening.search(text, at):
+        if not calls:
+            start = found.start()
+        _check_no_call(text[at : found.start()], said=not calls)
+        call, at = read(text, found.end())
+        calls.append(call)
+        closing = _skip(text, at)
+        at = closing + len(CLOSING) if text.startswith(CLOSING, closing) else at
+    if not calls:
+        raise ActionParseError(ParseErrorKind.NO_ACTION, f"the response has no {OPENING}")
+    _check_no_call(text[at:])
+    return text[:start].strip(), calls
+
+
+def write_calls(calls: Sequence[str], thought: str, between: str) -> str:
+    """Return a response with calls that are written, and `between` behind its thought.
+
+    Raises:
+        ValueError: If the thought holds what stands in a call.
+    """
+    said = thought.strip()
+    if _REMAINS.search(said.rpartition(THOUGHT_ENDS)[2]):
+        raise ValueError(f"a thought must not hold a part of a call, got {thought[:80]!r}")
+    whole = "\n".join(f"{OPENING}\n{call}\n{CLOSING}" for call in calls)
+    return f"{said}{between}{whole}" if said else whole
+
+
+def _end_of_thought(text: str, read: ReadCall, opening: re.Pattern[str]) -> int:
+    """Return where the last thought ends that is closed by a tag, which no call has typed; 0 where none is."""
+    begin = at = 0
+    for _ in range(_MOST_DRAFTS):
+        end = text.find(THOUGHT_ENDS, at)
+        if end < 0:
+            break
+        if call := opening.search(text, at, end):
+            at = max(call.start() + 1, _end_of_call(text, read, call.end()))
+        else:
+            begin = at = end + len(THOUGHT_ENDS)
+    return begin
+
+
+def _end_of_call(text: str, read: ReadCall, at: int) -> int:
+    try:
+        return read(text, at)[1]
+    except ActionParseError:
+        return 0  # a draft
+
+
+def _check_no_call(text: str, *, said: bool = True) -> None:
+    """Check that nothing of a call stands in a text, and nothing at all where nothing may be `said`: between calls."""
+    if found := _REMAINS.search(text) if said else _LETTER.search(text):
+        rest = text[found.start() : found.start() + 40]
+        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"expected a call in {OPENING}, or none, got {rest!r}")
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    assert match is not None, "it matches nothing too"
+    return match.end()
+
+
+# --- JSON, and the same in Python's quotes ---------------------------------------------------------------------------
+
+
+def read_json(text: str, at: int) -> tuple[Any, int]:
+    """Return the value that begins at a place of a text, in JSON or in Python's quotes, and its end.
+
+    Raises:
+        ActionParseError: `bad_syntax`; `bad_argument` for a key that stands there twice, and for NaN and infinity.
+    """
+    at = _skip(text, at)
+    try:
+        return _DECODER.raw_decode(text, at)
+    except ActionParseError:
+        raise  # of the decoder's own hooks
+    except (ValueError, RecursionError) as error:
+        end = text.find(CLOSING, at)
+        end = len(text) if end < 0 else end
+        try:
+            return _literal(text[at:end].strip()), end
+        except ActionParseError:
+            raise
+        except (ValueError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError):
+            raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"a call is no JSON: {str(error)[:80]}") from error
+
+
+def _distinct(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    if len(content := dict(pairs)) < len(pairs):
+        raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, "a call has a key twice")
+    return content
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, f"{name} is no number")
+
+
+# A line break in a string is one: it has no other meaning.
+_DECODER = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_no_number, strict=False)
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+def _literal(text: str) -> Any:
+    """Return the value of a Python literal, and never one that its writer cannot have meant."""
+    if len(text) > _MOST_PYTHON or not _PLAIN_ESCAPES.issuperset(_ESCAPE.findall(text)):
+        raise ValueError("too long, or with an escape that JSON would refuse")
+    tokens = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.string.strip()]
+    if (tokenize.STRING, tokenize.STRING) in pairwise(tokens):
+        raise ValueError("two strings in a row: a quote in a string is not escaped")
+    return _value(ast.parse(text, mode="eval").body)
+
+
+def _value(node: ast.expr) -> Any:
+    match node:
+        case ast.Dict(keys, values):
+            return _distinct(
+                [(_value(key) if key else None, _value(value)) for key, value in zip(keys, values, strict=True)]
+            )
+        case ast.List(elements) | ast.Tuple(elements):
+            return [_value(element) for element in elements]
+        case ast.Constant(str() | int() | float() | None as value):
+            return value
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as number)):
+            return -number
+        case ast.Name(name) if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        case _:
+            raise ValueError(f"{ast.unparse(node)[:40]} is no value")
