@@ -4,6 +4,7 @@ import time
 import pytest
 
 from arpo.agent.actions import TypeText
+from arpo.agent.grammar import GRAMMARS
 from arpo.agent.parser import parse_response
 from arpo.errors import ActionParseError
 
@@ -41,6 +42,26 @@ def test_time_grows_no_faster_than_the_response(opening):
         start = time.process_time()
         with contextlib.suppress(ActionParseError):
             parse_response(text)
+        assert time.process_time() - start < 5, piece
+
+
+@pytest.mark.parametrize("grammar", ["computer_use", "computer_use_xml"])
+@pytest.mark.parametrize(
+    "opening", ["", "<tool_call>{'name': 'f', 'arguments': ", "<tool_call><function=f><parameter=a>"]
+)
+def test_calls_of_tools_are_read_in_linear_time_too(grammar, opening):
+    for piece in (
+        "</think>",
+        '<tool_call>{"a": "</think>',
+        "<function=a><parameter=b></think>",
+        "{",
+        "{'a':",
+        "'a' ",
+        "\\",
+    ):
+        start = time.process_time()
+        with contextlib.suppress(ActionParseError):
+            GRAMMARS[grammar].parse(opening + piece * (500_000 // len(piece)) + "</think>")
         assert time.process_time() - start < 5, piece
 
 
