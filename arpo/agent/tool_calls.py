@@ -30,9 +30,12 @@ ReadCall = Callable[[str, int], tuple[Call, int]]
 """A reader of the call that begins at a place of a text; it returns the call and its end."""
 
 _SPACE = re.compile(r"\s*+")
-_REMAINS = re.compile(r'</?(?:tool_call|function|parameter)\b|["\'](?:name|arguments|action)["\']\s*+:')
-"""What stands in calls, and in no thought: where it is left over, a call was not read."""
-_LETTER = re.compile(r"\S")
+_BEFORE = re.compile(r'</?(?:tool_call|function|parameter)\b|["\']arguments["\']\s*+:')
+"""What stands in calls and in no thought: where it stands before the first call, one was not read;"""
+_BETWEEN = re.compile(r"\S")
+"""so it may be by any word between two calls, which may also take the first back;"""
+_BEHIND = re.compile(_BEFORE.pattern + r'|["\'](?:name|action)["\']\s*+:')
+"""and so by the beginning of a call behind the last one."""
 _MOST_DRAFTS = 32
 """Calls and ends of thoughts that are looked at, so that the time stays linear."""
 _MOST_PYTHON = 20_000
@@ -60,14 +63,14 @@ def read_calls(text: str, read: ReadCall, opening: re.Pattern[str]) -> tuple[str
     while found := opening.search(text, at):
         if not calls:
             start = found.start()
-        _check_no_call(text[at : found.start()], said=not calls)
+        _check_none(text[at : found.start()], _BETWEEN if calls else _BEFORE)
         call, at = read(text, found.end())
         calls.append(call)
         closing = _skip(text, at)
         at = closing + len(CLOSING) if text.startswith(CLOSING, closing) else at
     if not calls:
         raise ActionParseError(ParseErrorKind.NO_ACTION, f"the response has no {OPENING}")
-    _check_no_call(text[at:])
+    _check_none(text[at:], _BEHIND)
     return text[:start].strip(), calls
 
 
@@ -78,7 +81,7 @@ def write_calls(calls: Sequence[str], thought: str, between: str) -> str:
         ValueError: If the thought holds what stands in a call.
     """
     said = thought.strip()
-    if _REMAINS.search(said.rpartition(THOUGHT_ENDS)[2]):
+    if _BEFORE.search(said.rpartition(THOUGHT_ENDS)[2]):
         raise ValueError(f"a thought must not hold a part of a call, got {thought[:80]!r}")
     whole = "\n".join(f"{OPENING}\n{call}\n{CLOSING}" for call in calls)
     return f"{said}{between}{whole}" if said else whole
@@ -105,9 +108,8 @@ def _end_of_call(text: str, read: ReadCall, at: int) -> int:
         return 0  # a draft
 
 
-def _check_no_call(text: str, *, said: bool = True) -> None:
-    """Check that nothing of a call stands in a text, and nothing at all where nothing may be `said`: between calls."""
-    if found := _REMAINS.search(text) if said else _LETTER.search(text):
+def _check_none(text: str, remains: re.Pattern[str]) -> None:
+    if found := remains.search(text):
         rest = text[found.start() : found.start() + 40]
         raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"expected a call in {OPENING}, or none, got {rest!r}")
 

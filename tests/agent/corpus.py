@@ -103,6 +103,7 @@ def around(call: str, other: str, move: str, drag: str) -> Iterator[tuple[str, t
     """What stands around calls, in both grammars."""
     clicked = (Click(5, 6),)
     yield f"I click OK.\n\n{call}", clicked, TEMPLATE
+    yield f'The file has {{"name": "action"}}.\n{call}', clicked, TEMPLATE
     yield f"{call}\n<|im_end|>", clicked, REPORT
     yield f"{call}\n<conclusion>\nI have clicked.\n</conclusion>", clicked, REPORT
     yield f"{call}\n\nThen the dialog closes.", clicked, AUTHORS
