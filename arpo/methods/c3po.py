@@ -55,7 +55,7 @@ class C3PO(GRPO):
         super().__post_init__()
 
     @override
-    def credits(self, groups: Sequence[Group], values: object = None) -> list[list[Credit]]:
+    def credits(self, groups: Sequence[Group], scores: object = None) -> list[list[Credit]]:
         found = super().credits(groups)
         room = self.budget
         for group, member in _drawn(groups):

@@ -46,7 +46,7 @@ class GRPO(Method):
         return self.imitation > 0
 
     @override
-    def credits(self, groups: Sequence[Group], values: object = None) -> list[list[Credit]]:
+    def credits(self, groups: Sequence[Group], scores: object = None) -> list[list[Credit]]:
         return [
             [
                 Credit.of_trajectory(trajectory, advantage)

@@ -69,7 +69,7 @@ class ActionLogprobs:
     mask: Bool[Tensor, "batch actions"]
     """True where there is a token."""
     entropy: Float[Tensor, "batch actions"] | None
-    """Of the distribution each token was sampled from; without gradient; 0 on padding."""
+    """Of the distribution each token was sampled from; 0 on padding; with a gradient only where that was asked for."""
     values: Float[Tensor, "batch actions"] | None = None
     """What a critic says before each token, with its gradient; 0 on padding."""
 
@@ -172,6 +172,7 @@ class Policy(nn.Module):
         temperature: float = 1.0,
         *,
         with_entropy: bool = False,
+        entropy_gradient: bool = False,
         critic: nn.Module | None = None,
     ) -> ActionLogprobs:
         """Return the log-probability of every sampled token of the batch.
@@ -183,6 +184,7 @@ class Policy(nn.Module):
             batch: On any device.
             temperature: At which the tokens were sampled.
             with_entropy: Whether to give entropies too, for the metrics.
+            entropy_gradient: Whether they have a gradient, for a loss.
             critic: Makes a value [tokens, 1] of the states [tokens, hidden] that predict the tokens; its gradient
                 ends there.
 
@@ -205,6 +207,7 @@ class Policy(nn.Module):
             temperature=temperature,
             chunk=self._logits_chunk,
             with_entropy=with_entropy,
+            entropy_gradient=entropy_gradient,
         )
         return ActionLogprobs(
             pack_left(logprobs, batch.packed_mask, batch.packed_places),

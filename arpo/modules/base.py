@@ -30,6 +30,7 @@ class PolicyModule(L.LightningModule):
         max_grad_norm: Gradient norm above which the gradient is scaled down.
         reference: Builds the frozen policy that this one is compared with, the one it started from. With LoRA nothing
             is built: the reference is the policy without its adapters. None where nothing is compared.
+        teacher: Builds a frozen policy of the same family and vocabulary, which this one learns from, or None.
 
     Raises:
         ConfigError: When a number is out of its range.
@@ -53,6 +54,7 @@ class PolicyModule(L.LightningModule):
         micro_batch_tokens: int,
         max_grad_norm: float,
         reference: Callable[..., Policy] | None = None,
+        teacher: Callable[..., Policy] | None = None,
     ) -> None:
         super().__init__()
         check_at_least(1, micro_batch_tokens=micro_batch_tokens)
@@ -63,6 +65,9 @@ class PolicyModule(L.LightningModule):
         self.make_reference = reference
         self.references: list[Policy] = []
         """The reference policy, where there is one; in a list, because its weights belong in no checkpoint."""
+        self.make_teacher = teacher
+        self.teachers: list[Policy] = []
+        """The teacher, likewise."""
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm
         self.policy_version = 0
@@ -110,6 +115,7 @@ class PolicyModule(L.LightningModule):
         *,
         policy: Policy | None = None,
         with_entropy: bool = False,
+        entropy_gradient: bool = False,
         critic: torch.nn.Module | None = None,
     ) -> ActionLogprobs:
         """Return the log-probabilities of the sampled tokens of some sequences, from one forward.
@@ -119,12 +125,19 @@ class PolicyModule(L.LightningModule):
             screenshots: PNG bytes by SHA-256, at least those that the sequences show.
             policy: The policy to ask; the module's own by default.
             with_entropy: Whether to compute entropies too.
+            entropy_gradient: Whether they have a gradient.
             critic: What gives the tokens values; None gives none.
         """
         policy = policy or self.policy
         # Of one image processor, so that a reference finds decoded what the policy has seen.
         batch = collate(tokenized, screenshots, self.policy.images, policy.features).to(self.device)
-        return policy.action_logprobs(batch, temperature=self.temperature, with_entropy=with_entropy, critic=critic)
+        return policy.action_logprobs(
+            batch,
+            temperature=self.temperature,
+            with_entropy=with_entropy,
+            entropy_gradient=entropy_gradient,
+            critic=critic,
+        )
 
     @torch.no_grad()
     def reference_logprobs(
@@ -133,6 +146,18 @@ class PolicyModule(L.LightningModule):
         """Return what `action_logprobs` returns of the reference."""
         with self.policy.without_adapters():
             return self.action_logprobs(tokenized, screenshots, policy=self.references[0] if self.references else None)
+
+    @torch.no_grad()
+    def teacher_logprobs(
+        self, tokenized: Sequence[TokenizedTrajectory], screenshots: Mapping[str, bytes]
+    ) -> ActionLogprobs:
+        """Return what `action_logprobs` returns of the teacher."""
+        return self.action_logprobs(tokenized, screenshots, policy=self.teachers[0])
+
+    @property
+    def frozen(self) -> list[Policy]:
+        """The policies beside the one that is trained."""
+        return [*self.references, *self.teachers]
 
     def clipped_together(self) -> list[list[torch.nn.Parameter]]:
         """Return what an optimizer step changes, in groups of parameters whose gradients have one norm."""
@@ -178,11 +203,14 @@ class PolicyModule(L.LightningModule):
             self.policy = self.build(self.make_policy).train()
         if self.make_reference is not None and not self.policy.has_adapters and not self.references:
             self.references = [self.build(self.make_reference).freeze()]
+        if self.make_teacher is not None and not self.teachers:
+            self.teachers = [self.build(self.make_teacher).freeze()]
+            self.policy.chat.check_teacher(self.teachers[0].chat)
 
     @override
     def on_fit_start(self) -> None:
-        for reference in self.references:
-            reference.to(self.device)
+        for policy in self.frozen:
+            policy.to(self.device)
 
     def build(self, make: Callable[..., Policy]) -> Policy:
         """Build a policy, in shards where the strategy has laid out a mesh of ranks."""

@@ -440,7 +440,7 @@ def check_step_rewards(cfg: DictConfig) -> None:
     from arpo.methods.method import Method
 
     method = pydoc.locate(str(chosen))
-    if isinstance(method, type) and issubclass(method, Method) and method.needs_step_rewards:
+    if isinstance(method, type) and issubclass(method, Method) and method.asks.step_rewards:
         raise ConfigError(
             f"{chosen} learns from the rewards of steps, and the environment {env} gives none: take env=recorded "
             "tasks=recorded source=DIR, or another method"

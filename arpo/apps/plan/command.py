@@ -167,7 +167,7 @@ def work_of(cfg: DictConfig) -> Work:
         reference=cfg.module.objective.kl_coefficient > 0,
         environments=cfg.env.size,
         kept_steps=cfg.module.objective.high_entropy_steps,
-        critic=method_of(cfg).needs_values,
+        critic=method_of(cfg).needs.values,
         fleet="make_engine" in cfg.engine,
         sleeps=engines_sleep(cfg),
         recorded=OmegaConf.select(cfg, "callbacks.update_log") is not None,
@@ -273,7 +273,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     colocated = engines_sleep(cfg)
     offers = {
         f"{ENGINES[0]}.{SHARE}={share}": colocated and 0 < share != engine_share(cfg),
-        "trainer=fsdp": several and plan.layout.strategy != "fsdp" and not method_of(cfg).needs_values,
+        "trainer=fsdp": several and plan.layout.strategy != "fsdp" and not method_of(cfg).needs.values,
         "layout=colocated": not colocated and not settings.get("max_policy_lag"),
         f"model={cfg.lora_model}": policy.get("lora") is None and "make" not in cfg.model,
         "model.policy.gradient_checkpointing=true": policy.get("gradient_checkpointing") is not True,

@@ -60,7 +60,7 @@ def simulate(
         buckets: Whether DDP keeps a second copy of the gradients, its buckets.
     """
     module.configure_model()
-    policies = [module.policy, *module.references]
+    policies = [module.policy, *module.frozen]
     with fake_floats(), fake_ranks(ranks) if strategy == "fsdp" else nullcontext():
         for policy in policies:
             prepare(policy, longest)

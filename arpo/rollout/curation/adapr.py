@@ -48,7 +48,7 @@ class AdaptiveBuffer(ReplayBuffer):
             raise ConfigError(f"share must lie in (0, 1], got {share}; for GRPO use replay=off")
         if not 0 <= replayed < 1:
             raise ConfigError(f"replayed must lie in [0, 1), got {replayed}; the rest of a group is collected")
-        if method.needs_values:
+        if method.needs.scores:
             raise ConfigError(
                 f"replay=adapr ranks successes by advantages, and those of {type(method).__name__} need a critic: "
                 "take replay=on, or a method without one"
