@@ -11,7 +11,7 @@ from typing_extensions import override
 from arpo.algorithms.advantages import Deviation, Estimator, group_advantages
 from arpo.algorithms.rewards import group_rewards
 from arpo.errors import check_at_least, check_one_of
-from arpo.methods.method import Credit, Method
+from arpo.methods.method import Credit, Method, Scores
 from arpo.types import Group
 
 
@@ -46,7 +46,7 @@ class GRPO(Method):
         return self.imitation > 0
 
     @override
-    def credits(self, groups: Sequence[Group], scores: object = None) -> list[list[Credit]]:
+    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         return [
             [
                 Credit.of_trajectory(trajectory, advantage)

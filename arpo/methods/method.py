@@ -210,6 +210,21 @@ class Method(ABC):
             scores: What policies and critic say of the sampled tokens of each trajectory; None unless `needs.scores`.
         """
 
+    def all_credits(self, groups: Sequence[Group]) -> list[list[Credit]]:
+        """Return the credits as if a batch had room for all: what a buffer compares trajectories by."""
+        return self.credits(groups)
+
+    def measure(self, groups: Sequence[Group], credits: Sequence[Sequence[Credit]]) -> dict[str, float]:
+        """Return numbers to log about the credits of a batch, by their names in full."""
+        return {}
+
+    def complaint(self, tokens: int) -> str | None:
+        """Return what is wrong with batches of at most so many sampled tokens; None where nothing is.
+
+        It is refused where the configuration allows no more of them, and warned of where the first batch has no more.
+        """
+        return None
+
     def expected(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
         """Return what the values of a critic say of the returns that it is taught: the values themselves."""
         return values

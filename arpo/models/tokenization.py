@@ -103,7 +103,7 @@ class ChatTokenizer:
         Raises:
             ConfigError: If it is of another family, has other words, or sees screenshots at another size.
         """
-        names = ("family", "vocabulary", "numbers of its image processor")
+        names = ("family", "vocabulary", "image processor")
         for name, own, other in zip(names, self._read_by(), teacher._read_by(), strict=True):
             if own != other:
                 raise ConfigError(

@@ -1,5 +1,6 @@
 """The update of every method that learns from rollouts (`arpo.methods`): GRPO by default (ARPO, arXiv 2505.16282)."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,8 @@ from arpo.modules.selection import OldPolicyCache, select_steps
 from arpo.rollout.hooks import RolloutCallback, broadcast
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
+
+log = logging.getLogger(__name__)
 
 OldLogprobs = Literal["recompute", "stored"]
 
@@ -195,6 +198,12 @@ class GRPOModule(PolicyModule):
         """Return what a method makes of a batch, on rank 0."""
         credits = self.objective.credits(groups, scores)
         check_credits(groups, credits)
+        for name, number in self.objective.measure(groups, credits).items():
+            work.averages.mean(name, number)
+        if self.policy_version == 0:
+            tokens = sum(trajectory.action_tokens for group in groups for trajectory in group.trajectories)
+            if complaint := self.objective.complaint(tokens):
+                log.warning("%s", complaint)
         if scores is not None:
             self._measure_critic(scores, credits, work)
         return credits

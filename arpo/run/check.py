@@ -405,8 +405,10 @@ def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
     for rooms in STAGES:
         check_arguments(cfg, rooms)
         try_constructors(cfg, rooms, parts)
-    from arpo.run.model import check_context, check_optimizer
+    from arpo.run.model import check_batch, check_context, check_optimizer, check_teacher
 
+    check_teacher(cfg)
+    check_batch(cfg)
     check_context(cfg)
     check_optimizer(cfg)
 

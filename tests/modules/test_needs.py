@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from arpo.errors import ConfigError
+from arpo.methods.c3po import C3PO
 from arpo.methods.digirl import DigiRL
 from arpo.methods.grpo import GRPO
 from arpo.methods.method import Credit, Method, Needs
@@ -114,6 +115,20 @@ def test_a_credit_of_another_length_than_the_trajectory_is_refused(make_module, 
     length = group.trajectories[1].action_tokens
     with pytest.raises(ValueError, match=f"gave {length + off} {of} to a trajectory of {length} sampled tokens"):
         fit(module, [group])
+
+
+# --- a budget of tokens ---------------------------------------------------------------------------------------------
+
+
+def test_a_batch_below_the_budget_is_warned_of_once_and_its_share_is_logged(make_module, make_group, caplog):
+    module, group = make_module(method=C3PO(budget=1000)), make_group(1.0, 0.0)
+    tokens = sum(each.action_tokens for each in group.trajectories)
+    found = metrics(fit(module, [group], [group]))
+    assert found["train/budget_used"] == pytest.approx(tokens / 1000)
+    assert found["train/budget_share"] == 1.0
+    said = [each.getMessage() for each in caplog.records if "module.objective.budget" in each.getMessage()]
+    assert len(said) == 1
+    assert f"budget=1000 is above the {tokens} sampled tokens" in said[0]
 
 
 # --- an entropy bonus -----------------------------------------------------------------------------------------------
