@@ -7,7 +7,7 @@ minibatch, and so do the `LossMetrics`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import torch
@@ -191,28 +191,6 @@ def policy_loss(
     with torch.no_grad():
         metrics = _metrics(ratio, log_ratio, advantages, mask, clip)
     return TokenLoss(-surrogate, metrics)
-
-
-def weighted_loss(
-    logprobs: Float[Tensor, "batch actions"],
-    old_logprobs: Float[Tensor, "batch actions"],
-    advantages: Float[Tensor, "batch actions"],
-    mask: Bool[Tensor, "batch actions"],
-    *,
-    clip: ClipRange,
-    weights: Float[Tensor, "batch actions"] | None = None,
-) -> TokenLoss:
-    """Return -w · sg[clip(ρ, 1 - low, 1 + high)] · A · log π of each token (CISPO, arXiv 2506.13585, equations 4, 5).
-
-    The clip bounds the weight of a token and takes no gradient away. The arguments are those of `policy_loss`; the
-    clip fractions are of tokens with any advantage.
-    """
-    ratio, log_ratio = _ratios(logprobs.detach(), old_logprobs, mask, "token")
-    factor = ratio.clamp(1 - clip.low, 1 + clip.high)
-    if weights is not None:
-        factor = factor * torch.where(mask, weights.detach(), 0.0)
-    up, down = (_metrics(ratio, log_ratio, sign * torch.ones_like(ratio), mask, clip) for sign in (1, -1))
-    return TokenLoss(-factor * advantages * logprobs, replace(up, clipped_low=down.clipped_low))
 
 
 def _ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, level: str) -> tuple[Tensor, Tensor]:

@@ -51,9 +51,7 @@ class C3PO(GRPO):
             )
         for name in ("kl_coefficient", "entropy_coefficient"):
             if (value := vars(self)[name]) != 0:
-                raise ConfigError(
-                    f"{name} must be 0, got {value}: it is of all tokens, those beyond the budget too"
-                )
+                raise ConfigError(f"{name} must be 0, got {value}: it is of all tokens, those beyond the budget too")
         super().__post_init__()
 
     @override

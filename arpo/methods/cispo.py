@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from arpo.algorithms.losses import Aggregation, TokenLoss, weighted_loss
+from arpo.algorithms.corrections import importance_ratio
+from arpo.algorithms.losses import Aggregation, TokenLoss
 from arpo.errors import ConfigError
 from arpo.methods.grpo import GRPO
 from arpo.methods.method import TokenTerms
@@ -12,7 +13,9 @@ from arpo.methods.method import TokenTerms
 
 @dataclass(frozen=True, kw_only=True)
 class CISPO(GRPO):
-    """GRPO with the loss -sg[clip(ρ, 1 - `clip_low`, 1 + `clip_high`)] · A · log π, a mean over all tokens.
+    """GRPO with the loss -sg[clip(ρ, 1 - `clip_low`, 1 + `clip_high`)] · A · log π, a mean over tokens (equation 4).
+
+    The clip fractions in the log are of the tokens whose gradient GRPO would have lost.
 
     Raises:
         ConfigError: When a dual clip or a ratio of sequences is asked for, which this loss has not; see also `GRPO`.
@@ -23,20 +26,16 @@ class CISPO(GRPO):
     aggregation: Aggregation = "token"
 
     def __post_init__(self) -> None:
-        for name, value, only in (("dual_clip", self.dual_clip, None), ("level", self.level, "token")):
-            if value != only:
-                raise ConfigError(
-                    f"{name}={value}: CISPO has one clipped weight a token and no surrogate: leave {name} out"
-                )
+        if self.dual_clip is not None or self.level != "token":
+            raise ConfigError(
+                f"dual_clip={self.dual_clip} with level={self.level}: CISPO clips a weight a token; leave both out"
+            )
         super().__post_init__()
 
     @override
     def loss(self, terms: TokenTerms) -> TokenLoss:
-        return weighted_loss(
-            terms.logprobs,
-            terms.old_logprobs,
-            terms.advantages,
-            terms.mask,
-            clip=self.clip,
-            weights=terms.weights,
-        )
+        ratio = importance_ratio(terms.logprobs - terms.old_logprobs)  # without gradient
+        factor = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
+        if terms.weights is not None:
+            factor = factor * terms.weights.detach()
+        return TokenLoss(-factor * terms.advantages * terms.logprobs, super().loss(terms).metrics)

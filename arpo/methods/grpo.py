@@ -43,7 +43,7 @@ class GRPO(Method):
     @property
     @override
     def learns_alone(self) -> bool:
-        return self.imitation > 0
+        return self.imitation > 0 or super().learns_alone
 
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:

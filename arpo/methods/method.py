@@ -40,20 +40,20 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The numbers that a method asks the module for, beside rewards and the log-probabilities of its own loss."""
+    """The numbers that a method asks for beside rewards, and beside the log-probabilities of its own loss."""
 
     values: bool = False
-    """Those of a critic, to `credits`, and with gradient to `loss`."""
+    """Of a critic, for `credits`, and with gradient for `loss`."""
     logprobs: bool = False
-    """The policy's log-probabilities before the update, to `credits`."""
+    """Of the policy before the update, for `credits`."""
     teacher: bool = False
-    """The log-probabilities of another policy, to both."""
+    """The log-probabilities of another policy, for both."""
     reference: bool = False
-    """Those of the policy that the run began with, to `loss`, and to `credits` where it asks for any of the above."""
+    """Those of the policy that the run began with, for `loss`, and for `credits` with any of the above."""
     entropy: bool = False
-    """The policy's entropy, with gradient, to `loss`."""
+    """The policy's, with gradient, for `loss`."""
     step_rewards: bool = False
-    """Rewards of steps, without which it learns nothing."""
+    """Of the environment: without them it learns nothing."""
 
     @property
     def scores(self) -> bool:
@@ -63,16 +63,12 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """The numbers of each sampled token of a trajectory before the update; None where no need asks for them."""
+    """What is said of each sampled token of a trajectory before the update; None where no need asks for it."""
 
     logprobs: Float[Tensor, " tokens"]
-    """Under the policy before the update."""
     values: Float[Tensor, " tokens"] | None = None
-    """Of the critic, before the token."""
     reference: Float[Tensor, " tokens"] | None = None
-    """Log-probabilities under the policy that the run began with."""
     teacher: Float[Tensor, " tokens"] | None = None
-    """Log-probabilities under the teacher."""
 
 
 Scores = Sequence[Sequence[TokenScores]]
@@ -180,16 +176,13 @@ class Method(ABC):
     @property
     def needs(self) -> Needs:
         """The numbers that the module brings: those that the class asks for, and those of the shared penalties."""
-        return replace(
-            self.asks,
-            reference=self.asks.reference or self.kl_coefficient > 0,
-            entropy=self.asks.entropy or self.entropy_coefficient > 0,
-        )
+        reference, entropy = self.kl_coefficient > 0, self.entropy_coefficient > 0
+        return replace(self.asks, reference=self.asks.reference or reference, entropy=self.asks.entropy or entropy)
 
     @property
     def learns_alone(self) -> bool:
         """Whether an episode teaches something where its group has no other one to compare it with."""
-        return self.needs.values
+        return self.asks.values or self.asks.teacher
 
     @property
     def clip(self) -> ClipRange:

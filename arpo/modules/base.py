@@ -115,7 +115,6 @@ class PolicyModule(L.LightningModule):
         *,
         policy: Policy | None = None,
         with_entropy: bool = False,
-        entropy_gradient: bool = False,
         critic: torch.nn.Module | None = None,
     ) -> ActionLogprobs:
         """Return the log-probabilities of the sampled tokens of some sequences, from one forward.
@@ -125,19 +124,12 @@ class PolicyModule(L.LightningModule):
             screenshots: PNG bytes by SHA-256, at least those that the sequences show.
             policy: The policy to ask; the module's own by default.
             with_entropy: Whether to compute entropies too.
-            entropy_gradient: Whether they have a gradient.
             critic: What gives the tokens values; None gives none.
         """
         policy = policy or self.policy
         # Of one image processor, so that a reference finds decoded what the policy has seen.
         batch = collate(tokenized, screenshots, self.policy.images, policy.features).to(self.device)
-        return policy.action_logprobs(
-            batch,
-            temperature=self.temperature,
-            with_entropy=with_entropy,
-            entropy_gradient=entropy_gradient,
-            critic=critic,
-        )
+        return policy.action_logprobs(batch, temperature=self.temperature, with_entropy=with_entropy, critic=critic)
 
     @torch.no_grad()
     def reference_logprobs(

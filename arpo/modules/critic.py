@@ -1,4 +1,4 @@
-"""The critics to choose among: what says before each token what to expect, from the state that predicts the token."""
+"""The critics to choose among: functions of the state from which the policy predicts a token. All start at 0."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,25 +14,22 @@ MakeCritic = Callable[[int], nn.Module]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A critic that is a linear function of the states; it starts at 0."""
+    """A critic that is linear in the states."""
 
     def __call__(self, width: int) -> nn.Module:
         """Return a critic of states with so many numbers."""
-        return _silent(nn.Linear(width, 1))
+        last = nn.Linear(width, 1)
+        for parameter in last.parameters():
+            nn.init.zeros_(parameter)
+        return last
 
 
 @dataclass(frozen=True, slots=True)
 class TwoLayer:
-    """A critic with one layer of GELUs between the states and its value; it starts at 0.
-
-    Raises:
-        ConfigError: When the layer has no numbers.
-    """
+    """A critic with a layer of `hidden` GELUs between, whose weights at the start are uniform in ±1/√width."""
 
     hidden: int = 256
-    """Numbers of the layer between."""
     seed: int = 0
-    """Of that layer's weights at the start, uniform in ±1/√width."""
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
@@ -40,17 +37,9 @@ class TwoLayer:
     def __call__(self, width: int) -> nn.Module:
         """Return a critic of states with so many numbers."""
         first, generator = nn.Linear(width, self.hidden), torch.Generator().manual_seed(self.seed)
-        with torch.no_grad():
-            for parameter in first.parameters():
-                parameter.uniform_(-(width**-0.5), width**-0.5, generator=generator)
-        return nn.Sequential(first, nn.GELU(), _silent(nn.Linear(self.hidden, 1)))
-
-
-def _silent(layer: nn.Linear) -> nn.Linear:
-    """Let a layer say 0 of everything."""
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
+        for parameter in first.parameters():
+            nn.init.uniform_(parameter, -(width**-0.5), width**-0.5, generator=generator)
+        return nn.Sequential(first, nn.GELU(), Linear()(self.hidden))
 
 
 LINEAR = Linear()

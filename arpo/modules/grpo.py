@@ -233,8 +233,8 @@ class GRPOModule(PolicyModule):
             ]
             credits = self._credits(groups, work, scores)
         credited = self._credited(samples, broadcast(credits), work)
-        pairs = zip(minibatches, credited, strict=True)
-        return [replace(minibatch, samples=tuple(map(known.given, row))) for minibatch, row in pairs]
+        taught = [tuple(replace(each, teacher=known.teacher.get(each.key)) for each in row) for row in credited]
+        return [replace(minibatch, samples=row) for minibatch, row in zip(minibatches, taught, strict=True)]
 
     def _measure_critic(self, scores: Scores, credits: Sequence[Sequence[Credit]], work: UpdateMeter) -> None:
         """Measure how much of what the critic is to learn it said already, over all tokens of the batch."""
@@ -294,12 +294,16 @@ class GRPOModule(PolicyModule):
             work: Is told how far they are from the sampler's.
             known: What is known so far, which is added to: a later epoch computes nothing again.
         """
+        needs = self.objective.needs
         new = [index for index, sample in enumerate(minibatch.samples) if sample.key not in known.logprobs]
         for places in self._chunks([minibatch.samples[index].length for index in new]):
             chunk = [new[place] for place in places]
             samples = pick(minibatch, chunk)
             output = self._forward(samples)
-            self._ask_frozen(samples, known)
+            if needs.scores and needs.reference:
+                known.reference.update(by_sample(samples, self.reference_logprobs(*inputs(samples)).logprobs))
+            if needs.teacher:
+                known.teacher.update(by_sample(samples, self.teacher_logprobs(*inputs(samples)).logprobs))
             work.note(samples, old_entropy=output.entropy)
             for row, (sample, old) in enumerate(zip(samples, self._old(samples, output, work), strict=True)):
                 known.logprobs[sample.key] = old
@@ -309,14 +313,6 @@ class GRPOModule(PolicyModule):
                     lengths = sample.tokens.step_lengths
                     known.entropies[sample.key] = step_entropies(output.entropy[row, : len(old)], lengths)
         return [known.logprobs[sample.key] for sample in minibatch.samples]
-
-    def _ask_frozen(self, samples: Sequence[Sample], known: OldPolicyCache) -> None:
-        """Ask the policies that nothing trains, where `credits` waits for what they say."""
-        needs = self.objective.needs
-        if needs.scores and needs.reference:
-            known.reference.update(by_sample(samples, self.reference_logprobs(*inputs(samples)).logprobs))
-        if needs.teacher:
-            known.teacher.update(by_sample(samples, self.teacher_logprobs(*inputs(samples)).logprobs))
 
     def update(self, minibatch: Minibatch, old: list[Tensor] | None, work: UpdateMeter) -> None:
         """Take one optimizer step; `old` is None where no step came before, so that old and new are the same."""
@@ -356,7 +352,7 @@ class GRPOModule(PolicyModule):
             output.values,
             self._optional([sample.returns for sample in samples]),
             output.entropy,
-            self._reference(samples),
+            self.reference_logprobs(*inputs(samples)).logprobs if self.objective.needs.reference else None,
             self._optional([sample.teacher for sample in samples]),
         )
         result = self.objective.loss(terms)
@@ -405,13 +401,6 @@ class GRPOModule(PolicyModule):
         if self.objective.high_entropy_steps is None:
             return None
         return self._padded([sample.selected() for sample in samples])
-
-    def _reference(self, samples: Sequence[Sample]) -> Tensor | None:
-        """Return what the reference says of a micro-batch, [batch, actions]; None where nothing asks for it."""
-        if not self.objective.needs.reference:
-            return None
-        known = self._optional([sample.reference for sample in samples])
-        return self.reference_logprobs(*inputs(samples)).logprobs if known is None else known
 
     def _penalty(
         self, terms: TokenTerms, average: MinibatchAverage, selected: Tensor | None, work: UpdateMeter
@@ -468,12 +457,7 @@ class GRPOModule(PolicyModule):
         return chunks + [[]] * (self._most(len(chunks)) - len(chunks))
 
     def _forward(self, samples: Sequence[Sample]) -> ActionLogprobs:
-        return self.action_logprobs(
-            *inputs(samples),
-            with_entropy=True,
-            entropy_gradient=self.objective.needs.entropy,
-            critic=self.critic,
-        )
+        return self.action_logprobs(*inputs(samples), with_entropy=True, critic=self.critic)
 
     def _old(self, samples: Sequence[Sample], output: ActionLogprobs, work: UpdateMeter) -> list[Tensor]:
         """Return old log-probabilities from a forward that no update preceded, and compare them with the sampler's."""
@@ -499,6 +483,7 @@ class GRPOModule(PolicyModule):
     @override
     def configure_model(self) -> None:
         super().configure_model()
+        self.policy.entropy_gradient = self.objective.needs.entropy
         if not self.objective.needs.values or self.critic is not None:
             return
         if self.device_mesh is not None:

@@ -36,8 +36,6 @@ class Sample:
     """What each of its sampled tokens is to learn: how much better it was than what could be expected."""
     returns: Float[Tensor, " actions"] | None = None
     """What a critic should have said before each of them; None without a critic."""
-    reference: Float[Tensor, " actions"] | None = None
-    """Their log-probabilities under the reference; None unless it was asked before the update."""
     teacher: Float[Tensor, " actions"] | None = None
     """Their log-probabilities under the teacher; None without one."""
     replayed: bool = False

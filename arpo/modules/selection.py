@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from arpo.algorithms.selection import entropy_threshold
-from arpo.modules.minibatch import Key, Minibatch, Sample
+from arpo.modules.minibatch import Key, Minibatch
 from arpo.rollout.hooks import is_single_process
 
 
@@ -32,10 +32,6 @@ class OldPolicyCache:
         """Return what was said of sampled tokens, by the fields of `TokenScores`."""
         named = {"values": self.values, "reference": self.reference, "teacher": self.teacher}
         return {"logprobs": self.logprobs} | {name: numbers for name, numbers in named.items() if numbers}
-
-    def given(self, sample: Sample) -> Sample:
-        """Return a sample with what frozen policies said of it."""
-        return replace(sample, reference=self.reference.get(sample.key), teacher=self.teacher.get(sample.key))
 
 
 def select_steps(minibatch: Minibatch, entropies: Mapping[Key, Tensor], *, keep_fraction: float) -> Minibatch:

@@ -405,10 +405,9 @@ def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
     for rooms in STAGES:
         check_arguments(cfg, rooms)
         try_constructors(cfg, rooms, parts)
-    from arpo.run.model import check_batch, check_context, check_optimizer, check_teacher
+    from arpo.run.model import check_context, check_learning, check_optimizer
 
-    check_teacher(cfg)
-    check_batch(cfg)
+    check_learning(cfg)
     check_context(cfg)
     check_optimizer(cfg)
 

@@ -30,36 +30,25 @@ def check_context(cfg: DictConfig) -> None:
         )
 
 
-def check_teacher(cfg: DictConfig) -> None:
-    """Check that a teacher is there, and reads what the policy does; a policy that a warm start makes is asked later.
+def check_learning(cfg: DictConfig) -> None:
+    """Check that a method has the teacher that it wants, and batches of as many tokens.
 
     Raises:
-        ConfigError: With what is missing, or what the two do not share.
+        ConfigError: With what is missing, or what teacher and policy do not share, if both are there already.
     """
+    settings, tasks = cfg.rollout.settings, OmegaConf.select(cfg, "datamodule.sampler.tasks_per_iteration")
+    if tasks is not None and OmegaConf.select(cfg, "module.objective") is not None:
+        members = settings.group_size + (OmegaConf.select(cfg, "replay.buffer.replaced") == "none")
+        if complaint := method_of(cfg).complaint(tasks * members * settings.max_steps * settings.max_tokens):
+            raise ConfigError(complaint)
     path = OmegaConf.select(cfg, "module.teacher.path")
-    if path is None:
-        return
-    if not (Path(path) / "config.json").exists():
+    if path is not None and not (Path(path) / "config.json").exists():
         raise ConfigError(
             f"teacher={path} holds no policy: name a folder with config.json, such as policy/ of a warm start, or "
             "what evaluate.py writes with export=DIR"
         )
-    if (Path(cfg.model.path) / "config.json").exists():
+    if path is not None and (Path(cfg.model.path) / "config.json").exists():
         ChatTokenizer(cfg.model.path).check_teacher(ChatTokenizer(path))
-
-
-def check_batch(cfg: DictConfig) -> None:
-    """Check that a method can learn from batches of as many tokens as the configuration allows.
-
-    Raises:
-        ConfigError: With what the method says.
-    """
-    settings, most = cfg.rollout.settings, OmegaConf.select(cfg, "datamodule.sampler.tasks_per_iteration")
-    if most is None or OmegaConf.select(cfg, "module.objective") is None:
-        return
-    members = settings.group_size + (OmegaConf.select(cfg, "replay.buffer.replaced") == "none")
-    if complaint := method_of(cfg).complaint(most * members * settings.max_steps * settings.max_tokens):
-        raise ConfigError(complaint)
 
 
 def check_sync(cfg: DictConfig) -> None:

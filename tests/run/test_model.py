@@ -11,7 +11,7 @@ from arpo.errors import ConfigError
 from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.run.build import compose
 from arpo.run.check import check_training
-from arpo.run.model import check_batch, check_context, check_sync, check_teacher
+from arpo.run.model import check_context, check_learning, check_sync
 
 
 @pytest.fixture
@@ -81,10 +81,10 @@ def test_a_model_that_is_not_there_yet_is_not_measured(no_shared_memory, tmp_pat
 def test_a_budget_that_no_batch_of_the_configuration_reaches_is_refused(budget, refused):
     cfg = compose("train", ["experiment=smoke", "method=c3po", f"module.objective.budget={budget}"])
     if not refused:  # 8 tasks, 4 episodes of each, 4 steps, 24 tokens
-        check_batch(cfg)
+        check_learning(cfg)
         return
     with pytest.raises(ConfigError, match=r"budget=3073 is above the 3072 sampled tokens of a batch: .* lower module"):
-        check_batch(cfg)
+        check_learning(cfg)
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def other_words(tmp_path):
 )
 def test_a_teacher_that_reads_other_ids_or_pictures_than_the_policy_is_refused(request, tiny_model, fixture, words):
     line = ["experiment=smoke", "engine=hf", "method=distillation", f"model.path={tiny_model}"]
-    check_teacher(compose("train", [*line, f"teacher={tiny_model}"]))
+    check_learning(compose("train", [*line, f"teacher={tiny_model}"]))
     with pytest.raises(ConfigError, match=words):
-        check_teacher(compose("train", [*line, f"teacher={request.getfixturevalue(fixture)}"]))
+        check_learning(compose("train", [*line, f"teacher={request.getfixturevalue(fixture)}"]))
     with pytest.raises(ConfigError, match=r"teacher=/nowhere holds no policy: name a folder with config\.json"):
-        check_teacher(compose("train", [*line, "teacher=/nowhere"]))
+        check_learning(compose("train", [*line, "teacher=/nowhere"]))
