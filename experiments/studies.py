@@ -546,7 +546,29 @@ OF_ALL_METHODS = Study(
     panels=(TRAINING,),
 )
 
+# --- distillation ---------------------------------------------------------------------------------------------------
+
+DISTILLATION = Study(
+    title="On-policy distillation on the desktop in memory",
+    arms=(
+        Arm("GRPO", "smoke", ("engine=hf", "replay=off", "evaluation.rollouts_per_task=8")),
+        Arm("distillation", "distillation"),
+    ),
+    subject="module.* name teacher",
+    measures=(
+        ON_ITS_TASKS,
+        replace(TRAINED, is_compared=True),
+        Measure("base", "success before training", before("in_domain")),
+        Measure("held_out", "success on held-out tasks", evaluated("held_out")),
+        ALL_FAILED,
+        MINUTES,
+    ),
+    columns=COLUMNS | {"kl_teacher": "train/kl_teacher"},
+    panels=(TRAINING, Panel("kl_teacher", "KL(student, teacher) a token (nats)")),
+)
+
 STUDIES = {
+    "distillation": DISTILLATION,
     "methods": OF_ALL_METHODS,
     "policy_lag": POLICY_LAG,
     "dart_ablation": DART_ABLATION,

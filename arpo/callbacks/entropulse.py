@@ -52,7 +52,7 @@ class Entropulse(RolloutCallback):
         if not 0 < share <= 1:
             raise ConfigError(f"share must lie in (0, 1], got {share}; entropulse=off has no supervised phase")
         check_at_least(1, window=window, iterations=iterations)
-        if method.needs_values:
+        if method.needs.values:
             raise ConfigError(
                 f"entropulse=on leaves the critic of {type(method).__name__} without a lesson: take entropulse=off, "
                 "or a method without a critic"

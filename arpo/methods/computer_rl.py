@@ -40,7 +40,7 @@ class ComputerRL(Method):
         super().__post_init__()
 
     @override
-    def credits(self, groups: Sequence[Group], values: object = None) -> list[list[Credit]]:
+    def credits(self, groups: Sequence[Group], scores: object = None) -> list[list[Credit]]:
         return [self._of(group) for group in groups]
 
     def _of(self, group: Group) -> list[Credit]:

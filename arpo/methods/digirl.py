@@ -13,7 +13,7 @@ from typing_extensions import override
 from arpo.algorithms.losses import TokenLoss
 from arpo.algorithms.returns import discounted_returns
 from arpo.errors import ConfigError, check_share
-from arpo.methods.method import Credit, Method, TokenTerms
+from arpo.methods.method import Credit, Method, Needs, Scores, TokenTerms, values_of
 from arpo.types import Group, Trajectory
 
 STEP_COST = 0.05
@@ -43,7 +43,7 @@ class DigiRL(Method):
         ConfigError: When a value is out of its range; see also `Method`.
     """
 
-    needs_values: ClassVar[bool] = True
+    asks: ClassVar[Needs] = Needs(values=True)
 
     discount: float = 0.5
     kept: float = 0.1
@@ -55,12 +55,9 @@ class DigiRL(Method):
         super().__post_init__()
 
     @override
-    def credits(
-        self, groups: Sequence[Group], values: Sequence[Sequence[Float[Tensor, " tokens"]]] | None = None
-    ) -> list[list[Credit]]:
-        assert values is not None, "needs_values"
+    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        said = [self.expected(row) for rows in values for row in rows]
+        said = [self.expected(row) for row in values_of(scores)]
         rewards = [self.step_rewards(trajectory) for trajectory in trajectories]
         surprises = torch.stack([earned.sum() - row[0] for earned, row in zip(rewards, said, strict=True)]).double()
         learning = surprises >= torch.quantile(surprises, 1 - self.kept)
@@ -84,8 +81,8 @@ class DigiRL(Method):
 
     @override
     def loss(self, terms: TokenTerms) -> TokenLoss:
-        assert terms.values is not None, "needs_values"
-        assert terms.returns is not None, "needs_values"
+        assert terms.values is not None, "needs.values"
+        assert terms.returns is not None, "needs.values"
         imitation = torch.where(terms.advantages > 0, -terms.logprobs, 0.0)
         if terms.weights is not None:
             imitation = imitation * terms.weights.detach()

@@ -11,7 +11,7 @@ from typing_extensions import override
 from arpo.algorithms.advantages import Deviation, Estimator, group_advantages
 from arpo.algorithms.rewards import group_rewards
 from arpo.errors import check_at_least, check_one_of
-from arpo.methods.method import Credit, Method
+from arpo.methods.method import Credit, Method, Scores
 from arpo.types import Group
 
 
@@ -43,10 +43,10 @@ class GRPO(Method):
     @property
     @override
     def learns_alone(self) -> bool:
-        return self.imitation > 0
+        return self.imitation > 0 or super().learns_alone
 
     @override
-    def credits(self, groups: Sequence[Group], values: object = None) -> list[list[Credit]]:
+    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         return [
             [
                 Credit.of_trajectory(trajectory, advantage)

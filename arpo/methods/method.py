@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -39,6 +39,50 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """The numbers that a method asks for beside rewards, and beside the log-probabilities of its own loss."""
+
+    values: bool = False
+    """Of a critic, for `credits`, and with gradient for `loss`."""
+    logprobs: bool = False
+    """Of the policy before the update, for `credits`."""
+    teacher: bool = False
+    """The log-probabilities of another policy, for both."""
+    reference: bool = False
+    """Those of the policy that the run began with, for `loss`, and for `credits` with any of the above."""
+    entropy: bool = False
+    """The policy's, with gradient, for `loss`."""
+    step_rewards: bool = False
+    """Of the environment: without them it learns nothing."""
+
+    @property
+    def scores(self) -> bool:
+        """Whether `credits` waits for a forward over the batch."""
+        return self.values or self.logprobs or self.teacher
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """What is said of each sampled token of a trajectory before the update; None where no need asks for it."""
+
+    logprobs: Float[Tensor, " tokens"]
+    values: Float[Tensor, " tokens"] | None = None
+    reference: Float[Tensor, " tokens"] | None = None
+    teacher: Float[Tensor, " tokens"] | None = None
+
+
+Scores = Sequence[Sequence[TokenScores]]
+"""Those of every trajectory of every group."""
+
+
+def values_of(scores: Scores | None) -> list[Float[Tensor, " tokens"]]:
+    """Return what a critic said of each trajectory of a batch, for a method whose `asks` has `values`."""
+    assert scores is not None, "needs.values"
+    found = [each.values for row in scores for each in row]
+    return [values for values in found if values is not None]
+
+
+@dataclass(frozen=True, slots=True)
 class TokenTerms:
     """The parts of the loss of each token of a micro-batch."""
 
@@ -55,6 +99,12 @@ class TokenTerms:
     """Of the critic, with gradient; None without one."""
     returns: Float[Tensor, "batch actions"] | None = None
     """What the critic should say; None without one."""
+    entropy: Float[Tensor, "batch actions"] | None = None
+    """Of the distribution that each token was sampled from; its gradient is there where `needs.entropy` is."""
+    reference: Float[Tensor, "batch actions"] | None = None
+    """Log-probabilities of the policy that the run began with; None unless `needs.reference`."""
+    teacher: Float[Tensor, "batch actions"] | None = None
+    """Log-probabilities of the teacher; None unless `needs.teacher`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +129,16 @@ class Method(ABC):
             DART, arXiv 2509.23866); None trains all.
         kl_coefficient: Weight of the KL term; the paper has none.
         kl: Estimator of the KL term.
+        entropy_coefficient: Weight of an entropy bonus: times the mean entropy of the distributions that tokens were
+            sampled from, is taken off the loss (arXiv 1602.01783, section 4). The paper has none.
 
     Raises:
         ConfigError: When a value is not one of those above, or two of them contradict each other.
         ValueError: When the clips make no range.
     """
 
-    needs_values: ClassVar[bool] = False
-    """Whether `credits` asks for the values of a critic."""
-    needs_step_rewards: ClassVar[bool] = False
-    """Whether it learns nothing where the environment rewards no step."""
+    asks: ClassVar[Needs] = Needs()
+    """What `credits` and `loss` of the class ask for, whatever its numbers are."""
 
     format_weight: float = 1.0
     clip_low: float = 0.2
@@ -102,6 +152,7 @@ class Method(ABC):
     high_entropy_steps: float | None = None
     kl_coefficient: float = 0.0
     kl: KLEstimator = "k3"
+    entropy_coefficient: float = 0.0
 
     def __post_init__(self) -> None:
         check_one_of(RatioLevel, level=self.level)
@@ -119,12 +170,19 @@ class Method(ABC):
                 f"high_entropy_steps must lie in (0, 1], got {self.high_entropy_steps}; null trains every step"
             )
         check_at_least(0, format_weight=self.format_weight, kl_coefficient=self.kl_coefficient)
+        check_at_least(0, entropy_coefficient=self.entropy_coefficient)
         _ = self.clip, self.rule  # which check their numbers
+
+    @property
+    def needs(self) -> Needs:
+        """The numbers that the module brings: those that the class asks for, and those of the shared penalties."""
+        reference, entropy = self.kl_coefficient > 0, self.entropy_coefficient > 0
+        return replace(self.asks, reference=self.asks.reference or reference, entropy=self.asks.entropy or entropy)
 
     @property
     def learns_alone(self) -> bool:
         """Whether an episode teaches something where its group has no other one to compare it with."""
-        return self.needs_values
+        return self.asks.values or self.asks.teacher
 
     @property
     def clip(self) -> ClipRange:
@@ -137,15 +195,28 @@ class Method(ABC):
         return Correction.named(self.correction, self.correction_band)
 
     @abstractmethod
-    def credits(
-        self, groups: Sequence[Group], values: Sequence[Sequence[Float[Tensor, " tokens"]]] | None = None
-    ) -> list[list[Credit]]:
+    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         """Return the credit of every trajectory of every group, in their order.
 
         Args:
             groups: All groups of a batch.
-            values: What the critic said before each sampled token of each trajectory; None unless `needs_values`.
+            scores: What policies and critic say of the sampled tokens of each trajectory; None unless `needs.scores`.
         """
+
+    def all_credits(self, groups: Sequence[Group]) -> list[list[Credit]]:
+        """Return the credits as if a batch had room for all: what a buffer compares trajectories by."""
+        return self.credits(groups)
+
+    def measure(self, groups: Sequence[Group], credits: Sequence[Sequence[Credit]]) -> dict[str, float]:
+        """Return numbers to log about the credits of a batch, by their names in full."""
+        return {}
+
+    def complaint(self, tokens: int) -> str | None:
+        """Return what is wrong with batches of at most so many sampled tokens; None where nothing is.
+
+        It is refused where the configuration allows no more of them, and warned of where the first batch has no more.
+        """
+        return None
 
     def expected(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
         """Return what the values of a critic say of the returns that it is taught: the values themselves."""
@@ -179,11 +250,20 @@ class Method(ABC):
         """
         return MinibatchAverage(self.aggregation, sequences=sequences, tokens=tokens, length=self.dr_grpo_length)
 
-    def divergence(
-        self, logprobs: Float[Tensor, "batch actions"], reference: Float[Tensor, "batch actions"]
-    ) -> Float[Tensor, "batch actions"]:
-        """Return the divergence from the reference at each token, without its coefficient."""
-        return kl_divergence(logprobs, reference, estimator=self.kl)
+    def penalties(self, terms: TokenTerms) -> dict[str, tuple[float, Float[Tensor, "batch actions"]]]:
+        """Return what is added to the loss of each token, whatever its advantage: by name, its coefficient and value.
+
+        The mean of the value is logged as `train/<name>`.
+        """
+        found = {}
+        if self.kl_coefficient > 0:
+            assert terms.reference is not None, "needs.reference"
+            divergence = kl_divergence(terms.logprobs, terms.reference, estimator=self.kl)
+            found["kl_reference"] = self.kl_coefficient, divergence
+        if self.entropy_coefficient > 0:
+            assert terms.entropy is not None, "needs.entropy"
+            found["entropy"] = -self.entropy_coefficient, terms.entropy
+        return found
 
     def weights(
         self,

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
 from arpo.algorithms.losses import TokenLoss
 from arpo.algorithms.returns import generalized_advantages, relative
 from arpo.errors import check_share
-from arpo.methods.method import Credit, Method, TokenTerms
+from arpo.methods.method import Credit, Method, Needs, Scores, TokenTerms, values_of
 from arpo.types import Group, Trajectory
 
 
@@ -31,7 +30,7 @@ class PPO(Method):
         ConfigError: When a value is out of its range; see also `Method`.
     """
 
-    needs_values: ClassVar[bool] = True
+    asks: ClassVar[Needs] = Needs(values=True)
 
     discount: float = 1.0
     gae_lambda: float = 0.95
@@ -41,12 +40,9 @@ class PPO(Method):
         super().__post_init__()
 
     @override
-    def credits(
-        self, groups: Sequence[Group], values: Sequence[Sequence[Float[Tensor, " tokens"]]] | None = None
-    ) -> list[list[Credit]]:
-        assert values is not None, "needs_values"
+    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        said = [row for rows in values for row in rows]
+        said = values_of(scores)
         pairs = list(zip(trajectories, said, strict=True))
         raw = torch.cat([self._advantages(*pair, self.policy_lambda(pair[0])) for pair in pairs])
         rows = torch.split(relative(raw, std="population"), [len(row) for row in said])
@@ -67,8 +63,8 @@ class PPO(Method):
 
     @override
     def loss(self, terms: TokenTerms) -> TokenLoss:
-        assert terms.values is not None, "needs_values"
-        assert terms.returns is not None, "needs_values"
+        assert terms.values is not None, "needs.values"
+        assert terms.returns is not None, "needs.values"
         policy = super().loss(terms)
         errors = (terms.values - terms.returns).square() / 2
         return TokenLoss(policy.losses + errors, policy.metrics, {"value_error": errors.detach()})

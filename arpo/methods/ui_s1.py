@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from arpo.algorithms.returns import relative
 from arpo.errors import ConfigError, check_at_least, check_share
-from arpo.methods.method import Credit, Method
+from arpo.methods.method import Credit, Method, Needs
 from arpo.types import Group, Trajectory
 
 
@@ -42,7 +42,7 @@ class UIS1(Method):
         ConfigError: When a value is out of its range, or a format reward is asked for; see also `Method`.
     """
 
-    needs_step_rewards: ClassVar[bool] = True
+    asks: ClassVar[Needs] = Needs(step_rewards=True)
 
     format_weight: float = 0.0
     discount: float = 0.5
@@ -63,7 +63,7 @@ class UIS1(Method):
         super().__post_init__()
 
     @override
-    def credits(self, groups: Sequence[Group], values: object = None) -> list[list[Credit]]:
+    def credits(self, groups: Sequence[Group], scores: object = None) -> list[list[Credit]]:
         return [self._of(group) for group in groups]
 
     def _of(self, group: Group) -> list[Credit]:

@@ -74,6 +74,7 @@ def chosen_logprobs(
     temperature: float,
     chunk: int,
     with_entropy: bool,
+    entropy_gradient: bool = False,
 ) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"] | None]:
     """Return log softmax(head(h) / temperature) at the chosen ids, and the entropy if wanted.
 
@@ -86,7 +87,8 @@ def chosen_logprobs(
         forbidden: Ids whose probability is zero.
         temperature: Divides the logits.
         chunk: How many tokens at a time.
-        with_entropy: Whether to compute the entropy too. It carries no gradient.
+        with_entropy: Whether to compute the entropy too.
+        entropy_gradient: Whether it carries a gradient.
     """
 
     def of_chunk(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,7 +97,7 @@ def chosen_logprobs(
         logprobs = -torch.nn.functional.cross_entropy(logits, ids, reduction="none")
         if not with_entropy:
             return logprobs, logprobs.new_empty(0)
-        return logprobs, entropy_of_logits(logits.detach())
+        return logprobs, entropy_of_logits(logits if entropy_gradient else logits.detach())
 
     logprobs: list[Tensor] = []
     entropies: list[Tensor] = []
@@ -107,8 +109,11 @@ def chosen_logprobs(
 
 
 def entropy_of_logits(logits: Float[Tensor, "tokens vocabulary"]) -> Float[Tensor, " tokens"]:
-    """Return the entropy of each row's softmax; a logit of minus infinity adds nothing."""
-    entropy: Tensor = torch.special.entr(logits.softmax(-1)).sum(-1)
+    """Return the entropy of each row's softmax; a logit of minus infinity adds nothing, to the gradient neither."""
+    probabilities = logits.softmax(-1)
+    if logits.requires_grad:  # the slope of -p log p is infinite at 0
+        probabilities = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny)
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
     return entropy
 
 

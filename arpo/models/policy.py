@@ -69,7 +69,7 @@ class ActionLogprobs:
     mask: Bool[Tensor, "batch actions"]
     """True where there is a token."""
     entropy: Float[Tensor, "batch actions"] | None
-    """Of the distribution each token was sampled from; without gradient; 0 on padding."""
+    """Of the distribution each token was sampled from; 0 on padding. Its gradient is up to `entropy_gradient`."""
     values: Float[Tensor, "batch actions"] | None = None
     """What a critic says before each token, with its gradient; 0 on padding."""
 
@@ -138,6 +138,8 @@ class Policy(nn.Module):
         self._logits_chunk = logits_chunk
         self.features: Mapping[str, Tensor] | None = None
         """What a frozen vision tower makes of the screenshots of an update by SHA-256, while the update lasts."""
+        self.entropy_gradient = False
+        """Whether entropies have a gradient, for a loss that holds them."""
         self._forbidden: Tensor
         self.register_buffer("_forbidden", torch.tensor(self.chat.forbidden_ids, dtype=torch.int64), persistent=False)
         if mesh is None:
@@ -205,6 +207,7 @@ class Policy(nn.Module):
             temperature=temperature,
             chunk=self._logits_chunk,
             with_entropy=with_entropy,
+            entropy_gradient=self.entropy_gradient,
         )
         return ActionLogprobs(
             pack_left(logprobs, batch.packed_mask, batch.packed_places),

@@ -97,6 +97,24 @@ class ChatTokenizer:
                 f"to {max_pixels}: delete it, or set family and image_limits to its own"
             )
 
+    def check_teacher(self, teacher: "ChatTokenizer") -> None:
+        """Check that a teacher reads the ids and sees the screenshots that a policy of this tokenizer does.
+
+        Raises:
+            ConfigError: If it is of another family, has other words, or sees screenshots at another size.
+        """
+        names = ("family", "vocabulary", "image processor")
+        for name, own, other in zip(names, self._read_by(), teacher._read_by(), strict=True):
+            if own != other:
+                raise ConfigError(
+                    f"the teacher {teacher.path} has another {name} than the policy {self.path}: it cannot score what "
+                    "that one samples; take a teacher that began as the same model, or one of its family"
+                )
+
+    def _read_by(self) -> tuple[object, ...]:
+        """Return what two models share that read the same ids."""
+        return self.family.model_type, self._tokenizer.get_vocab(), self.pictures
+
     @property
     def pad_id(self) -> int:
         """An id to fill batches with; what it is has no effect."""

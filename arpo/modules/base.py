@@ -30,6 +30,7 @@ class PolicyModule(L.LightningModule):
         max_grad_norm: Gradient norm above which the gradient is scaled down.
         reference: Builds the frozen policy that this one is compared with, the one it started from. With LoRA nothing
             is built: the reference is the policy without its adapters. None where nothing is compared.
+        teacher: Builds a frozen policy of the same family and vocabulary, which this one learns from, or None.
 
     Raises:
         ConfigError: When a number is out of its range.
@@ -53,6 +54,7 @@ class PolicyModule(L.LightningModule):
         micro_batch_tokens: int,
         max_grad_norm: float,
         reference: Callable[..., Policy] | None = None,
+        teacher: Callable[..., Policy] | None = None,
     ) -> None:
         super().__init__()
         check_at_least(1, micro_batch_tokens=micro_batch_tokens)
@@ -63,6 +65,9 @@ class PolicyModule(L.LightningModule):
         self.make_reference = reference
         self.references: list[Policy] = []
         """The reference policy, where there is one; in a list, because its weights belong in no checkpoint."""
+        self.make_teacher = teacher
+        self.teachers: list[Policy] = []
+        """The teacher, likewise."""
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm
         self.policy_version = 0
@@ -134,6 +139,18 @@ class PolicyModule(L.LightningModule):
         with self.policy.without_adapters():
             return self.action_logprobs(tokenized, screenshots, policy=self.references[0] if self.references else None)
 
+    @torch.no_grad()
+    def teacher_logprobs(
+        self, tokenized: Sequence[TokenizedTrajectory], screenshots: Mapping[str, bytes]
+    ) -> ActionLogprobs:
+        """Return what `action_logprobs` returns of the teacher."""
+        return self.action_logprobs(tokenized, screenshots, policy=self.teachers[0])
+
+    @property
+    def frozen(self) -> list[Policy]:
+        """The policies beside the one that is trained."""
+        return [*self.references, *self.teachers]
+
     def clipped_together(self) -> list[list[torch.nn.Parameter]]:
         """Return what an optimizer step changes, in groups of parameters whose gradients have one norm."""
         return [self.trainable_parameters()]
@@ -178,11 +195,14 @@ class PolicyModule(L.LightningModule):
             self.policy = self.build(self.make_policy).train()
         if self.make_reference is not None and not self.policy.has_adapters and not self.references:
             self.references = [self.build(self.make_reference).freeze()]
+        if self.make_teacher is not None and not self.teachers:
+            self.teachers = [self.build(self.make_teacher).freeze()]
+            self.policy.chat.check_teacher(self.teachers[0].chat)
 
     @override
     def on_fit_start(self) -> None:
-        for reference in self.references:
-            reference.to(self.device)
+        for policy in self.frozen:
+            policy.to(self.device)
 
     def build(self, make: Callable[..., Policy]) -> Policy:
         """Build a policy, in shards where the strategy has laid out a mesh of ranks."""

@@ -1,5 +1,6 @@
 """The update of every method that learns from rollouts (`arpo.methods`): GRPO by default (ARPO, arXiv 2505.16282)."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,15 +18,18 @@ from arpo.algorithms.losses import MinibatchAverage
 from arpo.algorithms.returns import explained_variance
 from arpo.algorithms.selection import step_entropies
 from arpo.errors import ConfigError, check_at_least, check_positive
-from arpo.methods.method import Credit, Method, TokenTerms
+from arpo.methods.method import Credit, Method, Scores, TokenScores, TokenTerms
 from arpo.models.collate import micro_batches
 from arpo.models.policy import ActionLogprobs, Policy
 from arpo.models.transfer import to_device
 from arpo.modules.base import PolicyModule
+from arpo.modules.critic import LINEAR, MakeCritic
 from arpo.modules.metrics import UpdateMeter
 from arpo.modules.minibatch import (
     Minibatch,
     Sample,
+    by_sample,
+    check_credits,
     inputs,
     pick,
     samples_of,
@@ -49,6 +53,8 @@ from arpo.rollout.hooks import RolloutCallback, broadcast
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
 
+log = logging.getLogger(__name__)
+
 OldLogprobs = Literal["recompute", "stored"]
 
 
@@ -64,20 +70,23 @@ class GRPOModule(PolicyModule):
             alone, and a minibatch that is skipped or refused takes its share of the schedule with it.
         reference: Builds the frozen policy of the KL term; needed when `kl_coefficient` of the objective is above 0.
             With LoRA nothing is built: the reference is the policy without its adapters.
+        teacher: Builds the frozen policy that the method learns from, where it needs one.
         minibatches: Optimizer steps in one pass over a batch; as many as there are groups, where those are fewer.
         epochs: Passes over a batch.
         temperature: The sampling temperature: log-probabilities are of the distribution that was sampled.
         replayed_old_logprobs: Old log-probabilities of a replayed trajectory: `recompute`d with the current policy
             (the ratio starts at 1, as in the official code), or the `stored` ones of the policy that sampled it.
-        critic_rate: Learning rate of the critic, where the method wants one: a linear function of the states from
-            which the policy predicts its tokens, which no gradient of it changes. It starts at 0.
+        critic: Makes the critic, where the method wants one, of the size of the states from which the policy predicts
+            its tokens; no gradient of it changes these.
+        critic_rate: Its learning rate.
         critic_warmup: Iterations at the beginning in which the critic alone learns, from rollouts of a policy that
             stays as it is (value pretraining, arXiv 2509.02544); `critic/explained_variance` shows how many it needs.
             The rate rises and falls by the same iterations.
         seed: Seeds the order of groups in minibatches.
 
     Raises:
-        ConfigError: When a number is out of its range, the KL term has no reference, or there is no critic to warm up.
+        ConfigError: When a number is out of its range, the KL term has no reference, the method no teacher, or there
+            is no critic to warm up.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of the paper's table
@@ -89,12 +98,14 @@ class GRPOModule(PolicyModule):
         warmup_steps: int = 0,
         decay: bool = False,
         reference: Callable[..., Policy] | None = None,
+        teacher: Callable[..., Policy] | None = None,
         minibatches: int = 2,
         epochs: int = 1,
         micro_batch_tokens: int = 65536,
         max_grad_norm: float = 1.0,
         temperature: float = 1.0,
         replayed_old_logprobs: OldLogprobs = "recompute",
+        critic: MakeCritic = LINEAR,
         critic_rate: float = 1e-3,
         critic_warmup: int = 0,
         seed: int = 0,
@@ -104,19 +115,24 @@ class GRPOModule(PolicyModule):
             optimizer,
             micro_batch_tokens=micro_batch_tokens,
             max_grad_norm=max_grad_norm,
-            reference=reference if objective.kl_coefficient > 0 else None,
+            reference=reference if objective.needs.reference else None,
+            teacher=teacher if objective.needs.teacher else None,
         )
-        if objective.kl_coefficient > 0 and reference is None:
+        if objective.needs.reference and reference is None:
             raise ConfigError(
-                f"kl_coefficient={objective.kl_coefficient} needs a reference policy: set reference, for example to "
-                "${model.policy}, or kl_coefficient=0"
+                f"{type(objective).__name__} with kl_coefficient={objective.kl_coefficient} needs a reference policy: "
+                "set reference, for example to ${model.policy}, or kl_coefficient=0"
+            )
+        if objective.needs.teacher and teacher is None:
+            raise ConfigError(
+                f"{type(objective).__name__} learns from a teacher, and there is none: set teacher, or another method"
             )
         if replayed_old_logprobs not in ("recompute", "stored"):
             raise ConfigError(f"replayed_old_logprobs must be recompute or stored, got {replayed_old_logprobs!r}")
         check_at_least(1, minibatches=minibatches, epochs=epochs)
         check_at_least(0, warmup_steps=warmup_steps, critic_warmup=critic_warmup)
         check_positive(temperature=temperature, critic_rate=critic_rate)
-        if critic_warmup and not objective.needs_values:
+        if critic_warmup and not objective.needs.values:
             raise ConfigError(
                 f"critic_warmup={critic_warmup} with {type(objective).__name__}, which has no critic: nothing would "
                 "learn meanwhile; set critic_warmup=0, or take a method with a critic, such as method=ppo"
@@ -131,7 +147,8 @@ class GRPOModule(PolicyModule):
         self.replayed_old_logprobs: OldLogprobs = replayed_old_logprobs
         self.critic_rate = critic_rate
         self.critic_warmup = critic_warmup
-        self.critic: torch.nn.Linear | None = None
+        self.make_critic = critic
+        self.critic: torch.nn.Module | None = None
         self.seed = seed
 
     # --- one iteration, as in the paper's algorithm box -------------------------------------------------------------
@@ -144,14 +161,14 @@ class GRPOModule(PolicyModule):
         if self.global_rank == 0:  # rank 0 collects, injects and deals out
             self._announce(batch)
             groups = samples_of(batch.groups, self.policy.chat)
-            if not self.objective.needs_values:
-                groups = self._credited(groups, self.objective.credits(batch.groups), work)
+            if not self.objective.needs.scores:
+                groups = self._credited(groups, self._credits(batch.groups, work), work)
             plan = self.plan(groups, batch.iteration)
         minibatches = scatter(plan)
         work.minibatches = len(minibatches)
         with self._pictures(minibatches):
-            if self.objective.needs_values:
-                minibatches = self._with_values(minibatches, batch.groups, work, known)
+            if self.objective.needs.scores:
+                minibatches = self._scored(minibatches, batch.groups, work, known)
             for place, (minibatch, old) in enumerate(self._before(minibatches, work, known)):
                 self._schedule(place)
                 self.update(minibatch, old, work)
@@ -177,38 +194,55 @@ class GRPOModule(PolicyModule):
             work.note(samples, advantages=[sample.advantages for sample in samples])
         return found
 
-    def _with_values(
+    def _credits(self, groups: Sequence[Group], work: UpdateMeter, scores: Scores | None = None) -> list[list[Credit]]:
+        """Return what a method makes of a batch, on rank 0."""
+        credits = self.objective.credits(groups, scores)
+        check_credits(groups, credits)
+        for name, number in self.objective.measure(groups, credits).items():
+            work.averages.mean(name, number)
+        if self.policy_version == 0:
+            tokens = sum(trajectory.action_tokens for group in groups for trajectory in group.trajectories)
+            if complaint := self.objective.complaint(tokens):
+                log.warning("%s", complaint)
+        if scores is not None:
+            self._measure_critic(scores, credits, work)
+        return credits
+
+    def _scored(
         self, minibatches: Sequence[Minibatch], groups: Sequence[Group], work: UpdateMeter, known: OldPolicyCache
     ) -> list[Minibatch]:
-        """Return the minibatches with the credit that a method makes of what the critic says before each token.
+        """Return the minibatches with the credit that a method makes of what policies and critic say of each token.
 
-        The forward that asks it gives the old log-probabilities too. The groups are those of rank 0; on other ranks
-        there are none.
+        The forward that asks a critic gives the old log-probabilities too. The groups are those of rank 0; on other
+        ranks there are none.
         """
-        critic = UpdateMeter()
+        meter, samples = UpdateMeter(), [minibatch.samples for minibatch in minibatches]
         for minibatch in (*minibatches[1:], *minibatches[:1]):  # as screenshots are decoded
             self.old_logprobs(minibatch, work, known)
-            critic.note(minibatch.samples, values=[known.values[sample.key] for sample in minibatch.samples])
-        values = critic.over_ranks().by_trajectory("values")
-        credits: list[list[Credit]] = []
+        for row in samples:
+            meter.note(row, **{name: [numbers[each.key] for each in row] for name, numbers in known.scores().items()})
+        meter, credits = meter.over_ranks(), []
         if self.global_rank == 0:
-            members = [range(len(group.trajectories)) for group in groups]
-            rows = [[values[number, member] for member in row] for number, row in enumerate(members)]
-            credits = self.objective.credits(groups, rows)
-            self._measure_critic(rows, credits, work)
-        samples = self._credited([minibatch.samples for minibatch in minibatches], broadcast(credits), work)
-        pairs = zip(minibatches, samples, strict=True)
-        return [replace(minibatch, samples=tuple(credited)) for minibatch, credited in pairs]
+            found = {name: meter.by_trajectory(name) for name in known.scores()}
+            scores = [
+                [
+                    TokenScores(**{name: rows[number, member] for name, rows in found.items()})
+                    for member in range(len(group.trajectories))
+                ]
+                for number, group in enumerate(groups)
+            ]
+            credits = self._credits(groups, work, scores)
+        credited = self._credited(samples, broadcast(credits), work)
+        taught = [tuple(replace(each, teacher=known.teacher.get(each.key)) for each in row) for row in credited]
+        return [replace(minibatch, samples=row) for minibatch, row in zip(minibatches, taught, strict=True)]
 
-    def _measure_critic(
-        self, values: Sequence[Sequence[Tensor]], credits: Sequence[Sequence[Credit]], work: UpdateMeter
-    ) -> None:
+    def _measure_critic(self, scores: Scores, credits: Sequence[Sequence[Credit]], work: UpdateMeter) -> None:
         """Measure how much of what the critic is to learn it said already, over all tokens of the batch."""
         pairs = [
-            (self.objective.expected(said), credit.returns)
-            for row, learned in zip(values, credits, strict=True)
+            (self.objective.expected(said.values), credit.returns)
+            for row, learned in zip(scores, credits, strict=True)
             for said, credit in zip(row, learned, strict=True)
-            if credit.returns is not None
+            if said.values is not None and credit.returns is not None
         ]
         if not pairs:
             return
@@ -223,7 +257,8 @@ class GRPOModule(PolicyModule):
             for epoch in range(self.epochs)
             for minibatch in split(groups, self.minibatches, derive_seed(self.seed, "minibatches", iteration, epoch))
         ]
-        if self.objective.kl_coefficient > 0 or self.objective.needs_values:  # every sample teaches policy or critic
+        needs = self.objective.needs
+        if needs.reference or needs.entropy or needs.scores:  # every sample teaches something, or may do so
             return planned
         if self.objective.high_entropy_steps is not None:  # all steps of a group are compared
             return [without_flat_groups(minibatch) for minibatch in planned]
@@ -247,7 +282,7 @@ class GRPOModule(PolicyModule):
         chosen = [select_steps(each, known.entropies, keep_fraction=keep_fraction) for each in minibatches]
         for sample in (sample for minibatch in chosen for sample in minibatch.samples if not sample.filler):
             work.averages.mean("policy/trained_steps", fmean(sample.trained or ()), len(sample.trained or ()))
-        trained = chosen if self.objective.needs_values else [without_untrained(minibatch) for minibatch in chosen]
+        trained = chosen if self.objective.needs.values else [without_untrained(minibatch) for minibatch in chosen]
         return [(minibatch, [known.logprobs[sample.key] for sample in minibatch.samples]) for minibatch in trained]
 
     @torch.no_grad()
@@ -259,11 +294,16 @@ class GRPOModule(PolicyModule):
             work: Is told how far they are from the sampler's.
             known: What is known so far, which is added to: a later epoch computes nothing again.
         """
+        needs = self.objective.needs
         new = [index for index, sample in enumerate(minibatch.samples) if sample.key not in known.logprobs]
         for places in self._chunks([minibatch.samples[index].length for index in new]):
             chunk = [new[place] for place in places]
             samples = pick(minibatch, chunk)
             output = self._forward(samples)
+            if needs.scores and needs.reference:
+                known.reference.update(by_sample(samples, self.reference_logprobs(*inputs(samples)).logprobs))
+            if needs.teacher:
+                known.teacher.update(by_sample(samples, self.teacher_logprobs(*inputs(samples)).logprobs))
             work.note(samples, old_entropy=output.entropy)
             for row, (sample, old) in enumerate(zip(samples, self._old(samples, output, work), strict=True)):
                 known.logprobs[sample.key] = old
@@ -303,7 +343,6 @@ class GRPOModule(PolicyModule):
         average = self.objective.average(minibatch.sequences / ranks, minibatch.action_tokens / ranks, share)
         selected = self._selected(samples)
         weights = self._weights(samples, before, mask, selected, work)
-        returns = [sample.returns for sample in samples if sample.returns is not None]
         terms = TokenTerms(
             output.logprobs,
             before,
@@ -311,10 +350,13 @@ class GRPOModule(PolicyModule):
             mask,
             weights,
             output.values,
-            self._padded(returns) if returns else None,
+            self._optional([sample.returns for sample in samples]),
+            output.entropy,
+            self.reference_logprobs(*inputs(samples)).logprobs if self.objective.needs.reference else None,
+            self._optional([sample.teacher for sample in samples]),
         )
         result = self.objective.loss(terms)
-        loss = average(result.losses, mask) + self._kl_penalty(samples, output, mask, average, selected, work)
+        loss = average(result.losses, mask) + self._penalty(terms, average, selected, work)
         self.manual_backward(loss)
         work.averages.total("train/loss", loss.detach() / work.minibatches)
         work.add(result, output, mask)
@@ -333,6 +375,11 @@ class GRPOModule(PolicyModule):
     def _padded(self, rows: Sequence[Tensor]) -> Tensor:
         """Return one tensor of the rows of a micro-batch, on the device, [batch, actions]."""
         return to_device(pad_sequence(list(rows), batch_first=True), self.device)
+
+    def _optional(self, rows: Sequence[Tensor | None]) -> Tensor | None:
+        """Return the same of rows that all are there; None where none is."""
+        there = [row for row in rows if row is not None]
+        return self._padded(there) if there else None
 
     def _sent(self, values: Sequence[Any]) -> Tensor:
         return to_device(torch.tensor(values), self.device)
@@ -355,22 +402,16 @@ class GRPOModule(PolicyModule):
             return None
         return self._padded([sample.selected() for sample in samples])
 
-    def _kl_penalty(
-        self,
-        samples: list[Sample],
-        output: ActionLogprobs,
-        mask: Tensor,
-        average: MinibatchAverage,
-        selected: Tensor | None,
-        work: UpdateMeter,
+    def _penalty(
+        self, terms: TokenTerms, average: MinibatchAverage, selected: Tensor | None, work: UpdateMeter
     ) -> Tensor | float:
-        if self.objective.kl_coefficient == 0:
-            return 0.0
-        reference = self.reference_logprobs(*inputs(samples))
-        divergence = self.objective.divergence(output.logprobs, reference.logprobs)
-        penalty = average(divergence if selected is None else divergence * selected, mask)
-        work.averages.total("train/kl_reference", penalty.detach() / work.minibatches)
-        return self.objective.kl_coefficient * penalty
+        """Return what is added to the loss of a micro-batch whatever the advantages are."""
+        total: Tensor | float = 0.0
+        for name, (coefficient, numbers) in self.objective.penalties(terms).items():
+            penalty = average(numbers if selected is None else numbers * selected, terms.mask)
+            work.averages.total(f"train/{name}", penalty.detach() / work.minibatches)
+            total = total + coefficient * penalty
+        return total
 
     # --- the policy -------------------------------------------------------------------------------------------------
 
@@ -380,13 +421,13 @@ class GRPOModule(PolicyModule):
         images, screenshots = self.policy.images, wanted_screenshots(minibatches)
         images.prepare(screenshots, decoding_processes(self.trainer.num_devices))
         try:
-            for policies in by_tower([self.policy, *self.references]):
+            for policies in by_tower([self.policy, *self.frozen]):
                 features = self._seen(policies[0], screenshots)
                 for policy in policies:
                     policy.features = features
             yield
         finally:
-            for policy in (self.policy, *self.references):
+            for policy in (self.policy, *self.frozen):
                 policy.features = None
             images.forget()
 
@@ -442,13 +483,12 @@ class GRPOModule(PolicyModule):
     @override
     def configure_model(self) -> None:
         super().configure_model()
-        if not self.objective.needs_values or self.critic is not None:
+        self.policy.entropy_gradient = self.objective.needs.entropy
+        if not self.objective.needs.values or self.critic is not None:
             return
         if self.device_mesh is not None:
             raise ConfigError("a critic is not cut into shards: take trainer=ddp, or a method that needs no values")
-        self.critic = torch.nn.Linear(self.policy.model.get_input_embeddings().embedding_dim, 1)
-        torch.nn.init.zeros_(self.critic.weight)
-        torch.nn.init.zeros_(self.critic.bias)
+        self.critic = self.make_critic(self.policy.model.get_input_embeddings().embedding_dim)
 
     @override
     def clipped_together(self) -> list[list[torch.nn.Parameter]]:

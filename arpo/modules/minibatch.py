@@ -36,6 +36,8 @@ class Sample:
     """What each of its sampled tokens is to learn: how much better it was than what could be expected."""
     returns: Float[Tensor, " actions"] | None = None
     """What a critic should have said before each of them; None without a critic."""
+    teacher: Float[Tensor, " actions"] | None = None
+    """Their log-probabilities under the teacher; None without one."""
     replayed: bool = False
     """Whether it came from the replay buffer."""
     group: int = 0
@@ -75,17 +77,8 @@ class Sample:
         return self.group, self.member, self.start
 
     def credited(self, credit: Credit) -> "Sample":
-        """Return the sample with its part of the credit of its trajectory.
-
-        Raises:
-            ValueError: When the credit ends before the sample does.
-        """
+        """Return the sample with its part of the credit of its trajectory."""
         own = slice(self.start, self.start + self.action_tokens)
-        if len(credit.advantages) < own.stop:
-            raise ValueError(
-                f"credits gave {len(credit.advantages)} advantages to a trajectory of at least {own.stop} sampled "
-                "tokens; each needs one, in their order (Credit.of_steps, Credit.of_trajectory)"
-            )
         returns = None if credit.returns is None else credit.returns[own]
         return replace(self, advantages=credit.advantages[own], returns=returns)
 
@@ -105,6 +98,22 @@ class Minibatch:
     """Sequences of the whole minibatch, over all ranks, those without advantage included."""
     action_tokens: int
     """Sampled tokens of the whole minibatch, likewise."""
+
+
+def check_credits(groups: Sequence[Group], credits: Sequence[Sequence[Credit]]) -> None:
+    """Check that a method gave each sampled token of each trajectory one number of each kind.
+
+    Raises:
+        ValueError: When it gave more or fewer.
+    """
+    for group, row in zip(groups, credits, strict=True):
+        for trajectory, credit in zip(group.trajectories, row, strict=True):
+            for name, numbers in (("advantages", credit.advantages), ("returns", credit.returns)):
+                if numbers is not None and len(numbers) != trajectory.action_tokens:
+                    raise ValueError(
+                        f"credits gave {len(numbers)} {name} to a trajectory of {trajectory.action_tokens} sampled "
+                        "tokens; each needs one, in their order (Credit.of_steps, Credit.of_trajectory)"
+                    )
 
 
 def samples_of(groups: Sequence[Group], chat: ChatTokenizer) -> list[list[Sample]]:
@@ -205,6 +214,11 @@ def scatter(minibatches: Sequence[Minibatch] | None) -> list[Minibatch]:
 def pick(minibatch: Minibatch, chunk: Sequence[int]) -> list[Sample]:
     """Return the samples of one micro-batch; a filler for an empty one."""
     return [minibatch.samples[index] for index in chunk] or [replace(minibatch.samples[0], filler=True)]
+
+
+def by_sample(samples: Sequence[Sample], rows: Tensor) -> dict[Key, Tensor]:
+    """Return the numbers of the sampled tokens of some sequences, [actions] each, of a row each that is padded."""
+    return {sample.key: row[: sample.action_tokens] for sample, row in zip(samples, rows, strict=True)}
 
 
 def inputs(samples: Sequence[Sample]) -> tuple[list[TokenizedTrajectory], dict[str, bytes]]:

@@ -85,5 +85,6 @@ def by_tower(policies: Sequence[Policy]) -> list[list[Policy]]:
 
 
 def _same_tower(one: Policy, other: Policy) -> bool:
-    pairs = zip(one.vision.parameters(), other.vision.parameters(), strict=True)
-    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+    first, second = list(one.vision.parameters()), list(other.vision.parameters())
+    alike = (a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(first, second, strict=False))
+    return len(first) == len(second) and all(alike)

@@ -23,6 +23,15 @@ class OldPolicyCache:
     """What the critic says before each of them, [actions]; empty without one."""
     entropies: dict[Key, Tensor] = field(default_factory=dict)
     """Mean entropy of each step, [steps]; empty where nothing selects by it."""
+    reference: dict[Key, Tensor] = field(default_factory=dict)
+    """Log-probabilities under the reference, [actions]; empty unless it was asked before the update."""
+    teacher: dict[Key, Tensor] = field(default_factory=dict)
+    """Log-probabilities under the teacher, [actions]; empty without one."""
+
+    def scores(self) -> dict[str, dict[Key, Tensor]]:
+        """Return what was said of sampled tokens, by the fields of `TokenScores`."""
+        named = {"values": self.values, "reference": self.reference, "teacher": self.teacher}
+        return {"logprobs": self.logprobs} | {name: numbers for name, numbers in named.items() if numbers}
 
 
 def select_steps(minibatch: Minibatch, entropies: Mapping[Key, Tensor], *, keep_fraction: float) -> Minibatch:

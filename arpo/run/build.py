@@ -175,7 +175,7 @@ def check_update(cfg: DictConfig) -> None:
     if rolls_out(cfg) and "objective" in cfg.module:
         _check_groups(cfg)
         _check_warmup(cfg)
-        if sharded and method_of(cfg).needs_values:
+        if sharded and method_of(cfg).needs.values:
             raise ConfigError(
                 f"module.objective._target_={cfg.module.objective._target_} needs a critic, which trainer=fsdp does "
                 "not cut into shards: take trainer=ddp, or a method that needs no values"

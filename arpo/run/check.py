@@ -405,8 +405,9 @@ def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
     for rooms in STAGES:
         check_arguments(cfg, rooms)
         try_constructors(cfg, rooms, parts)
-    from arpo.run.model import check_context, check_optimizer
+    from arpo.run.model import check_context, check_learning, check_optimizer
 
+    check_learning(cfg)
     check_context(cfg)
     check_optimizer(cfg)
 
@@ -440,7 +441,7 @@ def check_step_rewards(cfg: DictConfig) -> None:
     from arpo.methods.method import Method
 
     method = pydoc.locate(str(chosen))
-    if isinstance(method, type) and issubclass(method, Method) and method.needs_step_rewards:
+    if isinstance(method, type) and issubclass(method, Method) and method.asks.step_rewards:
         raise ConfigError(
             f"{chosen} learns from the rewards of steps, and the environment {env} gives none: take env=recorded "
             "tasks=recorded source=DIR, or another method"

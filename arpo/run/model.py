@@ -11,7 +11,8 @@ from arpo.inference.checkpoint import context_of, update_numbers
 from arpo.inference.vllm import has_several_processes
 from arpo.models.policy import dtype_of
 from arpo.models.tiny import CONTEXT
-from arpo.run.build import build, imitates
+from arpo.models.tokenization import ChatTokenizer
+from arpo.run.build import build, imitates, method_of
 
 
 def check_context(cfg: DictConfig) -> None:
@@ -27,6 +28,27 @@ def check_context(cfg: DictConfig) -> None:
             f"max_context={wanted} is above the {limit} tokens that the model was made for: lower "
             "rollout.settings.max_context"
         )
+
+
+def check_learning(cfg: DictConfig) -> None:
+    """Check that a method has the teacher that it wants, and batches of as many tokens.
+
+    Raises:
+        ConfigError: With what is missing, or what teacher and policy do not share, if both are there already.
+    """
+    settings, tasks = cfg.rollout.settings, OmegaConf.select(cfg, "datamodule.sampler.tasks_per_iteration")
+    if tasks is not None and OmegaConf.select(cfg, "module.objective") is not None:
+        members = settings.group_size + (OmegaConf.select(cfg, "replay.buffer.replaced") == "none")
+        if complaint := method_of(cfg).complaint(tasks * members * settings.max_steps * settings.max_tokens):
+            raise ConfigError(complaint)
+    path = OmegaConf.select(cfg, "module.teacher.path")
+    if path is not None and not (Path(path) / "config.json").exists():
+        raise ConfigError(
+            f"teacher={path} holds no policy: name a folder with config.json, such as policy/ of a warm start, or "
+            "what evaluate.py writes with export=DIR"
+        )
+    if path is not None and (Path(cfg.model.path) / "config.json").exists():
+        ChatTokenizer(cfg.model.path).check_teacher(ChatTokenizer(path))
 
 
 def check_sync(cfg: DictConfig) -> None:

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+import torch
+from torch import Tensor
 
+from arpo.methods.method import TokenScores
 from arpo.types import Group, Outcome, Step, Task, Trajectory
 
 
@@ -23,6 +26,11 @@ def trajectory(screens: Sequence[str], task_reward: float, *, lengths: Sequence[
         for screen, length in zip(screens, lengths or [1] * len(screens), strict=True)
     )
     return Trajectory("0/0/0", "task", "", "", 0, steps, Outcome.FINISHED, task_reward, 0.0)
+
+
+def said(values: Sequence[Sequence[Tensor]]) -> list[list[TokenScores]]:
+    """What a critic said of each token of each trajectory of each group, beside log-probabilities."""
+    return [[TokenScores(torch.zeros(len(row)), row) for row in rows] for rows in values]
 
 
 @pytest.fixture

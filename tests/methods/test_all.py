@@ -8,7 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from arpo.methods.method import Method
+from arpo.methods.method import Method, TokenScores
 from arpo.run.build import build, compose
 from arpo.types import Group, Task, Trajectory
 from tests.methods.conftest import trajectory
@@ -45,17 +45,17 @@ def episode(rng: random.Random, task_reward: float) -> Trajectory:
     return made
 
 
-def values_of(groups: list[Group]) -> list[list[torch.Tensor]]:
-    """What some critic said: a function of the token's place alone, so that it moves along with its trajectory."""
-    return [[torch.arange(each.action_tokens) / 7 % 1 for each in group.trajectories] for group in groups]
+def scores_of(groups: list[Group]) -> list[list[TokenScores]]:
+    """What somebody said: functions of the token's place alone, so that they move along with its trajectory."""
+    places = [[torch.arange(each.action_tokens) for each in group.trajectories] for group in groups]
+    return [[TokenScores(-(row / 5 % 1), row / 7 % 1, teacher=-(row / 3 % 1)) for row in rows] for rows in places]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_token_of_any_group_gets_a_finite_lesson_that_no_order_changes(name):
     method, rng = METHODS[name], random.Random(0)
     groups = [random_group(rng, number) for number in range(200)]
-    values = values_of(groups) if method.needs_values else None
-    credits = method.credits(groups, values)
+    credits = method.credits(groups, scores_of(groups) if method.needs.scores else None)
     for group, row in zip(groups, credits, strict=True):
         for member, credit in zip(group.trajectories, row, strict=True):
             taught = [credit.advantages] if credit.returns is None else [credit.advantages, credit.returns]
@@ -63,7 +63,7 @@ def test_every_token_of_any_group_gets_a_finite_lesson_that_no_order_changes(nam
                 assert numbers.shape == (member.action_tokens,)
                 assert numbers.dtype == torch.float32
                 assert torch.isfinite(numbers).all()
-            assert (credit.returns is not None) == method.needs_values
+            assert (credit.returns is not None) == method.needs.values
     turned = [
         replace(
             each,
@@ -72,7 +72,7 @@ def test_every_token_of_any_group_gets_a_finite_lesson_that_no_order_changes(nam
         )
         for each in reversed(groups)
     ]
-    again = method.credits(turned, values_of(turned) if method.needs_values else None)
+    again = method.credits(turned, scores_of(turned) if method.needs.scores else None)
     for row, other in zip(credits, reversed(again), strict=True):
         for credit, same in zip(row, reversed(other), strict=True):
             torch.testing.assert_close(same.advantages, credit.advantages)
@@ -80,7 +80,7 @@ def test_every_token_of_any_group_gets_a_finite_lesson_that_no_order_changes(nam
                 torch.testing.assert_close(same.returns, credit.returns)
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.needs_values])
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.needs.scores])
 def test_a_group_that_failed_as_a_whole_teaches_nothing(name):
     group = Group(Task("task", ""), tuple(trajectory("ab" * count, 0.0) for count in (1, 2, 3)))
     assert not any(credit.advantages.any() for credit in METHODS[name].credits([group])[0])

@@ -124,6 +124,29 @@ def test_the_sum_is_divided_by_the_share_of_the_budget_whatever_the_lengths():
         assert average(values, mask).item() == pytest.approx(5 / 10)
 
 
+def test_how_much_of_the_budget_and_of_the_batch_is_used_is_measured():
+    groups = batch()  # of 15 tokens, all with an advantage
+    for method, used in ((C3PO(budget=8, over="truncate"), 8), (C3PO(budget=60), 15)):
+        found = method.measure(groups, method.credits(groups))
+        assert found == {"train/budget_used": used / method.budget, "train/budget_share": used / 15}
+    flat = [replace(each, trajectories=each.trajectories[:1]) for each in groups]
+    assert C3PO(budget=8).measure(flat, C3PO(budget=8).credits(flat)) == {"train/budget_used": 0.0}
+
+
+def test_a_budget_that_no_batch_can_reach_is_complained_of_with_the_scale_that_is_lost():
+    assert C3PO(budget=300).complaint(300) is None
+    words = C3PO().complaint(214)
+    assert "budget=409600 is above the 214 sampled tokens of a batch" in words
+    assert "1914 times smaller" in words
+
+
+def test_a_buffer_compares_trajectories_as_if_there_were_room_for_all():
+    groups = batch()
+    found = C3PO(budget=1).all_credits(groups)
+    for row, plain in zip(found, GRPO().credits(groups), strict=True):
+        assert all(torch.equal(mine.advantages, same.advantages) for mine, same in zip(row, plain, strict=True))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -131,6 +154,7 @@ def test_the_sum_is_divided_by_the_share_of_the_budget_whatever_the_lengths():
         ({"over": "keep"}, "over must be one of drop, truncate"),
         ({"aggregation": "sequence"}, "aggregation must be token"),
         ({"kl_coefficient": 0.1}, "kl_coefficient must be 0"),
+        ({"entropy_coefficient": 0.1}, "entropy_coefficient must be 0"),
         ({"budget": 1, "imitation": -1.0}, "imitation"),
     ],
 )

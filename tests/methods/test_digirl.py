@@ -10,7 +10,7 @@ from arpo.algorithms.losses import MinibatchAverage
 from arpo.errors import ConfigError
 from arpo.methods.digirl import DigiRL
 from arpo.methods.method import TokenTerms
-from tests.methods.conftest import trajectory
+from tests.methods.conftest import said, trajectory
 
 
 def logits(*probabilities: float) -> torch.Tensor:
@@ -23,7 +23,7 @@ def test_golden_credit_of_a_success_and_a_failure(make_group):
     # The failure has V .3, .36, .4: A = .36 - .3 - .05 = .01; .4 - .36 - .05 = -.01; 0 - .4 - .05 = -.45
     group = make_group(trajectory("abc", 1.0, lengths=(1, 2, 1)), trajectory("abc", 0.0))
     values = [[logits(0.5, 0.9, 0.77, 0.2), logits(0.3, 0.36, 0.4)]]
-    ((good, bad),) = DigiRL(kept=1.0).credits([group], values)
+    ((good, bad),) = DigiRL(kept=1.0).credits([group], said(values))
     assert good.advantages.tolist() == pytest.approx([0.6, 0.0, 0.0, 1.0])
     assert good.returns.tolist() == [1.0] * 4
     assert bad.advantages.tolist() == pytest.approx([0.01, 0.0, 0.0], abs=1e-6)
@@ -36,7 +36,7 @@ def test_the_critic_is_taught_whether_the_return_from_a_step_on_is_above_0(make_
     parsed_badly = replace(trajectory("ab", 1.0), format_reward=-1.0)  # of a success 1 - 1 = 0 is left
     partial = trajectory("a", 0.1)
     values = [[torch.zeros(3), torch.zeros(2), torch.zeros(1)]]
-    (credits,) = DigiRL().credits([make_group(lost, parsed_badly, partial)], values)
+    (credits,) = DigiRL().credits([make_group(lost, parsed_badly, partial)], said(values))
     assert [credit.returns.tolist() for credit in credits] == [[1.0, 0.0, 0.0], [0.0, 0.0], [1.0]]
 
 
@@ -45,7 +45,7 @@ def test_only_the_tenth_that_surprises_most_learns_over_all_groups_of_the_batch(
     expected = [(place + 1) / 25 for place in range(20)]
     groups = [make_group(*(trajectory("a", 1.0) for _ in range(10))) for _ in range(2)]
     values = [[logits(value) for value in expected[:10]], [logits(value) for value in expected[10:]]]
-    credits = DigiRL().credits(groups, values)
+    credits = DigiRL().credits(groups, said(values))
     learning = [bool(credit.advantages.any()) for row in credits for credit in row]
     assert learning == [True] * 2 + [False] * 18
 
@@ -53,29 +53,29 @@ def test_only_the_tenth_that_surprises_most_learns_over_all_groups_of_the_batch(
 def test_the_value_that_is_compared_is_that_before_the_very_first_token(make_group):
     group = make_group(trajectory("ab", 1.0, lengths=(2, 1)), trajectory("ab", 1.0, lengths=(2, 1)))
     values = [[logits(0.6, 0.1, 0.1), logits(0.4, 0.9, 0.9)]]
-    ((expected, surprising),) = DigiRL(kept=0.4).credits([group], values)
+    ((expected, surprising),) = DigiRL(kept=0.4).credits([group], said(values))
     assert not expected.advantages.any()
     assert surprising.advantages.all()
 
 
 def test_ties_learn_together_and_so_do_all_successes_while_the_critic_knows_nothing(make_group):
     group = make_group(*(trajectory("a", float(member < 4)) for member in range(10)))
-    (credits,) = DigiRL().credits([group], [[torch.zeros(1)] * 10])
+    (credits,) = DigiRL().credits([group], said([[torch.zeros(1)] * 10]))
     assert [credit.advantages.tolist() for credit in credits] == [[1.0]] * 4 + [[0.0]] * 6
 
 
 def test_where_all_failed_a_step_learns_that_leads_to_a_better_state_and_no_last_one(make_group):
     group = make_group(trajectory("ab", 0.0), trajectory("ab", 0.0))
-    ((one, other),) = DigiRL(kept=0.1).credits([group], [[logits(0.2, 0.6), logits(0.4, 0.9)]])
+    ((one, other),) = DigiRL(kept=0.1).credits([group], said([[logits(0.2, 0.6), logits(0.4, 0.9)]]))
     assert one.advantages.tolist() == pytest.approx([0.35, 0.0])  # .6 - .2 - .05: of the two the less expected one
     assert other.advantages.tolist() == [0.0, 0.0]
-    ((flat, same),) = DigiRL().credits([group], [[torch.zeros(2)] * 2])
+    ((flat, same),) = DigiRL().credits([group], said([[torch.zeros(2)] * 2]))
     assert not flat.advantages.any()
     assert not same.advantages.any()
 
 
 def test_an_episode_alone_learns(make_group):
-    ((credit,),) = DigiRL().credits([make_group(trajectory("a", 1.0))], [[torch.zeros(1)]])
+    ((credit,),) = DigiRL().credits([make_group(trajectory("a", 1.0))], said([[torch.zeros(1)]]))
     assert credit.advantages.tolist() == [1.0]
     assert DigiRL().learns_alone
 

@@ -7,7 +7,7 @@ from arpo.algorithms.losses import MinibatchAverage
 from arpo.errors import ConfigError
 from arpo.methods.method import TokenTerms
 from arpo.methods.ppo import PPO
-from tests.methods.conftest import trajectory
+from tests.methods.conftest import said, trajectory
 
 
 def test_golden_credit(make_group):
@@ -17,7 +17,7 @@ def test_golden_credit(make_group):
     # Of the four .15, .5, .2, -.25 the mean is .15 and the deviation sqrt((.35² + .05² + .4²) / 4) = .2669270
     group = make_group(trajectory("ab", 1.0, lengths=(1, 2)), trajectory("a", 0.0))
     values = [[torch.tensor([0.5, 0.4, 0.8]), torch.tensor([0.25])]]
-    ((good, bad),) = PPO(gae_lambda=0.5).credits([group], values)
+    ((good, bad),) = PPO(gae_lambda=0.5).credits([group], said(values))
     assert good.returns.tolist() == pytest.approx([0.65, 0.9, 1.0])
     assert bad.returns.tolist() == pytest.approx([0.0])
     assert good.advantages.tolist() == pytest.approx([0.0, 1.311219, 0.187317], abs=1e-5)
@@ -27,7 +27,7 @@ def test_golden_credit(make_group):
 def test_every_trajectory_of_every_group_has_its_own_credit(make_group):
     groups = [make_group(trajectory("a", 1.0)), make_group(trajectory("a", 0.0), trajectory("ab", 0.5))]
     values = [[torch.zeros(len(each.steps)) for each in group.trajectories] for group in groups]
-    credits = PPO(gae_lambda=1.0).credits(groups, values)
+    credits = PPO(gae_lambda=1.0).credits(groups, said(values))
     assert [[each.returns.tolist() for each in row] for row in credits] == [[[1.0]], [[0.0], [0.5, 0.5]]]
 
 

@@ -6,7 +6,7 @@ import torch
 from arpo.algorithms.returns import generalized_advantages, relative
 from arpo.errors import ConfigError
 from arpo.methods.ui_tars2 import UITars2
-from tests.methods.conftest import trajectory
+from tests.methods.conftest import said, trajectory
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(100, 0.8), (500, 0.96), (1000, 0.98), (10, 0.0)])
@@ -17,7 +17,7 @@ def test_golden_lambda_by_length(tokens, expected):
 def test_the_policy_has_the_lambda_of_its_length_and_the_critic_the_whole_return(make_group):
     group = make_group(trajectory("ab", 1.0, lengths=(2, 2)), trajectory("a", 0.0, lengths=(8,)))
     values = [torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.linspace(0, 0.7, 8)]
-    ((good, bad),) = UITars2(length_weight=0.5).credits([group], [values])
+    ((good, bad),) = UITars2(length_weight=0.5).credits([group], said([values]))
     assert good.returns.tolist() == pytest.approx([1.0] * 4)
     assert bad.returns.tolist() == pytest.approx([0.0] * 8, abs=1e-6)
     earned = [torch.tensor([0.0, 0.0, 0.0, 1.0]), torch.zeros(8)]

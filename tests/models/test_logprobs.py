@@ -148,3 +148,27 @@ def test_a_batch_without_actions_gives_empty_rows() -> None:
         torch.zeros(0, 3), no_ids(), identity, no_ids(), temperature=1.0, chunk=4, with_entropy=False
     )
     assert pack_left(logprobs, torch.zeros(2, 0, dtype=torch.bool), no_ids()).shape == (2, 0)
+
+
+def test_an_entropy_has_the_gradient_of_its_formula_where_it_is_asked_for() -> None:
+    # dH/dl = -p (log p + H). Of [1/2, 1/4, 1/4, 0, forbidden]: H = 1.5 ln 2; p (log p + H) = (.25, -.125, -.125) ln 2
+    logits = torch.tensor([[0.5, 0.25, 0.25, 1e-45, 1.0]]).log().requires_grad_()
+    for gradient in (True, False):
+        _, entropy = chosen_logprobs(
+            logits,
+            torch.tensor([0]),
+            identity,
+            torch.tensor([4]),
+            temperature=1.0,
+            chunk=1,
+            with_entropy=True,
+            entropy_gradient=gradient,
+        )
+        assert entropy is not None
+        assert entropy.item() == pytest.approx(1.5 * math.log(2))
+        assert entropy.requires_grad == gradient
+        if gradient:
+            entropy.sum().backward()
+            assert logits.grad is not None
+            expected = [-0.25 * math.log(2), 0.125 * math.log(2), 0.125 * math.log(2), 0.0, 0.0]
+            assert logits.grad[0].tolist() == pytest.approx(expected, abs=1e-6)

@@ -8,8 +8,10 @@ import torch
 
 from arpo.callbacks.checkpoint import load_policy
 from arpo.errors import ConfigError
+from arpo.methods.distillation import Distillation
 from arpo.models.policy import LoraSettings, Policy
 from arpo.modules.base import PolicyModule
+from tests.modules.conftest import fit
 
 
 def test_a_module_that_trains_a_policy_is_given_to_callbacks_as_what_it_is(make_module):
@@ -66,6 +68,25 @@ def test_a_checkpoint_holds_what_is_trained_and_the_rest_comes_from_the_model(ma
     resumed.load_state_dict(checkpoint["state_dict"])  # strictly, as Lightning does
     for policy in (again, resumed.policy):
         assert all(torch.equal(a, b) for a, b in zip(policy.parameters(), module.policy.parameters(), strict=True))
+
+
+def test_with_adapters_a_teacher_is_a_second_model_and_no_parameter(make_module, make_policy, make_group, tiny_model):
+    teacher = make_policy()
+    module = make_module(method=Distillation(), teacher=lambda: teacher)
+    module.policy = Policy(tiny_model, lora=LoraSettings(rank=4), train_vision=False)
+    with torch.no_grad():
+        teacher.model.lm_head.weight.mul_(1.5)
+    fit(module, [make_group(0.0, 0.0)])
+    assert module.teachers == [teacher]
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert all(name.startswith("policy.") for name in module.state_dict())
+    adapters = [value for name, value in module.policy.named_parameters() if "lora_B" in name]
+    assert all(value.any() for value in adapters)  # they began at 0
+
+
+def test_a_teacher_of_another_kind_is_refused_where_a_warm_start_made_the_policy(make_module, tiny_qwen3):
+    with pytest.raises(ConfigError, match="has another family than the policy"):
+        make_module(method=Distillation(), teacher=lambda: Policy(tiny_qwen3))
 
 
 def test_with_adapters_no_reference_is_loaded_because_their_base_is_it(make_module, tiny_model):

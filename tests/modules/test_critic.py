@@ -13,7 +13,7 @@ from arpo.algorithms.losses import TokenLoss
 from arpo.callbacks.checkpoint import load_policy
 from arpo.errors import ConfigError
 from arpo.methods.digirl import DigiRL
-from arpo.methods.method import Credit, Method
+from arpo.methods.method import Credit, Method, Needs
 from arpo.models.collate import collate
 from arpo.models.tokenization import tokenize
 from tests.modules.conftest import fit, weights
@@ -24,12 +24,13 @@ from tests.modules.test_grpo import CountedPolicy
 class Counting(Method):
     """Advantages are what the critic said plus one; the critic is to say the place of the token, from 1."""
 
-    needs_values: ClassVar[bool] = True
+    asks: ClassVar[Needs] = Needs(values=True)
 
     asked: list = field(default_factory=list)
     teaches: float = 1.0
 
-    def credits(self, groups, values=None):
+    def credits(self, groups, scores=None):
+        values = [[each.values for each in row] for row in scores]
         self.asked.append(values)
         return [[Credit(said + 1.0, torch.arange(1.0, len(said) + 1)) for said in row] for row in values]
 

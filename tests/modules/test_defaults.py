@@ -12,9 +12,16 @@ from arpo.modules.grpo import GRPOModule
 from arpo.modules.offline.kto import KTOModule
 from arpo.modules.sft import SFTModule
 from arpo.replay import ReplayBuffer
-from arpo.run.build import register_resolvers
+from arpo.run.build import build, register_resolvers
 
 CONF = Path(__file__).parents[2] / "conf"
+
+
+def written(value):
+    """The same in Python: an object that YAML names, a tuple that it writes as a list."""
+    if isinstance(value, dict) and "_target_" in value:
+        return build(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(
@@ -35,5 +42,5 @@ def test_a_default_of_a_constructor_is_that_of_the_configuration(constructor, no
     parameters = inspect.signature(constructor).parameters.values()
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
     assert defaults, "a constructor without defaults would prove nothing"
-    shown = {name: tuple(value) if isinstance(value, list) else value for name, value in configured.items()}
+    shown = {name: written(value) for name, value in configured.items()}
     assert {name: shown.get(name) for name in defaults} == defaults  # what a file leaves out is None

@@ -7,8 +7,10 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from arpo.methods.c3po import C3PO
+from arpo.methods.cispo import CISPO
 from arpo.methods.computer_rl import ComputerRL
 from arpo.methods.digirl import DigiRL
+from arpo.methods.distillation import Distillation
 from arpo.methods.gigpo import GiGPO
 from arpo.methods.ppo import PPO
 from arpo.methods.spa import ShortestPath
@@ -135,6 +137,57 @@ def test_every_optimizer_step_of_c3po_divides_by_its_share_of_the_budget(make_mo
         fit(module, groups)
         moved.append(weights(module.policy) - start)
     torch.testing.assert_close(moved[1], 2 * moved[0], rtol=1e-3, atol=1e-5)
+
+
+def test_an_update_of_cispo_is_the_slope_of_its_formula(make_module, make_policy, make_group):
+    """1/Σ|o_i| Σ of -sg[clip(ρ)] A log π (2506.13585, equation 4), here with ρ from stored log-probabilities."""
+    group, policy = make_group(1.0, 0.0, 0.0, injected=(0, 1, 2)), make_policy()
+    members = [
+        as_if_sampled(policy, each, gap) for each, gap in zip(group.trajectories, (0.5, -0.4, 0.0), strict=True)
+    ]
+    group = replace(group, trajectories=tuple(members))
+    # Ratios e^-0.5 = .607, e^0.4 = 1.492 and 1 become .8, 1.3 and 1.
+    factors = [0.8, 1.3, 1.0]
+    advantages = [2**0.5, -(0.5**0.5), -(0.5**0.5)]
+
+    def loss():
+        parts = zip(factors, advantages, members, strict=True)
+        rows = [-factor * advantage * logprobs_of(policy, each) for factor, advantage, each in parts]
+        return torch.cat(rows).mean()
+
+    method = CISPO(clip_low=0.2, clip_high=0.3)
+    (step,) = taken(make_module(method=method, replayed_old_logprobs="stored"), group)
+    for measured, expected in slopes(loss, policy, step):
+        assert measured == pytest.approx(expected, rel=5e-4)
+
+
+def test_an_update_of_distillation_is_the_slope_of_the_surrogate_of_the_divergence(
+    make_module, make_policy, make_group
+):
+    """1/Σ|o_i| Σ of the surrogate, with A = log π_teacher - log π_old (2306.13649); where all failed."""
+    group, policy, teacher = make_group(0.0, 0.0), make_policy(), make_policy()
+    with torch.no_grad():
+        teacher.model.lm_head.weight.mul_(1.5)
+    old = [logprobs_of(policy, each).detach() for each in group.trajectories]
+    pairs = zip(group.trajectories, old, strict=True)
+    rows = [logprobs_of(teacher, each).detach() - own for each, own in pairs]
+    module = make_module(method=Distillation(), teacher=lambda: teacher)
+
+    def loss():
+        parts = zip(group.trajectories, old, rows, strict=True)
+        return torch.cat([surrogate(policy, *part) for part in parts]).mean()
+
+    (step,) = taken(module, group)
+    for measured, expected in slopes(loss, policy, step):
+        assert measured == pytest.approx(expected, rel=5e-4)
+    assert module.last_update.advantages.tolist() == pytest.approx([row.mean().item() for row in rows], abs=1e-5)
+
+
+def as_if_sampled(policy, trajectory, gap):
+    """The trajectory as a policy sampled it to which each of its tokens was more likely by a factor e^gap."""
+    said = iter((logprobs_of(policy, trajectory).detach() + gap).tolist())
+    steps = (replace(each, sampler_logprobs=tuple(next(said) for _ in each.response_ids)) for each in trajectory.steps)
+    return replace(trajectory, steps=tuple(steps))
 
 
 def corrected(chat, trajectory, *wrong):

@@ -1,15 +1,17 @@
 """What a run asks of its model, without a model."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from arpo.errors import ConfigError
+from arpo.models.families.qwen2_5_vl import make_tiny
 from arpo.run.build import compose
 from arpo.run.check import check_training
-from arpo.run.model import check_context, check_sync
+from arpo.run.model import check_context, check_learning, check_sync
 
 
 @pytest.fixture
@@ -73,3 +75,46 @@ def test_a_tiny_model_has_room_here(tiny_model):
 
 def test_a_model_that_is_not_there_yet_is_not_measured(no_shared_memory, tmp_path):
     check_sync(compose("train", ["experiment=smoke", f"model.path={tmp_path}", "engine=fleet"]))
+
+
+@pytest.mark.parametrize(("budget", "refused"), [(3072, False), (3073, True)])
+def test_a_budget_that_no_batch_of_the_configuration_reaches_is_refused(budget, refused):
+    cfg = compose("train", ["experiment=smoke", "method=c3po", f"module.objective.budget={budget}"])
+    if not refused:  # 8 tasks, 4 episodes of each, 4 steps, 24 tokens
+        check_learning(cfg)
+        return
+    with pytest.raises(ConfigError, match=r"budget=3073 is above the 3072 sampled tokens of a batch: .* lower module"):
+        check_learning(cfg)
+
+
+@pytest.fixture
+def narrow_sight(tiny_model, tmp_path):
+    """The tiny model with smaller pictures."""
+    folder = shutil.copytree(tiny_model, tmp_path / "narrow")
+    for file in folder.glob("*processor_config.json"):
+        text = file.read_text()
+        file.write_text(text.replace("15680", "12544"))
+    return folder
+
+
+@pytest.fixture
+def other_words(tmp_path):
+    """A tiny model of a smaller vocabulary."""
+    return make_tiny(tmp_path / "words", corpus=["one text"], words=500)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "words"),
+    [
+        ("narrow_sight", "has another image processor than the policy"),
+        ("other_words", "has another vocabulary than the policy"),
+        ("tiny_qwen3", "has another family than the policy"),
+    ],
+)
+def test_a_teacher_that_reads_other_ids_or_pictures_than_the_policy_is_refused(request, tiny_model, fixture, words):
+    line = ["experiment=smoke", "engine=hf", "method=distillation", f"model.path={tiny_model}"]
+    check_learning(compose("train", [*line, f"teacher={tiny_model}"]))
+    with pytest.raises(ConfigError, match=words):
+        check_learning(compose("train", [*line, f"teacher={request.getfixturevalue(fixture)}"]))
+    with pytest.raises(ConfigError, match=r"teacher=/nowhere holds no policy: name a folder with config\.json"):
+        check_learning(compose("train", [*line, "teacher=/nowhere"]))

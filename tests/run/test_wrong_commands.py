@@ -132,6 +132,7 @@ EARLY = [
 LATE = [
     ("train.py experiment=smoke replay.buffer.capacity_per_task=0", "capacity_per_task must be at least 1, got 0"),
     ("train.py experiment=smoke module.minibatches=0", "minibatches must be at least 1, got 0"),
+    ("train.py experiment=smoke method=distillation teacher=/nope engine=hf", "teacher=/nope holds no policy: name"),
     (
         "train.py experiment=smoke module.optimizer.betas=[0.9]",
         "module.optimizer.betas=[0.9] should be a list that fits tuple[float | torch.Tensor, ",

@@ -108,6 +108,9 @@ def estimate(cfg: DictConfig) -> Plan:
         longest = longest_of(cfg, ChatTokenizer(path))
         cfg.model.path = str(path)
         cfg.model.policy._target_ = "arpo.apps.plan.model.WeightlessPolicy"
+        if teacher := cfg.module.get("teacher"):
+            teacher._target_ = cfg.model.policy._target_
+            teacher.path = teacher.path if (Path(teacher.path) / "config.json").exists() else str(path)
         module = build(cfg.module)
         if not isinstance(module, GRPOModule):
             raise ConfigError(f"a plan is of a run that learns from rollouts, got {cfg.module._target_}")
@@ -159,15 +162,16 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
 
 def work_of(cfg: DictConfig) -> Work:
     """Return what an iteration does, as the configuration has it."""
+    needs = method_of(cfg).needs
     return Work(
         trajectories=cfg.datamodule.sampler.tasks_per_iteration * cfg.rollout.settings.group_size,
         minibatches=cfg.module.minibatches,
         epochs=cfg.module.epochs,
         iterations=cfg.iterations,
-        reference=cfg.module.objective.kl_coefficient > 0,
+        reference=needs.reference or needs.teacher,
         environments=cfg.env.size,
         kept_steps=cfg.module.objective.high_entropy_steps,
-        critic=method_of(cfg).needs_values,
+        scores=needs.scores,
         fleet="make_engine" in cfg.engine,
         sleeps=engines_sleep(cfg),
         recorded=OmegaConf.select(cfg, "callbacks.update_log") is not None,
@@ -273,7 +277,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
     colocated = engines_sleep(cfg)
     offers = {
         f"{ENGINES[0]}.{SHARE}={share}": colocated and 0 < share != engine_share(cfg),
-        "trainer=fsdp": several and plan.layout.strategy != "fsdp" and not method_of(cfg).needs_values,
+        "trainer=fsdp": several and plan.layout.strategy != "fsdp" and not method_of(cfg).needs.values,
         "layout=colocated": not colocated and not settings.get("max_policy_lag"),
         f"model={cfg.lora_model}": policy.get("lora") is None and "make" not in cfg.model,
         "model.policy.gradient_checkpointing=true": policy.get("gradient_checkpointing") is not True,

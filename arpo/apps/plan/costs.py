@@ -59,13 +59,13 @@ class Work:
     epochs: int
     iterations: int
     reference: bool
-    """Whether a reference policy is asked too."""
+    """Whether a reference policy or a teacher is asked too."""
     environments: int
     """Episodes that run at once."""
     kept_steps: float | None = None
     """Share of the steps that are trained, where they are chosen by entropy; no minibatch is updated before."""
-    critic: bool = False
-    """Whether a critic is asked about every step; no minibatch is updated before."""
+    scores: bool = False
+    """Whether a critic or a teacher is asked about every step; no minibatch is updated before."""
     fleet: bool = False
     """Whether engines read weights from Ray's object store."""
     sleeps: bool = False
@@ -122,7 +122,7 @@ def update_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest, wo
     """
     flops = forward_flops(shape, weights, longest)
     # Old log-probabilities: once a trajectory, and of a single epoch the first minibatch needs none.
-    all_before = work.critic or work.kept_steps is not None or work.epochs > 1
+    all_before = work.scores or work.kept_steps is not None or work.epochs > 1
     before = 1.0 if all_before else (work.minibatches - 1) / work.minibatches
     step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, weights)
     return before * flops.forward + work.epochs * _trained_share(longest, work) * step

@@ -60,7 +60,7 @@ def simulate(
         buckets: Whether DDP keeps a second copy of the gradients, its buckets.
     """
     module.configure_model()
-    policies = [module.policy, *module.references]
+    policies = [module.policy, *module.frozen]
     with fake_floats(), fake_ranks(ranks) if strategy == "fsdp" else nullcontext():
         for policy in policies:
             prepare(policy, longest)
@@ -160,9 +160,15 @@ def accumulate(module: GRPOModule, tracker: MemoryTracker, longest: Longest) -> 
     """Add the gradient of one micro-batch to that of another one."""
     fill_gradients(module, tracker)
     minibatch = longest.minibatch(module.policy.chat, module.micro_batch_tokens)
-    if module.critic is not None:
-        samples = (replace(sample, returns=torch.ones(sample.action_tokens)) for sample in minibatch.samples)
-        minibatch = replace(minibatch, samples=tuple(samples))
+    samples = (
+        replace(
+            sample,
+            returns=None if module.critic is None else torch.ones(sample.action_tokens),
+            teacher=torch.ones(sample.action_tokens) if module.teachers else None,
+        )
+        for sample in minibatch.samples
+    )
+    minibatch = replace(minibatch, samples=tuple(samples))
     work = UpdateMeter()
     work.minibatches = 1
     module._accumulate(minibatch, list(range(len(minibatch.samples))), None, work)

@@ -23,13 +23,13 @@ class AdaptiveBuffer(ReplayBuffer):
     task without a stored success is learned from its own episodes alone.
 
     Args:
-        method: Gives trajectories their advantages: that of the update, which must do so without a critic.
+        method: Gives trajectories their advantages: that of the update, which must do so without a critic or teacher.
         capacity_per_task: See `ReplayBuffer`, as for all that are not below.
         share: κ. The paper does not say its value.
         replayed: γ: 0 replays nothing. The paper does not say its value.
 
     Raises:
-        ConfigError: When a share is out of its range, or the method asks a critic.
+        ConfigError: When a share is out of its range, or the method asks a critic or a teacher.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class AdaptiveBuffer(ReplayBuffer):
             raise ConfigError(f"share must lie in (0, 1], got {share}; for GRPO use replay=off")
         if not 0 <= replayed < 1:
             raise ConfigError(f"replayed must lie in [0, 1), got {replayed}; the rest of a group is collected")
-        if method.needs_values:
+        if method.needs.scores:
             raise ConfigError(
-                f"replay=adapr ranks successes by advantages, and those of {type(method).__name__} need a critic: "
-                "take replay=on, or a method without one"
+                f"replay=adapr ranks successes by advantages, and those of {type(method).__name__} need a critic or "
+                "a teacher: take replay=on, or a method without one"
             )
         self._method = method
         self._share = share
@@ -74,7 +74,7 @@ class AdaptiveBuffer(ReplayBuffer):
 
     @override
     def admit_all(self, groups: Sequence[Group]) -> int:
-        credits = self._method.credits(groups)
+        credits = self._method.all_credits(groups)
         advantages = {
             (number, member): credit.advantages.double().mean().item()
             for number, row in enumerate(credits)

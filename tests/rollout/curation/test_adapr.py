@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from arpo.errors import ConfigError
+from arpo.methods.c3po import C3PO
+from arpo.methods.distillation import Distillation
 from arpo.methods.grpo import GRPO
 from arpo.methods.ppo import PPO
 from arpo.methods.spa import ShortestPath
@@ -69,6 +71,13 @@ def test_the_advantage_is_that_of_the_method_of_the_update():
         buffer = AdaptiveBuffer(method)
         buffer.admit_all([mixed])
         assert stored(buffer, "a") == [expected]
+
+
+def test_what_a_budget_of_tokens_leaves_out_of_an_update_is_compared_and_stored_as_well():
+    groups = [group("easy", 1, 1, 1, 0), group("hard", 0, 0, 1, 0), group("even", 1, 0, 0, 1)]
+    plain, limited = AdaptiveBuffer(GRPO(), share=0.5), AdaptiveBuffer(C3PO(budget=1), share=0.5)
+    assert [limited.admit_all(groups), plain.admit_all(groups)] == [3, 3]
+    assert stored(limited, "hard", "even", "easy") == stored(plain, "hard", "even", "easy")
 
 
 @pytest.mark.parametrize(("size", "expected"), [(4, 1), (8, 2), (16, 4)])
@@ -150,7 +159,8 @@ def test_it_goes_on_from_its_state():
         ({"share": 1.1}, "share must lie in"),
         ({"replayed": 1.0}, "replayed must lie in"),
         ({"replayed": float("nan")}, "replayed must lie in"),
-        ({"method": PPO()}, "those of PPO need a critic"),
+        ({"method": Distillation()}, "those of Distillation need a critic or a teacher"),
+        ({"method": PPO()}, "those of PPO need a critic or a teacher"),
     ],
 )
 def test_an_impossible_choice_is_refused(options, words):

@@ -1,0 +1,55 @@
+"""On-policy distillation: a teacher scores each token that the policy sampled (arXiv 2306.13649, 2306.08543)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from typing_extensions import override
+
+from arpo.algorithms.losses import Aggregation, TokenLoss
+from arpo.errors import check_at_least
+from arpo.methods.grpo import GRPO
+from arpo.methods.method import Credit, Needs, Scores, TokenScores, TokenTerms
+from arpo.types import Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation(GRPO):
+    """One advantage a token: how much more likely it is to the teacher than to the policy before the update.
+
+        A_t = log π_teacher - log π_old + r A_GRPO
+
+    The mean of log π_old - log π_teacher, `train/kl_teacher`, estimates the divergence KL(π_old ‖ π_teacher) of the
+    tokens' distributions. What a token does to those behind it counts nothing: a discount of 0, as in Thinking
+    Machines' "On-Policy Distillation" (October 2025). Both distributions are those at the sampling temperature.
+
+    Args:
+        reward_weight: r; at 0 no reward counts, and a group that failed as a whole teaches as much as any.
+
+    Raises:
+        ConfigError: When the weight is below 0; see also `GRPO`.
+    """
+
+    asks: ClassVar[Needs] = Needs(logprobs=True, teacher=True)
+
+    reward_weight: float = 0.0
+    aggregation: Aggregation = "token"
+
+    def __post_init__(self) -> None:
+        check_at_least(0, reward_weight=self.reward_weight)
+        super().__post_init__()
+
+    @override
+    def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
+        assert scores is not None, "needs.scores"
+        pairs = zip(super().credits(groups), scores, strict=True)
+        return [[self._credit(*each) for each in zip(*rows, strict=True)] for rows in pairs]
+
+    def _credit(self, rewarded: Credit, said: TokenScores) -> Credit:
+        assert said.teacher is not None, "needs.teacher"
+        return Credit(said.teacher - said.logprobs + self.reward_weight * rewarded.advantages)
+
+    @override
+    def loss(self, terms: TokenTerms) -> TokenLoss:
+        assert terms.teacher is not None, "needs.teacher"
+        return replace(super().loss(terms), measured={"kl_teacher": terms.old_logprobs - terms.teacher})
