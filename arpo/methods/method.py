@@ -151,6 +151,10 @@ class Method(ABC):
         """Return what the values of a critic say of the returns that it is taught: the values themselves."""
         return values
 
+    def rewards(self, group: Group) -> Float[Tensor, " group"]:
+        """Return what each trajectory of a group earns in an update, which is also what metrics show: by its steps."""
+        return torch.stack([self.step_rewards(trajectory).sum() for trajectory in group.trajectories])
+
     def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
         """Return the environment's rewards of a trajectory's steps, and in the last one that of the trajectory too."""
         rewards = torch.tensor([step.reward for step in trajectory.steps], dtype=torch.float32)

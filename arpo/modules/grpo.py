@@ -122,7 +122,7 @@ class GRPOModule(PolicyModule):
                 "learn meanwhile; set critic_warmup=0, or take a method with a critic, such as method=ppo"
             )
         self.objective = objective
-        self.format_weight = objective.format_weight
+        self._earned = objective.rewards  # also while Entropulse has put another objective in its place
         self.warmup_steps = warmup_steps
         self.decay = decay
         self.minibatches = minibatches
@@ -133,6 +133,10 @@ class GRPOModule(PolicyModule):
         self.critic_warmup = critic_warmup
         self.critic: torch.nn.Linear | None = None
         self.seed = seed
+
+    @override
+    def rewards(self, group: Group) -> Tensor:
+        return self._earned(group)
 
     # --- one iteration, as in the paper's algorithm box -------------------------------------------------------------
 
