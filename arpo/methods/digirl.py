@@ -44,6 +44,7 @@ class DigiRL(Method):
     """
 
     needs_values: ClassVar[bool] = True
+    has_ratio: ClassVar[bool] = False
 
     discount: float = 0.5
     kept: float = 0.1

@@ -87,6 +87,8 @@ class Method(ABC):
 
     needs_values: ClassVar[bool] = False
     """Whether `credits` asks for the values of a critic."""
+    has_ratio: ClassVar[bool] = True
+    """Whether `loss` compares log-probabilities with old ones, so that clips and `level` count."""
     needs_step_rewards: ClassVar[bool] = False
     """Whether it learns nothing where the environment rewards no step."""
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -18,6 +19,7 @@ from arpo.errors import ConfigError
 from arpo.host.environment import check_cluster
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
+from arpo.run.before.effects import check_effects
 from arpo.run.before.osworld import check_osworld
 from arpo.run.before.resume import check_same_run, mention_former_folder
 from arpo.run.build import build, check_numbers, check_update, imitates, required_model
@@ -92,7 +94,9 @@ def check_choices(cfg: DictConfig) -> None:
     check_update(cfg)
     check_same_run(cfg)
     if HydraConfig.initialized():
-        mention_former_folder(cfg, list(HydraConfig.get().overrides.task))
+        hydra = HydraConfig.get()
+        mention_former_folder(cfg, hydra.overrides.task)
+        check_effects(cfg, hydra.overrides.task, others=hydra.mode == RunMode.MULTIRUN)
     check_pool(cfg)
     check_source(cfg)
     if cfg.warmstart is not None:
@@ -182,7 +186,7 @@ def check_values(cfg: DictConfig) -> None:
     if not isinstance(cfg.seed, int) or not 0 <= cfg.seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to {2**32 - 1}, got {cfg.seed}")
     one_process = OmegaConf.select(cfg, "trainer.strategy") is None
-    if not one_process and cfg.engine.get("_target_") == "arpo.inference.vllm.VllmEngine":
+    if not one_process and not imitates(cfg) and cfg.engine.get("_target_") == "arpo.inference.vllm.VllmEngine":
         raise ConfigError(
             "a trainer of several processes cannot have vLLM in one of them: choose engine=fleet, or trainer=default"
         )
