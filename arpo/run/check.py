@@ -268,10 +268,17 @@ def check_pool(cfg: DictConfig) -> None:
         raise ConfigError(
             "module.replayed_old_logprobs=stored wants the log-probabilities with which a replayed trajectory was "
             "sampled, and those in experience may have none, such as a script's: take "
-            "module.replayed_old_logprobs=recompute, or experience=[]"
+            "module.replayed_old_logprobs=recompute, or replay=on"
         )
     if cfg.resume is not None and any(Path(cfg.paths.checkpoints).glob("iteration_*")):
         return
+    if pool and not cfg.experience and not cfg.replay.remembers:
+        preset = OmegaConf.select(cfg, "preset_of.name")
+        raise ConfigError(
+            f"replay=pool{f', which preset={preset} chooses,' if preset else ''} begins with the successes in "
+            "experience and remembers no others, and experience=[] names none, so that nothing would ever be "
+            "replayed: set experience=[DIR] or replay.remembers=true, or choose replay=off"
+        )
     shared = shared_with_warmstart(cfg)
     own = demonstrations_of(cfg.warmstart, cfg.paths.output, *shared)
     unpacked = not any(shared) and comes_with_the_code(cfg.warmstart)
