@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails, SchemaError
 from arpo.errors import ConfigError
 from arpo.host.environment import cluster_address
 from arpo.host.trial import on_trial
+from arpo.run.before.misspelt import near
 from arpo.run.before.words import CONF
 from arpo.run.build import REFUSALS, build
 
@@ -134,7 +135,8 @@ def _lines(place: str, node: Node, preset: DictConfig) -> Iterator[str]:
         elif not free:
             set_by = OmegaConf.select(preset, f"{place}.{key}") is not None and preset.preset_of.name
             cure = f"; preset={set_by} sets it: leave out the preset, or this choice of {place.partition('.')[0]}"
-            yield f"{place}.{key}: {node['_target_']} has {', '.join(parameters)}{cure if set_by else ''}"
+            known = f"{near(key, parameters)}{node['_target_']} has {', '.join(parameters)}"
+            yield f"{place}.{key}: {known}{cure if set_by else ''}"
     if not node.get("_partial_"):
         for key in _needed(parameters) - set(given):
             yield f"{place}.{key} is missing: {node['_target_']} needs it"
