@@ -22,6 +22,7 @@ from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.before.effects import check_effects
 from arpo.run.before.osworld import check_osworld
 from arpo.run.before.resume import check_same_run, mention_former_folder
+from arpo.run.before.trainer import check_trainer
 from arpo.run.build import build, check_numbers, check_update, imitates, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, rank, refuse_to_overwrite
@@ -90,6 +91,7 @@ def check_choices(cfg: DictConfig) -> None:
     preflight(_plain(cfg.requires), required_model(cfg))
     check_method(cfg)
     check_values(cfg)
+    check_trainer(cfg)
     check_osworld(cfg, list(cfg.tasks))
     check_update(cfg)
     check_same_run(cfg)

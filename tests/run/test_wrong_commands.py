@@ -109,6 +109,19 @@ EARLY = [
     ),
     # keys
     ("train.py experiment=smoke +env.make_env.speed=2", "env.make_env.speed: arpo.envs.fake.FakeDesktop has"),
+    # options of Lightning's
+    (
+        "train.py experiment=smoke engine=hf +trainer.gradient_clip_val=1.0",
+        "trainer.gradient_clip_val=1.0 has no place in a run: module.max_grad_norm bounds the norm of a gradient",
+    ),
+    (
+        "train.py experiment=smoke engine=hf +trainer.accumulate_grad_batches=2",
+        "trainer.accumulate_grad_batches=2 has no place in a run: module.micro_batch_tokens bounds the memory",
+    ),
+    ("train.py experiment=warmstart_fake +trainer.fast_dev_run=true", "fast_dev_run=True has no place in a run: iter"),
+    ("train.py experiment=smoke +trainer.limit_train_batches=1", "iterations says how long a run is"),
+    ("train.py experiment=smoke +trainer.val_check_interval=5", "callbacks.evaluation.every_n_iterations says when"),
+    ("train.py experiment=smoke +trainer.precision=16-mixed", "take trainer.precision=bf16-mixed, or model.policy.dt"),
     # words without effect
     ("train.py experiment=smoke experience=[/nowhere]", "[/nowhere]: nothing reads experience; replay=pool reads it"),
     ("train.py experiment=smoke source=/nowhere", "source=/nowhere: nothing reads source; experiment=offline_rs, "),
