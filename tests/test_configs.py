@@ -499,10 +499,18 @@ def test_other_ranks_wait_longer_than_rank_0_takes_to_say_who_stands_still(train
 
 def test_stored_log_probabilities_are_refused_with_a_pool_that_may_have_none():
     stored = "module.replayed_old_logprobs=stored"
-    with pytest.raises(ConfigError, match=r"stored wants .* take module.replayed_old_logprobs=recompute, or exp"):
+    with pytest.raises(ConfigError, match=r"stored wants .* take module.replayed_old_logprobs=recompute, or rep"):
         check_pool(compose("experiment=dart_miniwob", stored, "resume=auto"))
-    check_pool(compose("experiment=dart_miniwob", stored, "experience=[]"))
+    check_pool(compose("experiment=dart_miniwob", stored, "experience=[]", "replay.remembers=true"))
     check_pool(compose("experiment=dart_miniwob", stored, "replay=on"))
+
+
+def test_a_pool_that_would_stay_empty_is_refused_with_the_preset_that_chose_it():
+    with pytest.raises(ConfigError, match=r"replay=pool, which preset=dart_paper chooses, begins with"):
+        check_pool(compose("experiment=smoke", "preset=dart_paper"))
+    with pytest.raises(ConfigError, match="replay=pool begins with the successes in experience"):
+        check_pool(compose("experiment=smoke", "replay=pool"))
+    check_pool(compose("experiment=smoke", "preset=dart_code"))  # remembers those of the run
 
 
 def test_a_run_that_goes_on_needs_the_directories_of_its_pool_no_more(tmp_path):

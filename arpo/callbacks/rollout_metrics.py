@@ -1,13 +1,15 @@
 """Metrics of a rollout, measured as it was collected."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
 
 import lightning as L
+from jaxtyping import Float
+from torch import Tensor
 from typing_extensions import override
 
-from arpo.algorithms.rewards import group_rewards, is_success
+from arpo.algorithms.rewards import is_success
 from arpo.modules.base import PolicyModule
 from arpo.rollout.hooks import RolloutCallback, runtime_of
 from arpo.types import Group, Outcome, RolloutBatch
@@ -23,19 +25,21 @@ class RolloutMetrics(RolloutCallback):
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
-        format_weight = PolicyModule.of(module).format_weight
         threshold = runtime_of(trainer).settings.success_threshold
-        metrics = batch_metrics(batch.groups, success_threshold=threshold, format_weight=format_weight)
+        metrics = batch_metrics(batch.groups, success_threshold=threshold, rewards=PolicyModule.of(module).rewards)
         module.log_dict(batch.metrics | metrics, on_step=False, on_epoch=True, batch_size=1, rank_zero_only=True)
 
 
-def batch_metrics(groups: Sequence[Group], *, success_threshold: float, format_weight: float) -> dict[str, float]:
+def batch_metrics(
+    groups: Sequence[Group], *, success_threshold: float, rewards: Callable[[Group], Float[Tensor, " group"]]
+) -> dict[str, float]:
     """Return the metrics of collected groups by name; shares are in [0, 1], and every outcome has its share.
 
     Args:
         groups: At least one, each with at least one trajectory.
         success_threshold: A trajectory with a greater task reward is a success.
-        format_weight: Weight of the format reward in the reward.
+        rewards: Gives what the trajectories of a group have earned in the update, which `group/degenerate` (the
+            share of groups in which all earned the same) and `group/reward_std` are of.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     if not trajectories:
@@ -43,7 +47,7 @@ def batch_metrics(groups: Sequence[Group], *, success_threshold: float, format_w
     outcomes = Counter(trajectory.outcome for trajectory in trajectories)
     kinds = Counter(step.parse_error for trajectory in trajectories for step in trajectory.steps if step.parse_error)
     successes = [[is_success(t, threshold=success_threshold) for t in group.trajectories] for group in groups]
-    deviations = [pstdev(group_rewards(group, format_weight=format_weight).tolist()) for group in groups]
+    deviations = [pstdev(rewards(group).tolist()) for group in groups]
     count = len(trajectories)
     metrics = {
         "rollout/success_rate": sum(map(sum, successes)) / count,

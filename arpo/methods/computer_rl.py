@@ -44,10 +44,14 @@ class ComputerRL(Method):
         return [self._of(group) for group in groups]
 
     def _of(self, group: Group) -> list[Credit]:
-        earned = [self.gated(trajectory) for trajectory in group.trajectories]
+        earned = [self.step_rewards(trajectory) for trajectory in group.trajectories]
         rows = torch.split(relative(torch.cat(earned), std=self.std), [len(row) for row in earned])
         return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]
 
-    def gated(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
-        """Return what each step of a trajectory has earned."""
+    @override
+    def rewards(self, group: Group) -> Float[Tensor, " group"]:
+        return torch.stack([self.step_rewards(trajectory).mean() for trajectory in group.trajectories])
+
+    @override
+    def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
         return torch.tensor([0.0 if step.parse_error else trajectory.task_reward for step in trajectory.steps])

@@ -44,6 +44,7 @@ class DigiRL(Method):
     """
 
     asks: ClassVar[Needs] = Needs(values=True)
+    has_ratio: ClassVar[bool] = False
 
     discount: float = 0.5
     kept: float = 0.1

@@ -51,7 +51,7 @@ class GiGPO(Method):
     def _of(self, group: Group) -> list[Credit]:
         lengths = [len(trajectory.steps) for trajectory in group.trajectories]
         rewards = [self.step_rewards(trajectory) for trajectory in group.trajectories]
-        whole = torch.stack([row.sum() for row in rewards]).repeat_interleave(torch.tensor(lengths))
+        whole = self.rewards(group).repeat_interleave(torch.tensor(lengths))
         advantages = relative(whole, std=self.std) + self.step_weight * self._by_screen(group, rewards)
         rows = torch.split(advantages, lengths)
         return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]

@@ -62,6 +62,6 @@ class GRPO(Method):
         relative = group_advantages(rewards, estimator=self.estimator, std=self.std, steps=steps)
         return relative + self.imitation * torch.tensor([each.task_reward for each in group.trajectories])
 
+    @override
     def rewards(self, group: Group) -> Float[Tensor, " group"]:
-        """Return what each trajectory of the group has earned."""
         return group_rewards(group, format_weight=self.format_weight)

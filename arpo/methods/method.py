@@ -139,6 +139,8 @@ class Method(ABC):
 
     asks: ClassVar[Needs] = Needs()
     """What `credits` and `loss` of the class ask for, whatever its numbers are."""
+    has_ratio: ClassVar[bool] = True
+    """Whether `loss` compares log-probabilities with old ones, so that clips and `level` count."""
 
     format_weight: float = 1.0
     clip_low: float = 0.2
@@ -221,6 +223,10 @@ class Method(ABC):
     def expected(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:
         """Return what the values of a critic say of the returns that it is taught: the values themselves."""
         return values
+
+    def rewards(self, group: Group) -> Float[Tensor, " group"]:
+        """Return what each trajectory of a group earns in an update, which is also what metrics show: by its steps."""
+        return torch.stack([self.step_rewards(trajectory).sum() for trajectory in group.trajectories])
 
     def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
         """Return the environment's rewards of a trajectory's steps, and in the last one that of the trajectory too."""

@@ -69,15 +69,17 @@ class UIS1(Method):
     def _of(self, group: Group) -> list[Credit]:
         lengths = [len(trajectory.steps) for trajectory in group.trajectories]
         returns = [self.returns(trajectory) for trajectory in group.trajectories]
-        rewards = torch.tensor(
-            [step.reward for each in group.trajectories for step in each.steps], dtype=torch.float32
-        )
+        rewards = torch.cat([self.step_rewards(trajectory) for trajectory in group.trajectories])
         advantages = self.episode_weight * relative(rewards, std="sample") + self.step_weight * _by_step(returns)
         first = torch.stack([row[0] for row in returns])
         if self.least_spread is not None and bool(first.std(correction=0) <= self.least_spread):
             advantages = torch.zeros_like(advantages)
         rows = torch.split(advantages, lengths)
         return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]
+
+    @override
+    def step_rewards(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
+        return torch.tensor([step.reward for step in trajectory.steps], dtype=torch.float32)
 
     def returns(self, trajectory: Trajectory) -> Float[Tensor, " steps"]:
         """Return R of each step of a trajectory."""

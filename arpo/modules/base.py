@@ -6,9 +6,12 @@ from typing import Any
 
 import lightning as L
 import torch
+from jaxtyping import Float
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor
 from typing_extensions import override
 
+from arpo.algorithms.rewards import group_rewards
 from arpo.errors import ConfigError, check_at_least, check_positive
 from arpo.models.collate import collate, micro_batches
 from arpo.models.names import trained_names
@@ -17,7 +20,7 @@ from arpo.models.sharding import full
 from arpo.models.tokenization import TokenizedTrajectory, tokenize
 from arpo.modules.optimizer import GradientGuard, MakeOptimizer, NamedParameter
 from arpo.rollout.updates import UpdateRecord
-from arpo.types import Trajectory
+from arpo.types import Group, Trajectory
 
 
 class PolicyModule(L.LightningModule):
@@ -39,8 +42,6 @@ class PolicyModule(L.LightningModule):
     policy: Policy
     temperature: float = 1.0
     """The temperature at which the tokens were sampled: log-probabilities are of that distribution."""
-    format_weight: float = 1.0
-    """The weight of the format reward in what an update maximises."""
     least_examples: int = 1
     """The fewest examples that it can learn from offline, counting once what says the same."""
     measures_after: bool = False
@@ -85,6 +86,10 @@ class PolicyModule(L.LightningModule):
         if not isinstance(module, cls):
             raise ConfigError(f"expected a module that trains a policy, a PolicyModule, got {type(module).__name__}")
         return module
+
+    def rewards(self, group: Group) -> Float[Tensor, " group"]:
+        """Return what each trajectory of a group earns in the updates of the run, for metrics."""
+        return group_rewards(group, format_weight=1.0)
 
     def trainable_parameters(self) -> list[torch.nn.Parameter]:
         """Return the parameters that an update changes."""

@@ -138,7 +138,7 @@ class GRPOModule(PolicyModule):
                 "learn meanwhile; set critic_warmup=0, or take a method with a critic, such as method=ppo"
             )
         self.objective = objective
-        self.format_weight = objective.format_weight
+        self._earned = objective.rewards  # also while Entropulse has put another objective in its place
         self.warmup_steps = warmup_steps
         self.decay = decay
         self.minibatches = minibatches
@@ -150,6 +150,10 @@ class GRPOModule(PolicyModule):
         self.make_critic = critic
         self.critic: torch.nn.Module | None = None
         self.seed = seed
+
+    @override
+    def rewards(self, group: Group) -> Tensor:
+        return self._earned(group)
 
     # --- one iteration, as in the paper's algorithm box -------------------------------------------------------------
 

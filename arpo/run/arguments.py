@@ -13,6 +13,8 @@ from pydantic_core import ErrorDetails, SchemaError
 from arpo.errors import ConfigError
 from arpo.host.environment import cluster_address
 from arpo.host.trial import on_trial
+from arpo.run.before.misspelt import near
+from arpo.run.before.words import CONF
 from arpo.run.build import REFUSALS, build
 
 Node = Mapping[str, Any]
@@ -47,7 +49,8 @@ def check_arguments(cfg: DictConfig, rooms: tuple[str, ...] = ("",)) -> None:
         ConfigError: One line for each key that is unknown, missing, or of a wrong type.
     """
     nodes = [(place, node) for place, node in _nodes(cfg) if node["_target_"].startswith(rooms)]
-    lines = [line for place, node in nodes for line in _lines(place, node)]
+    preset = _preset(cfg)
+    lines = [line for place, node in nodes for line in _lines(place, node, preset)]
     if lines:
         listed = "\n".join(f"  - {line}" for line in lines)
         raise ConfigError(f"the configuration has keys that do not fit:\n{listed}")
@@ -111,7 +114,15 @@ def _targets(tree: object) -> Iterator[str]:
         yield from _targets(value)
 
 
-def _lines(place: str, node: Node) -> Iterator[str]:
+def _preset(cfg: DictConfig) -> DictConfig:
+    """Return what the preset of a configuration sets, with its name at `preset_of`; empty where there is none."""
+    name = OmegaConf.select(cfg, "preset_of.name")
+    found = OmegaConf.load(CONF / "preset" / f"{name}.yaml") if name else OmegaConf.create()
+    assert isinstance(found, DictConfig), "a file of choices is no list"
+    return found
+
+
+def _lines(place: str, node: Node, preset: DictConfig) -> Iterator[str]:
     target = pydoc.locate(node["_target_"])  # None where there is nothing: whoever builds it says that best
     parameters = _parameters(target) if callable(target) else None
     if parameters is None:
@@ -122,7 +133,10 @@ def _lines(place: str, node: Node) -> Iterator[str]:
         if key in parameters:
             yield from _type_lines(f"{place}.{key}", value, parameters[key].annotation)
         elif not free:
-            yield f"{place}.{key}: {node['_target_']} has {', '.join(parameters)}"
+            set_by = OmegaConf.select(preset, f"{place}.{key}") is not None and preset.preset_of.name
+            cure = f"; preset={set_by} sets it: leave out the preset, or this choice of {place.partition('.')[0]}"
+            known = f"{near(key, parameters)}{node['_target_']} has {', '.join(parameters)}"
+            yield f"{place}.{key}: {known}{cure if set_by else ''}"
     if not node.get("_partial_"):
         for key in _needed(parameters) - set(given):
             yield f"{place}.{key} is missing: {node['_target_']} needs it"

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.errors import InstantiationException
+from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arpo.errors import ArpoError, ConfigError
+from arpo.run.before.misspelt import explain
 from arpo.run.before.words import CONF, check_words
 from arpo.run.folder import folder_name, moment, run_name
 from arpo.run.warmstart import demonstrations_of, policy_of, recordings_of
@@ -21,12 +22,16 @@ def compose(name: str, overrides: Sequence[str]) -> DictConfig:
     """Return a file of conf/ with what a person typed; `paths.run_dir` is known only where Hydra starts a run.
 
     Raises:
-        ConfigError: With the word that cannot be read, and how to quote it.
+        ConfigError: With the word that cannot be read, and how to quote it, or the name that it misspells.
     """
     check_words(overrides)
     register_resolvers()
     with hydra.initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        return hydra.compose(name, [*overrides])
+        try:
+            return hydra.compose(name, [*overrides])
+        except HydraException as error:
+            refused = error
+    raise ConfigError(explain(refused, name, overrides)) from refused
 
 
 def register_resolvers() -> None:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -18,8 +19,10 @@ from arpo.errors import ConfigError
 from arpo.host.environment import check_cluster
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
+from arpo.run.before.effects import check_effects
 from arpo.run.before.osworld import check_osworld
 from arpo.run.before.resume import check_same_run, mention_former_folder
+from arpo.run.before.trainer import check_trainer
 from arpo.run.build import build, check_numbers, check_update, imitates, required_model
 from arpo.run.entry import quiet
 from arpo.run.folder import check_resume, rank, refuse_to_overwrite
@@ -88,11 +91,14 @@ def check_choices(cfg: DictConfig) -> None:
     preflight(_plain(cfg.requires), required_model(cfg))
     check_method(cfg)
     check_values(cfg)
+    check_trainer(cfg)
     check_osworld(cfg, list(cfg.tasks))
     check_update(cfg)
     check_same_run(cfg)
     if HydraConfig.initialized():
-        mention_former_folder(cfg, list(HydraConfig.get().overrides.task))
+        hydra = HydraConfig.get()
+        mention_former_folder(cfg, hydra.overrides.task)
+        check_effects(cfg, hydra.overrides.task, others=hydra.mode == RunMode.MULTIRUN)
     check_pool(cfg)
     check_source(cfg)
     if cfg.warmstart is not None:
@@ -182,7 +188,7 @@ def check_values(cfg: DictConfig) -> None:
     if not isinstance(cfg.seed, int) or not 0 <= cfg.seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to {2**32 - 1}, got {cfg.seed}")
     one_process = OmegaConf.select(cfg, "trainer.strategy") is None
-    if not one_process and cfg.engine.get("_target_") == "arpo.inference.vllm.VllmEngine":
+    if not one_process and not imitates(cfg) and cfg.engine.get("_target_") == "arpo.inference.vllm.VllmEngine":
         raise ConfigError(
             "a trainer of several processes cannot have vLLM in one of them: choose engine=fleet, or trainer=default"
         )
@@ -264,10 +270,17 @@ def check_pool(cfg: DictConfig) -> None:
         raise ConfigError(
             "module.replayed_old_logprobs=stored wants the log-probabilities with which a replayed trajectory was "
             "sampled, and those in experience may have none, such as a script's: take "
-            "module.replayed_old_logprobs=recompute, or experience=[]"
+            "module.replayed_old_logprobs=recompute, or replay=on"
         )
     if cfg.resume is not None and any(Path(cfg.paths.checkpoints).glob("iteration_*")):
         return
+    if pool and not cfg.experience and not cfg.replay.remembers:
+        preset = OmegaConf.select(cfg, "preset_of.name")
+        raise ConfigError(
+            f"replay=pool{f', which preset={preset} chooses,' if preset else ''} begins with the successes in "
+            "experience and remembers no others, and experience=[] names none, so that nothing would ever be "
+            "replayed: set experience=[DIR] or replay.remembers=true, or choose replay=off"
+        )
     shared = shared_with_warmstart(cfg)
     own = demonstrations_of(cfg.warmstart, cfg.paths.output, *shared)
     unpacked = not any(shared) and comes_with_the_code(cfg.warmstart)

@@ -11,16 +11,22 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from arpo.errors import ArpoError, ConfigError
+from arpo.run.before.misspelt import explain
 from arpo.run.before.words import check_command
 from arpo.run.folder import remove_empty
 
 log = logging.getLogger("arpo")
 
+RAISES = "HYDRA_FULL_ERROR"
+"""The variable by which Hydra raises errors, in place of showing them."""
+WAS_SET = RAISES in os.environ
 REFUSED = 2
 """The exit code of a run that was refused, or whose infrastructure failed."""
 SIGNALLED = 128
@@ -56,11 +62,12 @@ def start(main: Callable[[], None]) -> None:
     """
     try:
         check_command(sys.argv[1:])
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(REFUSED)
-    try:
+        os.environ.setdefault(RAISES, "1")  # or Hydra would say itself what it cannot compose
         main()
+    except (ConfigError, HydraException) as error:
+        said = str(error) if isinstance(error, ConfigError) else _explanation(error)
+        sys.stderr.write(f"{said}\n")
+        sys.exit(REFUSED)
     finally:
         for failure in FAILURES:
             log.error("failed: %s", failure)
@@ -74,6 +81,8 @@ def explained(cfg: DictConfig) -> Iterator[None]:
 
     A job of a multirun that fails, of whatever, is put on a list instead.
     """
+    if not WAS_SET:
+        os.environ.pop(RAISES, None)  # what a job raises is shown as Hydra shows it
     with _listed(cfg) if _is_job() else nullcontext():
         try:
             yield
@@ -107,6 +116,12 @@ def _listed(cfg: DictConfig) -> Iterator[None]:
             del os.environ[name]
         os.environ.update(before)
         gc.collect()  # the engine of a job may be part of a circle
+
+
+def _explanation(error: HydraException) -> str:
+    """Return what is wrong with the words of the command line, which Hydra could not compose."""
+    arguments = get_args_parser().parse_args()
+    return explain(error, arguments.config_name or Path(sys.argv[0]).stem, arguments.overrides)
 
 
 def _is_job() -> bool:

@@ -119,7 +119,7 @@ def test_the_tasks_are_those_of_the_words_of_a_run_and_a_list_is_looked_for_insi
 def test_a_run_without_osworld_s_tasks_and_a_word_that_is_none_are_said(here, caplog):
     with pytest.raises(ConfigError, match="there are no tasks of OSWorld here: name a list such as tasks=osworld_128"):
         main(["fetch", "experiment=smoke"])
-    with pytest.raises(ConfigError, match="Could not find 'tasks/osworld_1'"):
+    with pytest.raises(ConfigError, match="tasks=osworld_1: there is osworld_128; choose one of "):
         main(["fetch", "tasks=osworld_1"])
     assert arpo(["tasks", "osworld", "tasks"]) == 2
     assert "'tasks' is no override" in caplog.text

@@ -8,17 +8,20 @@ import pytest
 from arpo.agent.actions import Click, Wait
 from arpo.callbacks.iteration_axis import IterationAxis
 from arpo.callbacks.rollout_metrics import RolloutMetrics, batch_metrics
+from arpo.methods.grpo import GRPO
+from arpo.methods.spa import ShortestPath
 from arpo.run.loggers import JsonLinesLogger
 from arpo.types import Outcome
 from tests.callbacks.support import IdleModule, fit, make_group, make_trajectory
 
 SUCCESS = make_trajectory([Click(1, 2), Wait()], task_reward=1.0, outcome=Outcome.TERMINATED)
+USUAL = GRPO()
 FAILURE = make_trajectory([Wait()], task_reward=0.0, outcome=Outcome.MAX_STEPS)
 NONSENSE = make_trajectory([Wait(), "no_action"], task_reward=0.0, outcome=Outcome.PARSE_ERROR)
 
 
-def measured(groups, success_threshold=0.5, format_weight=1.0):
-    return batch_metrics(groups, success_threshold=success_threshold, format_weight=format_weight)
+def measured(groups, success_threshold=0.5, method=USUAL):
+    return batch_metrics(groups, success_threshold=success_threshold, rewards=method.rewards)
 
 
 def test_shares_and_means_are_of_trajectories() -> None:
@@ -54,8 +57,16 @@ def test_groups_are_counted_by_what_they_teach() -> None:
 
 
 def test_the_format_reward_counts_with_its_weight() -> None:
-    metrics = measured([make_group(FAILURE, NONSENSE)], format_weight=0.5)
+    metrics = measured([make_group(FAILURE, NONSENSE)], method=GRPO(format_weight=0.5))
     assert metrics["group/reward_std"] == 0.25  # of (0, -0.5)
+
+
+def test_the_reward_of_a_group_is_the_one_that_its_method_learns_from() -> None:
+    short = make_trajectory([Wait()], outcome=Outcome.TERMINATED)
+    metrics = measured([make_group(short, SUCCESS)], method=ShortestPath(shortening=0.5))
+    assert metrics["group/degenerate"] == 0  # its advantages are 1 and -1
+    assert metrics["group/reward_std"] == 0.125  # of (1, 1 - 0.5 · (2 - 1) / 2)
+    assert metrics["rollout/task_reward"] == 1
 
 
 def test_a_partial_reward_is_a_success_only_above_the_threshold() -> None:

@@ -9,6 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from arpo.methods.method import Method, TokenScores
+from arpo.replay import ReplayBuffer
 from arpo.run.build import build, compose
 from arpo.types import Group, Task, Trajectory
 from tests.methods.conftest import trajectory
@@ -84,3 +85,34 @@ def test_every_token_of_any_group_gets_a_finite_lesson_that_no_order_changes(nam
 def test_a_group_that_failed_as_a_whole_teaches_nothing(name):
     group = Group(Task("task", ""), tuple(trajectory("ab" * count, 0.0) for count in (1, 2, 3)))
     assert not any(credit.advantages.any() for credit in METHODS[name].credits([group])[0])
+
+
+EARNED = dict.fromkeys(("grpo", "cispo", "distillation", "spa", "c3po"), 0.0) | {"computer_rl": 0.5}
+"""By methods that do not add up the rewards of steps: GRPO adds task and format, ComputerRL gates single steps."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_golden_rewards(name):
+    """The task is solved, the first step has earned 0.25, and the last one did not parse."""
+    made = trajectory("ab", 1.0)
+    steps = (replace(made.steps[0], reward=0.25), replace(made.steps[1], parse_error="bad_box"))
+    group = Group(Task("task", ""), (replace(made, steps=steps, format_reward=-1.0),))
+    assert METHODS[name].rewards(group).tolist() == [EARNED.get(name, 0.25)]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_replay_puts_into_a_failed_group_earns_the_most_in_it(name):
+    """But where steps alone are rewarded: their verdict is the recording's, and replay's is that of the task."""
+    method, rng = METHODS[name], random.Random(1)
+    if method.asks.step_rewards:
+        pytest.skip("the task reward has no part in it")
+    buffer = ReplayBuffer(format_weight=method.format_weight, replaced="none")
+    for count in range(1, 7):
+        success = trajectory("a" * count, 0.75)
+        buffer.admit(Group(Task("task", ""), (success,)))
+        failed = tuple(episode(rng, rng.choice([0.0, 0.5])) for _ in range(6))
+        injected = buffer.inject(Group(Task("task", ""), failed))
+        rewards = method.rewards(injected)
+        assert rewards.shape == (7,)
+        assert rewards.argmax() == 6
+        assert rewards[6] > buffer.success_threshold

@@ -1,5 +1,6 @@
 """What every module shares, and how callbacks come by it."""
 
+from dataclasses import replace
 from functools import partial
 
 import lightning as L
@@ -9,6 +10,7 @@ import torch
 from arpo.callbacks.checkpoint import load_policy
 from arpo.errors import ConfigError
 from arpo.methods.distillation import Distillation
+from arpo.methods.grpo import GRPO
 from arpo.models.policy import LoraSettings, Policy
 from arpo.modules.base import PolicyModule
 from tests.modules.conftest import fit
@@ -26,8 +28,13 @@ def test_a_module_without_a_policy_is_refused_by_its_name():
         PolicyModule.of(L.LightningModule())
 
 
-def test_the_weight_of_the_format_reward_is_that_of_the_objective(make_module):
-    assert make_module(format_weight=0.25).format_weight == 0.25
+def test_rewards_are_those_of_the_run_s_method_also_while_an_update_learns_by_another_one(make_module, make_group):
+    module = make_module(format_weight=0.25)
+    unparsed = [replace(trajectory, format_reward=-1.0) for trajectory in make_group(1.0, 0.0).trajectories]
+    group = replace(make_group(1.0, 0.0), trajectories=tuple(unparsed))
+    assert module.rewards(group).tolist() == [0.75, -0.25]
+    module.objective = GRPO(format_weight=1.0)
+    assert module.rewards(group).tolist() == [0.75, -0.25]
 
 
 def test_many_trajectories_are_read_in_few_forwards_with_the_numbers_of_each_alone(make_module, make_group):

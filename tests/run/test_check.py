@@ -9,6 +9,7 @@ from arpo.apps.plan import fit
 from arpo.apps.plan.fit import check_memory
 from arpo.errors import ConfigError
 from arpo.rollout.storage import TrajectoryStore
+from arpo.run.arguments import check_arguments
 from arpo.run.build import check_update, compose
 from arpo.run.check import (
     check_callbacks,
@@ -20,6 +21,19 @@ from arpo.run.check import (
     check_training,
 )
 from tests.rollout.trajectories import make_trajectory
+
+
+@pytest.mark.parametrize(
+    ("preset", "replay", "key"),
+    [("official", "adapr", "trigger"), ("dart_code", "adapr", "choice"), ("dart_code", "relevance", "choice")],
+)
+def test_a_key_that_a_preset_sets_for_another_choice_is_refused_by_the_name_of_the_preset(preset, replay, key):
+    cfg = compose("train", ["experiment=smoke", f"preset={preset}", f"replay={replay}", "paths.run_dir=run"])
+    with pytest.raises(ConfigError, match=f"replay.buffer.{key}: .*; preset={preset} sets it: leave out the preset"):
+        check_arguments(cfg, ("arpo.rollout.curation.",))
+    cfg = compose("train", ["experiment=smoke", "preset=official", "+replay.buffer.speed=2", "paths.run_dir=run"])
+    with pytest.raises(ConfigError, match=r"replay\.buffer\.speed: [^;]*$"):
+        check_arguments(cfg, ("arpo.replay.",))
 
 
 def test_of_the_processes_of_a_node_only_the_first_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

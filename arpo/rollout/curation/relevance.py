@@ -3,7 +3,8 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from typing_extensions import override
 
@@ -11,19 +12,30 @@ from arpo.errors import check_positive
 from arpo.replay import Replaced, ReplayBuffer, Trigger
 from arpo.types import Group, Task, Trajectory
 
-WORD = re.compile(r"\w+")
+SPACELESS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
+"""Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+RUN = re.compile(rf"([{SPACELESS}]+)|[^\W{SPACELESS}]+")
 
 
 def similarity(instruction: str, other: str) -> float:
     """Return the cosine between the words of two instructions, in [0, 1]: 1 where both have the same, 0 where none.
 
+    Where a script has no spaces, its characters and pairs of neighbours count as words.
+
     >>> similarity("Click the button Yes", "click the button No")
     0.75
+    >>> round(similarity("打开设置", "打开文件"), 3)
+    0.429
     """
-    counts = [Counter(WORD.findall(text.lower())) for text in (instruction, other)]
+    counts = [Counter(_words(text.lower())) for text in (instruction, other)]
     shared = sum(count * counts[1][word] for word, count in counts[0].items())
     lengths = [math.sqrt(sum(count**2 for count in words.values())) for words in counts]
     return shared / (lengths[0] * lengths[1]) if all(lengths) else float(instruction == other)
+
+
+def _words(text: str) -> Iterator[str]:
+    for run in RUN.finditer(text):
+        yield from [*run[0], *map("".join, pairwise(run[0]))] if run[1] else [run[0]]
 
 
 class RelevanceBuffer(ReplayBuffer):

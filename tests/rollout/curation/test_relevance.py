@@ -46,6 +46,27 @@ def test_similarity_is_the_cosine_of_words(one, other, expected):
     assert similarity(other, one) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("asked", "alike", "unlike"),
+    [
+        ("打开设置", "打开文件", "设备管理"),
+        ("打开Chrome浏览器", "关闭Chrome浏览器", "打开文件"),
+        ("設定を開く", "設定を閉じる", "ファイルを保存"),
+        ("เปิดการตั้งค่า", "เปิดไฟล์", "บันทึก"),
+    ],
+)
+def test_without_spaces_instructions_are_alike_by_their_characters(asked, alike, unlike):
+    assert 1 > similarity(asked, alike) > similarity(asked, unlike) > 0
+    assert similarity(asked, asked) == pytest.approx(1)
+
+
+def test_between_spaces_words_are_whole_in_every_script():
+    assert similarity("Öffne die Datei", "öffne die Mail") == pytest.approx(2 / 3)
+    assert similarity("открой файл", "открой почту") == pytest.approx(1 / 2)
+    assert similarity("설정 열기", "설정 닫기") == pytest.approx(1 / 2)
+    assert similarity("click file_2", "click file_3") == pytest.approx(1 / 2)
+
+
 def test_a_success_is_drawn_by_the_exponent_of_its_similarity():
     buffer = filled(seed=0, temperature=0.5)
     drawn = Counter(buffer.inject(failed("open the file")).trajectories[0].task_id for _ in range(6000))
