@@ -42,7 +42,7 @@ def _is_nothing(cfg: DictConfig, key: str) -> bool:
 CONDITIONS = (
     Condition(
         r"module\.(reference|objective\.kl)",
-        lambda cfg: "objective" not in cfg.module or method_of(cfg).needs.reference,
+        lambda cfg: "objective" not in cfg.module or not _is_nothing(cfg, "module.objective.kl_coefficient"),
         "only the KL term reads it: set module.objective.kl_coefficient above 0",
     ),
     Condition(
