@@ -26,7 +26,8 @@ def generalized_advantages(
 ) -> Float[Tensor, " n"]:
     """Return A_t = δ_t + γ λ A_{t+1} with δ_t = r_t + γ V_{t+1} - V_t (GAE, arXiv 1506.02438, equation 16).
 
-    The value after the end is 0: every trajectory ends with its verdict.
+    The value after the end is 0: every trajectory ends with its verdict, also one that the step limit cut, where other
+    implementations go on with the critic's value of the state that was reached.
 
     Args:
         rewards: r of each step or token.
@@ -57,7 +58,8 @@ def relative(
 ) -> Float[Tensor, " n"]:
     """Return numbers less a mean, divided by a standard deviation where `std` wants one.
 
-    Numbers that are all equal say nothing about each other: they are exactly 0, and so is a number alone.
+    Numbers that are all equal say nothing about each other: they are exactly 0, and so is a number alone. (verl 0.9.1
+    and UI-S1's code leave a number alone as it is, with mean 0 and deviation 1.)
 
     Args:
         numbers: One each.

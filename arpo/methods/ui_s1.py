@@ -29,8 +29,9 @@ class UIS1(Method):
       return of the episode.
     * A_step: R relative to those at the same step of the group's other episodes; 0 where no other one came so far.
 
-    Both are divided by the sample deviation. A group is learned from if the returns of its first steps differ enough:
-    dynamic sampling, which in the paper also goes on until there are enough of such groups; here an update has fewer.
+    Both are divided by the sample deviation. A step alone in its group is 0; the authors' code has A_episode = r.
+    A group is learned from if the returns of its first steps differ enough: dynamic sampling, which in the paper also
+    goes on until there are enough of such groups; here an update has fewer.
 
     Args:
         discount: γ.
