@@ -1,5 +1,7 @@
 """Discounted returns of steps and tokens, and advantages over what a critic expected."""
 
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 import torch
@@ -71,3 +73,14 @@ def relative(
     whole = numbers if among is None else among
     centred = numbers - whole.mean()
     return centred if std == "none" else centred / (whole.std(correction=1 if std == "sample" else 0) + EPSILON)
+
+
+def relative_by_key(numbers: Float[Tensor, " n"], keys: Sequence[Hashable], *, std: Spread) -> Float[Tensor, " n"]:
+    """Return each number relative to those that have the same key."""
+    places: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place, key in enumerate(keys):
+        places[key].append(place)
+    found = torch.zeros_like(numbers)
+    for same in places.values():
+        found[same] = relative(numbers[same], std=std)
+    return found

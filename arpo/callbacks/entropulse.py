@@ -24,10 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Imitation(GRPO):
-    """The language-model loss of successes: -r log π, with the task reward r of an episode alone in its group.
-
-    It has no ratio, so that no minibatch is clipped because those before it have moved the policy.
-    """
+    """The language-model loss of successes that are alone in their groups: -r log π, with no ratio to clip."""
 
     imitation: float = 1.0
     aggregation: Aggregation = "token"
@@ -38,7 +35,6 @@ class Imitation(GRPO):
 
 
 IMITATION = Imitation()
-"""What an update of the phase learns by."""
 
 
 class Entropulse(RolloutCallback):

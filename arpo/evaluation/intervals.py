@@ -47,8 +47,8 @@ class Difference:
     values: tuple[float, ...]
     """The other one minus the reference, by seed."""
     interval: Interval
-    p_value: float | None
-    """Of the two-sided t test that belongs to the interval; None of one value."""
+    p_value: float
+    """Of the two-sided t test that belongs to the interval; 1 where nothing differs, and where one value has none."""
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -77,14 +77,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _p_value(test: Callable[[], Any]) -> float:
-    """Return the p-value of a t test; 1 where all values are equal on both sides, so that nothing differs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # scipy distrusts values that are all equal
-        found = float(test().pvalue)
-    return 1.0 if math.isnan(found) else found
-
-
 def welch_interval(reference: Sequence[float], other: Sequence[float]) -> Interval:
     """Return the interval of a difference of means of unpaired values, whose variances may differ."""
     mean = fmean(other) - fmean(reference)
@@ -106,9 +98,14 @@ def difference(reference: Mapping[int, float], other: Mapping[int, float]) -> Di
     seeds = tuple(sorted(reference.keys() & other.keys()))
     if not seeds:
         before, after = [*reference.values()], [*other.values()]
-        few = min(len(before), len(after)) < 2
-        p_value = None if few else _p_value(lambda: stats.ttest_ind(after, before, equal_var=False))
+        p_value = _p_value(stats.ttest_ind, after, before, equal_var=False)
         return Difference((), (), welch_interval(before, after), p_value)
     gains = tuple(other[seed] - reference[seed] for seed in seeds)
-    p_value = None if len(gains) < 2 else _p_value(lambda: stats.ttest_1samp(gains, 0.0))
-    return Difference(seeds, gains, t_interval(gains), p_value)
+    return Difference(seeds, gains, t_interval(gains), _p_value(stats.ttest_1samp, gains, 0.0))
+
+
+def _p_value(test: Callable[..., Any], *values: Any, **options: Any) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # scipy distrusts values that are all equal, or alone
+        found = float(test(*values, **options).pvalue)
+    return 1.0 if math.isnan(found) else found

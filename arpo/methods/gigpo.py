@@ -1,16 +1,13 @@
 """GiGPO (arXiv 2505.10978): a trajectory against its group, and a step against those that saw the same screen."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
-from arpo.algorithms.returns import Spread, discounted_returns, relative
+from arpo.algorithms.returns import Spread, discounted_returns, relative, relative_by_key
 from arpo.errors import check_at_least, check_one_of, check_share
 from arpo.methods.method import Credit, Method
 from arpo.types import Group
@@ -22,9 +19,7 @@ EpisodeMean = Literal["steps", "trajectories"]
 class GiGPO(Method):
     """One advantage a step, the same for all of its tokens: A = A_episode + ω A_step.
 
-    * A_episode: all rewards of the trajectory together, those of its steps included, relative to those of the group's
-      trajectories (equation 3). The authors' code takes mean and deviation over steps unless told otherwise: a
-      trajectory of n steps counts n times.
+    * A_episode: all rewards of the trajectory together, those of its steps included, relative to those of the group.
     * A_step: the return of the step, R_t = r_t + γ R_{t+1}, relative to the steps of the group that saw the same
       screenshot, byte for byte; the last step has the reward of the trajectory beside its own. Where no other step saw
       that screenshot it is 0.
@@ -32,8 +27,8 @@ class GiGPO(Method):
     Args:
         discount: γ.
         step_weight: ω.
-        episode_mean: Whether mean and deviation of A_episode are over the group's `steps`, as in the authors' code, or
-            over its `trajectories`, as in the paper.
+        episode_mean: Whether mean and deviation of A_episode are over the group's `steps`, so that a trajectory of n
+            steps counts n times (the default of the authors' code), or its `trajectories` (the paper, equation 3).
         std: What is divided by after the mean was taken off: `none` is 1, and the paper's choice for long episodes.
 
     Raises:
@@ -62,17 +57,8 @@ class GiGPO(Method):
         earned = torch.stack([row.sum() for row in rewards])
         counted = earned.repeat_interleave(torch.tensor(lengths)) if self.episode_mean == "steps" else earned
         of_episodes = relative(earned, std=self.std, among=counted).repeat_interleave(torch.tensor(lengths))
-        advantages = of_episodes + self.step_weight * self._by_screen(group, rewards)
-        rows = torch.split(advantages, lengths)
-        return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]
-
-    def _by_screen(self, group: Group, rewards: Sequence[Tensor]) -> Float[Tensor, " steps"]:
-        """Return the return of each step relative to those of the steps with the same screenshot."""
         returns = torch.cat([discounted_returns(row, discount=self.discount) for row in rewards])
-        places: defaultdict[str, list[int]] = defaultdict(list)
-        for place, step in enumerate(step for trajectory in group.trajectories for step in trajectory.steps):
-            places[step.screenshot].append(place)
-        found = torch.zeros_like(returns)
-        for same in places.values():
-            found[same] = relative(returns[same], std=self.std)
-        return found
+        screens = [step.screenshot for trajectory in group.trajectories for step in trajectory.steps]
+        of_steps = relative_by_key(returns, screens, std=self.std)
+        rows = torch.split(of_episodes + self.step_weight * of_steps, lengths)
+        return [Credit.of_steps(trajectory, row) for trajectory, row in zip(group.trajectories, rows, strict=True)]

@@ -60,7 +60,7 @@ class Comparison:
         """Return the p-value of each difference by arm and measure, adjusted for all of this comparison (Holm)."""
         keys = [measure.key for measure in self.measures if measure.is_compared]
         found = {(arm.name, key): self.difference(arm, key) for arm in self.others for key in keys}
-        known = {place: each.p_value for place, each in found.items() if each and each.p_value is not None}
+        known = {place: each.p_value for place, each in found.items() if each and each.interval.low is not None}
         return dict(zip(known, holm([*known.values()]), strict=True))
 
 

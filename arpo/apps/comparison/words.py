@@ -38,7 +38,7 @@ def gain(measure: Measure, interval: Interval) -> str:
 
 def verdict(found: Difference, adjusted: float | None, count: int) -> str:
     """Return what a difference shows as one of `count`, from its p-value adjusted for all of them."""
-    if found.p_value is None or adjusted is None:
+    if adjusted is None:
         return "one seed says little"
     higher = "higher" if found.interval.mean > 0 else "lower"
     shown = higher if adjusted < LEVEL else "not shown to differ"
