@@ -38,7 +38,7 @@ IMITATION = Imitation()
 
 
 class Entropulse(RolloutCallback):
-    """One supervised phase in the middle of a run, which gives the policy its entropy back.
+    """One supervised phase in the middle of a run, which in the paper gives the policy its entropy back.
 
     It begins when the mean entropy of the last iterations' updates lies below a share of that of the run's first ones.
     For some iterations the update then learns from one success of every task that the run has solved, drawn by chance
