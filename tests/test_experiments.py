@@ -19,6 +19,7 @@ from arpo.run.build import build
 from experiments import collect as collector
 from experiments import curves, studies, study
 from experiments import run as runner
+from experiments.methods import reading
 from experiments.miniwob import collect as miniwob
 from experiments.replay_ablation import collect as ablation
 from experiments.scheduling import collect as scheduling
@@ -248,6 +249,21 @@ def test_methods_are_listed_best_first_with_their_distance_from_arpo(tmp_path):
     assert [row.split(" | ")[0] for row in rows[2:6]] == ["| DART", "| ARPO", "| GRPO", "| SPA"]
     assert rows[2] == "| DART | 70.0 % | 40.0 % | +10.0 points [+10.0, +10.0] | +0.0 points [+0.0, +0.0] |"
     assert rows[5] == "| SPA | – | – | – | – |"
+
+
+def test_the_page_of_the_methods_says_what_its_stored_numbers_say(capsys):
+    reading.main([])
+    page = (reading.HERE / "README.md").read_text("utf-8")
+    differences, curves_say = capsys.readouterr().out.strip().split("\n\n")
+    assert differences in page
+    assert f"<!-- curves -->\n{curves_say}\n<!-- /curves -->" in page
+    # 1 - t / sqrt(t^2 + 2) with t = 15.4167 / 1.2800 = 12.0441, times 28
+    assert "(p 0.007, Holm of 28: 0.191)" in differences
+    assert "higher" not in differences
+    assert "lower" not in differences
+    assert "DART* injects 9, 7, 8 successes" in curves_say
+    # iterations 12 to 16: (46.25 + 51.25 + 51.875) / 3; iterations 8 to 12: (46.25 + 47.1875 + 45.625) / 3
+    assert "(49.8 %) against ARPO's after as many updates, iterations 8 to 12 (46.4 %): **+3.4 points" in curves_say
 
 
 def test_bars_are_made_of_every_run_s_measures(tmp_path):

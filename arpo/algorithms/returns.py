@@ -1,5 +1,7 @@
 """Discounted returns of steps and tokens, and advantages over what a critic expected."""
 
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 import torch
@@ -26,7 +28,8 @@ def generalized_advantages(
 ) -> Float[Tensor, " n"]:
     """Return A_t = δ_t + γ λ A_{t+1} with δ_t = r_t + γ V_{t+1} - V_t (GAE, arXiv 1506.02438, equation 16).
 
-    The value after the end is 0: every trajectory ends with its verdict.
+    The value after the end is 0: every trajectory ends with its verdict, also one that the step limit cut, where other
+    implementations go on with the critic's value of the state that was reached.
 
     Args:
         rewards: r of each step or token.
@@ -57,7 +60,8 @@ def relative(
 ) -> Float[Tensor, " n"]:
     """Return numbers less a mean, divided by a standard deviation where `std` wants one.
 
-    Numbers that are all equal say nothing about each other: they are exactly 0, and so is a number alone.
+    Numbers that are all equal say nothing about each other: they are exactly 0, and so is a number alone. (verl 0.9.1
+    and UI-S1's code leave a number alone as it is, with mean 0 and deviation 1.)
 
     Args:
         numbers: One each.
@@ -69,3 +73,14 @@ def relative(
     whole = numbers if among is None else among
     centred = numbers - whole.mean()
     return centred if std == "none" else centred / (whole.std(correction=1 if std == "sample" else 0) + EPSILON)
+
+
+def relative_by_key(numbers: Float[Tensor, " n"], keys: Sequence[Hashable], *, std: Spread) -> Float[Tensor, " n"]:
+    """Return each number relative to those that have the same key."""
+    places: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place, key in enumerate(keys):
+        places[key].append(place)
+    found = torch.zeros_like(numbers)
+    for same in places.values():
+        found[same] = relative(numbers[same], std=std)
+    return found

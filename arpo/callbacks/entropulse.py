@@ -1,7 +1,7 @@
 """Entropulse of ComputerRL (arXiv 2508.14040): imitation of the run's own successes, once its entropy has fallen."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -9,10 +9,11 @@ import lightning as L
 import numpy as np
 from typing_extensions import override
 
+from arpo.algorithms.losses import Aggregation, TokenLoss
 from arpo.errors import ConfigError, check_at_least
 from arpo.methods.grpo import GRPO
-from arpo.methods.method import Method
-from arpo.modules.grpo import GRPOModule, OldLogprobs
+from arpo.methods.method import Method, TokenTerms
+from arpo.modules.grpo import GRPOModule
 from arpo.replay import ReplayBuffer
 from arpo.rollout.hooks import RolloutCallback, broadcast, runtime_of
 from arpo.rollout.storage import TrajectoryStore
@@ -20,13 +21,24 @@ from arpo.types import Group, RolloutBatch, Task, Trajectory
 
 log = logging.getLogger(__name__)
 
-IMITATION = GRPO(imitation=1.0, aggregation="token")
-"""What an update of the phase learns by: every token of a success alone in its group has the advantage of its task
-reward, so that at a ratio of 1 the gradient is that of the language-model loss."""
+
+@dataclass(frozen=True, kw_only=True)
+class Imitation(GRPO):
+    """The language-model loss of successes that are alone in their groups: -r log π, with no ratio to clip."""
+
+    imitation: float = 1.0
+    aggregation: Aggregation = "token"
+
+    @override
+    def loss(self, terms: TokenTerms) -> TokenLoss:
+        return TokenLoss(-terms.advantages * terms.logprobs)
+
+
+IMITATION = Imitation()
 
 
 class Entropulse(RolloutCallback):
-    """One supervised phase in the middle of a run, which gives the policy its entropy back.
+    """One supervised phase in the middle of a run, which in the paper gives the policy its entropy back.
 
     It begins when the mean entropy of the last iterations' updates lies below a share of that of the run's first ones.
     For some iterations the update then learns from one success of every task that the run has solved, drawn by chance
@@ -63,7 +75,7 @@ class Entropulse(RolloutCallback):
         self.iterations = iterations
         self._entropies: list[float] = []
         self._taken = 0
-        self._usual: tuple[Method, OldLogprobs] | None = None
+        self._usual: Method | None = None
         self._store: TrajectoryStore | None = None
         self._restored: dict[str, Any] | None = None
 
@@ -84,8 +96,7 @@ class Entropulse(RolloutCallback):
     ) -> None:
         if broadcast(self._is_due()):  # rank 0 knows; the loss of all ranks is by the same method
             module = _learner(pl_module)
-            self._usual = module.objective, module.replayed_old_logprobs
-            module.objective, module.replayed_old_logprobs = IMITATION, "recompute"  # so that the ratio is 1
+            self._usual, module.objective = module.objective, IMITATION
 
     @override
     def on_rollout_end(self, trainer: L.Trainer, module: L.LightningModule, batch: RolloutBatch) -> None:
@@ -104,7 +115,7 @@ class Entropulse(RolloutCallback):
     ) -> None:
         module = _learner(pl_module)
         if self._usual is not None:
-            (module.objective, module.replayed_old_logprobs), self._usual = self._usual, None
+            module.objective, self._usual = self._usual, None
             self._taken += 1
         elif module.last_update is not None:  # rank 0
             entropies = module.last_update.numbers.get("entropy", np.empty(0))

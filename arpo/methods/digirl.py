@@ -32,8 +32,10 @@ class DigiRL(Method):
         A = V' - V - 0.05 + r + G, clipped to [0, 1]
 
     and the loss of its tokens is -log π where A > 0, else 0. There is no ratio, so clips and `level` change nothing.
-    V' is 0 after the last step. The authors take the smaller of two critics. Here both would be one: linear, from 0,
-    of the same states.
+
+    A is that of the authors' code, not of the paper, which mixes the final reward and the critic's gain. Their code
+    differs in this: V' after the last step is the critic's, here 0; they take the smaller of two critics, which here
+    would be one, linear, from 0, of the same states; they keep a share of all trajectories so far, here of a batch.
 
     Args:
         discount: γ from step to step, in G.

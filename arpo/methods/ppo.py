@@ -19,6 +19,8 @@ from arpo.types import Group, Trajectory
 class PPO(Method):
     """One advantage a token, over what a critic expected, relative to all tokens of the batch.
 
+    That is less their mean and divided by their population deviation; verl and TRL divide by the sample's.
+
     The reward of a step is earned by its last token, that of the trajectory by the last of all. The critic is taught
     A + V, before the advantages are normalised: the mean of (V - A - V_old)² / 2 is added to the loss.
 

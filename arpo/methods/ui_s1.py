@@ -1,6 +1,5 @@
 """Semi-online RL (UI-S1, arXiv 2509.11543): steps against the recording of an expert, and against each other."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from arpo.algorithms.returns import relative
+from arpo.algorithms.returns import relative, relative_by_key
 from arpo.errors import ConfigError, check_at_least, check_share
 from arpo.methods.method import Credit, Method, Needs
 from arpo.types import Group, Trajectory
@@ -29,8 +28,9 @@ class UIS1(Method):
       return of the episode.
     * A_step: R relative to those at the same step of the group's other episodes; 0 where no other one came so far.
 
-    Both are divided by the sample deviation. A group is learned from if the returns of its first steps differ enough:
-    dynamic sampling, which in the paper also goes on until there are enough of such groups; here an update has fewer.
+    Both are divided by the sample deviation. A step alone in its group is 0; the authors' code has A_episode = r.
+    A group is learned from if the returns of its first steps differ enough: dynamic sampling, which in the paper also
+    goes on until there are enough of such groups; here an update has fewer.
 
     Args:
         discount: γ.
@@ -70,7 +70,9 @@ class UIS1(Method):
         lengths = [len(trajectory.steps) for trajectory in group.trajectories]
         returns = [self.returns(trajectory) for trajectory in group.trajectories]
         rewards = torch.cat([self.step_rewards(trajectory) for trajectory in group.trajectories])
-        advantages = self.episode_weight * relative(rewards, std="sample") + self.step_weight * _by_step(returns)
+        numbers = [number for row in returns for number in range(len(row))]
+        of_steps = relative_by_key(torch.cat(returns), numbers, std="sample")
+        advantages = self.episode_weight * relative(rewards, std="sample") + self.step_weight * of_steps
         first = torch.stack([row[0] for row in returns])
         if self.least_spread is not None and bool(first.std(correction=0) <= self.least_spread):
             advantages = torch.zeros_like(advantages)
@@ -90,15 +92,3 @@ class UIS1(Method):
             returns.append(step.reward + (self.discount * following if matches else 0.0))
             following = returns[-1] if matches else 0.0
         return torch.tensor(returns[::-1], dtype=torch.float32)
-
-
-def _by_step(returns: Sequence[Tensor]) -> Float[Tensor, " rows"]:
-    """Return each of some rows of returns, in one row, relative to those at the same place of the others."""
-    whole = torch.cat(list(returns))
-    places: defaultdict[int, list[int]] = defaultdict(list)
-    for row, number in enumerate(number for each in returns for number in range(len(each))):
-        places[number].append(row)
-    advantages = torch.zeros_like(whole)
-    for rows in places.values():
-        advantages[rows] = relative(whole[rows], std="sample")
-    return advantages

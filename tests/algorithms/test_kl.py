@@ -68,3 +68,21 @@ def test_the_gradient_of_k3_vanishes_where_the_policies_agree() -> None:
 def test_an_unknown_estimator_is_refused(unchecked: None) -> None:
     with pytest.raises(ValueError, match="estimator must be one of k1, abs, k2, k3, got 'k4'"):
         kl_divergence(NEW, OLD, estimator="k4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_as_a_loss_k2_has_the_gradient_of_the_kl_and_k3_that_of_the_other_direction(estimator: KLEstimator) -> None:
+    logits = torch.tensor([[0.3, -0.4, 1.0]], requires_grad=True)
+    policy, reference = logits.log_softmax(1), torch.tensor([[0.5, 0.2, 0.3]]).log()
+    sampled = policy.exp().detach()  # every token, as often as the policy samples it
+    (sampled * kl_divergence(policy, reference, estimator=estimator)).sum().backward(retain_graph=True)
+    assert logits.grad is not None
+    found = logits.grad.clone()
+    logits.grad = None
+    exact = {
+        "k1": 0.0 * policy.sum(),
+        "k2": (policy.exp() * (policy - reference)).sum(),  # KL(π ‖ π_ref)
+        "k3": (reference.exp() * (reference - policy)).sum(),  # KL(π_ref ‖ π)
+    }
+    exact[estimator].backward()
+    torch.testing.assert_close(found, logits.grad)

@@ -13,6 +13,7 @@ from arpo.callbacks.entropulse import IMITATION, Entropulse
 from arpo.errors import ConfigError
 from arpo.methods.computer_rl import ComputerRL
 from arpo.methods.grpo import GRPO
+from arpo.methods.method import TokenTerms
 from arpo.methods.ppo import PPO
 from arpo.replay import ReplayBuffer
 from arpo.types import RolloutBatch
@@ -77,6 +78,18 @@ def test_the_update_imitates_one_success_a_task_and_nothing_that_was_collected(
     assert (module.objective, module.replayed_old_logprobs) == (usual, old)
     assert callback.state_dict()["taken"] == 1
     assert len(callback.buffer) == 4  # what was collected meanwhile has a success, too
+
+
+def test_what_imitates_is_not_clipped_where_earlier_minibatches_have_moved_the_policy():
+    logprobs = torch.log(torch.tensor([[0.2, 0.9, 0.3]])).requires_grad_()
+    terms = TokenTerms(
+        logprobs=logprobs,
+        old_logprobs=torch.log(torch.tensor([[0.2, 0.5, 0.5]])),  # ratios 1, 1.8 and 0.6
+        advantages=torch.ones(1, 3),
+        mask=torch.ones(1, 3, dtype=torch.bool),
+    )
+    IMITATION.loss(terms).losses.sum().backward()
+    assert logprobs.grad.tolist() == [[-1.0, -1.0, -1.0]]
 
 
 def test_after_the_phase_the_run_goes_on_and_no_other_phase_comes(make_module, make_group, past):

@@ -3,7 +3,16 @@
 import pytest
 from scipy import stats
 
-from arpo.evaluation.intervals import Difference, Interval, Spread, difference, spread, t_interval, welch_interval
+from arpo.evaluation.intervals import (
+    Difference,
+    Interval,
+    Spread,
+    difference,
+    holm,
+    spread,
+    t_interval,
+    welch_interval,
+)
 
 
 def test_the_t_interval_of_five_values_is_the_one_computed_by_hand():
@@ -45,7 +54,27 @@ def test_arms_that_share_no_seed_are_compared_by_welch():
 @pytest.mark.filterwarnings("error")
 def test_equal_values_on_both_sides_have_an_interval_without_a_width():
     assert welch_interval([0.25, 0.25], [0.5, 0.5]) == Interval(0.25, 0.25, 0.25)
-    assert difference({0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}) == Difference((0, 1), (0.0, 0.0), Interval(0, 0, 0))
+    assert difference({0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}) == Difference((0, 1), (0.0, 0.0), Interval(0, 0, 0), 1.0)
+    assert difference({0: 0.5, 1: 0.5}, {0: 0.75, 1: 0.75}).p_value == 0.0
+    assert difference({0: 0.5, 1: 0.5}, {2: 0.5, 3: 0.5}).p_value == 1.0
+
+
+def test_the_p_value_of_a_difference_is_that_of_student_s_test():
+    # gains 0.1, 0.2, 0.3: t = 0.2 / (0.1 / sqrt(3)), t^2 = 12; of 2 degrees of freedom p = 1 - t / sqrt(t^2 + 2)
+    assert difference({0: 0.1, 1: 0.1, 2: 0.1}, {0: 0.2, 1: 0.3, 2: 0.4}).p_value == pytest.approx(
+        1 - (12 / 14) ** 0.5
+    )
+    # means 0.15 and 0.45, both variances 0.005 of 2 values: se^2 = 0.005, t^2 = 18, Satterthwaite's degrees are 2
+    assert difference({0: 0.1, 1: 0.2}, {2: 0.4, 3: 0.5}).p_value == pytest.approx(1 - (18 / 20) ** 0.5)
+    assert difference({0: 0.1}, {0: 0.2}).p_value == 1.0
+    assert difference({0: 0.1}, {1: 0.2, 2: 0.3}).p_value == 1.0
+
+
+def test_holm_weighs_the_smallest_p_value_by_all_and_never_falls():
+    # 4 * 0.005, 3 * 0.01, 2 * 0.03; 1 * 0.04 would lie below the one before it
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
 
 
 def test_an_arm_without_values_is_compared_with_nothing():

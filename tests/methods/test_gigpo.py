@@ -18,6 +18,16 @@ def test_golden_credit(make_group):
     assert bad.advantages.tolist() == pytest.approx([-0.816667, -0.816667], abs=1e-6)
 
 
+@pytest.mark.parametrize(("std", "deviation"), [("none", 1.0), ("population", 0.5), ("sample", 0.5**0.5)])
+def test_the_advantage_of_a_trajectory_may_be_over_trajectories_as_in_the_paper(make_group, std, deviation):
+    # rewards 1 and 0, whatever their lengths: mean 1/2, deviation 1/2, of a sample sqrt(1/2)
+    group = make_group(trajectory("abc", 1.0), trajectory("a", 0.0))
+    method = GiGPO(step_weight=0.0, episode_mean="trajectories", std=std)
+    ((good, bad),) = method.credits([group])
+    assert good.advantages.tolist() == pytest.approx([0.5 / deviation] * 3, abs=1e-5)
+    assert bad.advantages.tolist() == pytest.approx([-0.5 / deviation], abs=1e-5)
+
+
 def test_without_weight_a_step_has_the_advantage_of_its_trajectory_over_all_steps(make_group):
     # rewards 1, 1, 1, 0: mean 3/4, deviation sqrt(3)/4
     group = make_group(trajectory("abc", 1.0), trajectory("a", 0.0))
@@ -49,7 +59,9 @@ def test_without_a_future_a_step_returns_what_it_earned_itself(make_group):
     assert other.advantages.tolist() == [-0.5, -1.0]
 
 
-@pytest.mark.parametrize("options", [{"discount": 1.1}, {"step_weight": -1.0}, {"std": "both"}])
+@pytest.mark.parametrize(
+    "options", [{"discount": 1.1}, {"step_weight": -1.0}, {"std": "both"}, {"episode_mean": "all"}]
+)
 def test_an_impossible_number_is_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         GiGPO(**options)

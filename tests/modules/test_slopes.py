@@ -82,12 +82,16 @@ def over_sequences(rows):
     return torch.stack([row.mean() for row in rows]).mean()
 
 
-def test_an_update_of_gigpo_is_the_slope_of_its_formula(make_module, make_policy, make_group):
-    """1/N Σ_i mean_t of the surrogate, with A = A_episode + A_step (2505.10978, equations 3, 7 and 8)."""
+@pytest.mark.parametrize(("mean", "share"), [("trajectories", 1 / 3), ("steps", 1 / 2)])
+def test_an_update_of_gigpo_is_the_slope_of_its_formula(make_module, make_policy, make_group, mean, share):
+    """1/N Σ_i mean_t of the surrogate, with A = A_episode + A_step (2505.10978, equations 3, 7 and 8).
+
+    Equation 3 has the mean over trajectories; the one over steps is that of the authors' code.
+    """
     group = make_group(0.0, 1.0, 0.0)  # the second has two steps, of one screen
-    # Episodes over four steps: mean 1/2. The two steps of that screen have returns 1/2 and 1: -1/4 and +1/4.
-    rows = list(map(of_steps, group.trajectories, ([-0.5], [0.25, 0.75], [-0.5])))
-    check_slopes(make_module, make_policy(), group, GiGPO(discount=0.5), rows, over_sequences)
+    # One of three trajectories earns 1, and two of four steps. The two of that screen have returns 1/2 and 1.
+    rows = list(map(of_steps, group.trajectories, ([-share], [0.75 - share, 1.25 - share], [-share])))
+    check_slopes(make_module, make_policy(), group, GiGPO(discount=0.5, episode_mean=mean), rows, over_sequences)
 
 
 def test_an_update_of_the_shortest_path_is_the_slope_of_its_formula(make_module, make_policy, make_group):

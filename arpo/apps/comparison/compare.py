@@ -8,7 +8,7 @@ from typing import Any
 from arpo.apps.comparison.arms import Arm, obstacle
 from arpo.apps.comparison.measures import Measure
 from arpo.errors import ConfigError
-from arpo.evaluation.intervals import Difference, Spread, difference, spread
+from arpo.evaluation.intervals import Difference, Spread, difference, holm, spread
 
 Values = Mapping[str, Mapping[int, Mapping[str, float | None]]]
 """What was measured, by arm, seed and measure."""
@@ -55,6 +55,13 @@ class Comparison:
         if arm.name in self.obstacles:
             return None
         return difference(self.of(self.reference, key), self.of(arm, key))
+
+    def adjusted(self) -> dict[tuple[str, str], float]:
+        """Return the p-value of each difference by arm and measure, adjusted for all of this comparison (Holm)."""
+        keys = [measure.key for measure in self.measures if measure.is_compared]
+        found = {(arm.name, key): self.difference(arm, key) for arm in self.others for key in keys}
+        known = {place: each.p_value for place, each in found.items() if each and each.interval.low is not None}
+        return dict(zip(known, holm([*known.values()]), strict=True))
 
 
 def compare(

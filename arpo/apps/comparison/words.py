@@ -11,6 +11,8 @@ from arpo.evaluation.card import table
 from arpo.evaluation.intervals import Difference, Interval, Spread
 
 DASH = "–"
+LEVEL = 0.05
+"""An adjusted p-value below it shows a difference."""
 KEYS = 20
 """Differing keys that are told at most."""
 
@@ -34,14 +36,13 @@ def gain(measure: Measure, interval: Interval) -> str:
     return interval.written(lambda value: f"{value:+.{measure.digits}f}")
 
 
-def verdict(found: Difference) -> str:
-    """Return what an interval shows."""
-    interval = found.interval
-    if interval.low is None or interval.high is None:
+def verdict(found: Difference, adjusted: float | None, count: int) -> str:
+    """Return what a difference shows as one of `count`, from its p-value adjusted for all of them."""
+    if adjusted is None:
         return "one seed says little"
-    if interval.low > 0:
-        return "higher"
-    return "lower" if interval.high < 0 else "not shown to differ"
+    higher = "higher" if found.interval.mean > 0 else "lower"
+    shown = higher if adjusted < LEVEL else "not shown to differ"
+    return shown if count == 1 else f"{shown} (p {found.p_value:.3f}, Holm of {count}: {adjusted:.3f})"
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -70,7 +71,7 @@ def spread_words(measure: Measure, found: Spread | None) -> str:
 
 def differences(comparison: Comparison) -> list[str]:
     """Return a sentence for each arm and measure that is compared, and one for each arm that is not."""
-    reference = comparison.reference.name
+    reference, adjusted = comparison.reference.name, comparison.adjusted()
     said = []
     for arm in comparison.others:
         if arm.name in comparison.obstacles:
@@ -83,7 +84,7 @@ def differences(comparison: Comparison) -> list[str]:
             if found is None:
                 said.append(f"*{arm.name}*, {measure.words}: not known of one of the two.")
             else:
-                how = f"{_seeds(found)}; {verdict(found)}"
+                how = f"{_seeds(found)}; {verdict(found, adjusted.get((arm.name, measure.key)), len(adjusted))}"
                 said.append(f"*{arm.name}*, {measure.words}: **{gain(measure, found.interval)}**, {how}.")
     return said
 

@@ -26,21 +26,31 @@ class Failing:
     """Episodes that are counted in these numbers."""
     solved: int = 0
     """Successes among them."""
+    dropped: bool = False
+    """Whether it failed again after it had cooled down."""
 
-    def look(self, record: TaskRecord) -> None:
-        """Count what came of the task since the last look."""
+    def look(self, record: TaskRecord, patience: int, cooldown: int) -> float:
+        """Count what came of the task since the last look, and return its sampling weight in the next epoch."""
         if record.visits > self.visits:
-            self.epochs = 0 if record.solved > self.solved else self.epochs + 1
+            failed = record.solved == self.solved
+            self.epochs = self.epochs + 1 if failed else 0
+            self.dropped = failed and (self.dropped or self.cooling > cooldown)
         self.visits, self.solved = record.visits, record.solved
+        self.cooling = self.cooling + 1 if self.epochs >= patience else 0
+        if self.dropped:
+            return 0.0
+        return math.exp(-self.epochs) if 0 < self.cooling <= cooldown else 1.0
 
 
 class FailureCurriculum(ShuffledTasks):
     """Every task once an epoch, but for those that keep failing.
 
-    A task whose episodes all failed in `patience` epochs in a row cools down: in each of the next `cooldown` epochs it
-    is drawn with probability exp(-f), f being the epochs that it has failed in. A success brings it back; else it is
-    drawn no more. Where no task is left, all begin anew. An epoch of few tasks may end before an update has learned
-    from any of them: then the next one has the same tasks, and nothing cools. Evaluations know nothing of this.
+    A task whose episodes all failed in `patience` epochs in a row cools down: in each of the next `cooldown` epochs
+    its sampling weight is exp(-f), f being the epochs that it has failed in; that of all others is 1. Then it is tried
+    once more, and if it fails again it is drawn no more: no task goes because it was not drawn. A success at any time
+    brings it back. An epoch has as many tasks as their weights sum up to; where that is none, all begin anew. An epoch
+    of few tasks may end before an update has learned from any of them: then the next one has the same tasks, and
+    nothing cools. Evaluations know nothing of this.
 
     Args:
         tasks: See `ShuffledTasks`, as for all that are not below.
@@ -82,18 +92,19 @@ class FailureCurriculum(ShuffledTasks):
         return self.request(self._left.pop(0), statistics)
 
     def _draw(self, statistics: TaskStatistics, chance: random.Random) -> list[str]:
-        """Return the tasks of an epoch."""
-        drawn = []
-        for task_id, failing in self._failing.items():
-            failing.look(statistics[task_id])
-            cools = failing.epochs >= self._patience
-            failing.cooling = failing.cooling + 1 if cools else 0
-            luck = chance.random() < math.exp(-failing.epochs)
-            if not cools or (failing.cooling <= self._cooldown and luck):
+        """Return the tasks of an epoch, each with the probability of its weight (systematic sampling)."""
+        weights = {
+            task_id: failing.look(statistics[task_id], self._patience, self._cooldown)
+            for task_id, failing in self._failing.items()
+        }
+        drawn, passed = [], chance.random()
+        for task_id in chance.sample(list(weights), len(weights)):
+            if int(passed + weights[task_id]) > int(passed):
                 drawn.append(task_id)
+            passed += weights[task_id]
         if not drawn:
             for failing in self._failing.values():
-                failing.epochs = failing.cooling = 0
+                failing.epochs, failing.cooling, failing.dropped = 0, 0, False
         return drawn or list(self.tasks)
 
     @override

@@ -93,6 +93,22 @@ def test_a_table_and_differences_are_printed_and_a_second_call_takes_its_own_fol
     assert "Left out" not in (tmp_path / "comparison" / "comparison.md").read_text(encoding="utf-8")
 
 
+def test_of_several_comparisons_those_are_shown_whose_p_value_survives_all_of_them(tmp_path, said):
+    for seed in range(3):
+        write_run(tmp_path, f"replay=off,seed={seed}", [0.2] * 5, seed=seed, config={"replay": 0})
+        for arm, gains in (("on", (0.1, 0.15, 0.2)), ("pool", (0.1, 0.0, -0.1))):
+            success = [0.2 + gains[seed]] * 5
+            write_run(tmp_path, f"replay={arm},seed={seed}", success, seed=seed, config={"replay": arm})
+    assert main(str(tmp_path / "*"), "--against", "replay=off") == 0
+    text = said()
+    # t^2 = 27 of 2 degrees of freedom: p = 1 - sqrt(27 / 29) = 0.0351, and twice that is 0.0702
+    words = "+15.0 points [+2.6, +27.4], 3 paired seeds (0, 1, 2); not shown to differ (p 0.035, Holm of 2: 0.070)."
+    assert words in text
+    rows = {row["arm"]: row for row in table(tmp_path / "comparison" / "summary.csv") if row["minus"]}
+    assert float(rows["replay=on"]["p_holm"]) == pytest.approx(2 * float(rows["replay=on"]["p_value"]))
+    assert float(rows["replay=pool"]["p_holm"]) == pytest.approx(1.0)
+
+
 def test_another_arm_can_be_the_reference_and_another_metric_compared(tmp_path, said):
     pattern = pair(tmp_path, metrics={"policy/entropy": 0.75, "rollout/success_rate": float("nan")})
     assert main(pattern, "--against", "replay=on", "--metric", "policy/entropy") == 0
