@@ -42,9 +42,11 @@ def announce(trainer: Trainer, module: LightningModule, batch: RolloutBatch) -> 
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning declares it nowhere
         if isinstance(callback, RolloutCallback):
             callback.on_rollout_end(trainer, module, batch)
-    for trajectory in (each for group in batch.groups for each in group.trajectories):
-        if collected.get(trajectory.id, _rewards(trajectory)) != _rewards(trajectory):
-            runtime_of(trainer).store.write(trajectory)
+    for group in batch.groups:
+        for position, each in enumerate(group.trajectories):
+            changed = collected.get(each.id, _rewards(each)) != _rewards(each)
+            if changed and position not in group.injected:  # what replay put in is stored
+                runtime_of(trainer).store.write(each)
 
 
 def _rewards(trajectory: Trajectory) -> list[float]:
