@@ -49,7 +49,7 @@ from arpo.modules.pictures import (
     wanted_screenshots,
 )
 from arpo.modules.selection import OldPolicyCache, select_steps
-from arpo.rollout.hooks import RolloutCallback, broadcast
+from arpo.rollout.hooks import announce, broadcast
 from arpo.rollout.seeds import derive_seed
 from arpo.types import Group, RolloutBatch
 
@@ -163,7 +163,7 @@ class GRPOModule(PolicyModule):
         work, known = UpdateMeter(), OldPolicyCache()
         plan = None
         if self.global_rank == 0:  # rank 0 collects, injects and deals out
-            self._announce(batch)
+            announce(self.trainer, self, batch)
             groups = samples_of(batch.groups, self.policy.chat)
             if not self.objective.needs.scores:
                 groups = self._credited(groups, self._credits(batch.groups, work), work)
@@ -181,12 +181,6 @@ class GRPOModule(PolicyModule):
         self.policy_version += 1
         self._schedule(0)
         self._report(batch, work, time.monotonic() - started)
-
-    def _announce(self, batch: RolloutBatch) -> None:
-        """Show the batch to callbacks, which may change it, before anything is computed from it."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]  # Lightning declares it nowhere
-            if isinstance(callback, RolloutCallback):
-                callback.on_rollout_end(self.trainer, self, batch)
 
     @staticmethod
     def _credited(

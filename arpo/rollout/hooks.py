@@ -14,7 +14,7 @@ import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 
 from arpo.errors import ArpoError, ConfigError
-from arpo.types import RolloutBatch
+from arpo.types import RolloutBatch, Trajectory
 
 if TYPE_CHECKING:  # it brings engines and environments along, which a module that learns has no use for
     from arpo.rollout.runtime import RolloutRuntime
@@ -34,6 +34,23 @@ class RolloutCallback(Callback):
 
     def on_rollout_end(self, trainer: Trainer, module: LightningModule, batch: RolloutBatch) -> None:
         """Read `batch`, or replace groups in it; the default leaves it as it is."""
+
+
+def announce(trainer: Trainer, module: LightningModule, batch: RolloutBatch) -> None:
+    """Show a batch to callbacks, on rank 0 before anything is computed from it, and store the rewards they change."""
+    collected = {each.id: _rewards(each) for group in batch.groups for each in group.trajectories}
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning declares it nowhere
+        if isinstance(callback, RolloutCallback):
+            callback.on_rollout_end(trainer, module, batch)
+    for group in batch.groups:
+        for position, each in enumerate(group.trajectories):
+            changed = collected.get(each.id, _rewards(each)) != _rewards(each)
+            if changed and position not in group.injected:  # what replay put in is stored
+                runtime_of(trainer).store.write(each)
+
+
+def _rewards(trajectory: Trajectory) -> list[float]:
+    return [trajectory.task_reward, trajectory.format_reward, *(step.reward for step in trajectory.steps)]
 
 
 @runtime_checkable

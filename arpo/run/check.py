@@ -9,6 +9,7 @@ import pydoc
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -20,6 +21,7 @@ from arpo.host.environment import check_cluster
 from arpo.rollout.storage import TrajectoryStore, store_of
 from arpo.run.arguments import STAGES, check_arguments, try_constructors
 from arpo.run.before.effects import check_effects
+from arpo.run.before.misspelt import near
 from arpo.run.before.osworld import check_osworld
 from arpo.run.before.resume import check_same_run, mention_former_folder
 from arpo.run.before.trainer import check_trainer
@@ -65,6 +67,7 @@ def check_training(cfg: DictConfig) -> None:
         ConfigError: With what is wrong and what to do; nothing was started or written.
     """
     quiet()
+    place_callbacks(cfg)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return
     check_choices(cfg)
@@ -113,6 +116,7 @@ def check_evaluation(cfg: DictConfig) -> None:
         ConfigError: With what is wrong and what to do; nothing was started or written.
     """
     quiet()
+    place_callbacks(cfg)
     if OmegaConf.is_missing(cfg, "checkpoint"):
         raise ConfigError("say what to evaluate: checkpoint=DIR/checkpoints/NAME.ckpt of a run, or a model directory")
     check_checkpoint(Path(cfg.checkpoint))
@@ -423,6 +427,23 @@ def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
     check_learning(cfg)
     check_context(cfg)
     check_optimizer(cfg)
+
+
+def place_callbacks(cfg: DictConfig) -> None:
+    """Move each callback whose node says `before: NAME` to its place, just before the one of that name.
+
+    Raises:
+        ConfigError: When there is no such callback.
+    """
+    nodes: Any = OmegaConf.to_container(cfg.callbacks, resolve=False)
+    for name, node in list(nodes.items()):
+        if isinstance(node, dict) and (place := node.pop("before", None)) is not None:
+            others = [other for other in nodes if other != name]
+            if place not in others:
+                raise ConfigError(f"callbacks.{name}.before={place}: {near(place, others)}choose {', '.join(others)}")
+            where = others.index(place)
+            nodes = {each: nodes[each] for each in [*others[:where], name, *others[where:]]}
+    cfg.callbacks = nodes
 
 
 def check_callbacks(cfg: DictConfig) -> None:

@@ -18,7 +18,7 @@ from arpo.models.policy import Policy
 from arpo.modules.base import PolicyModule
 from arpo.modules.metrics import UpdateMeter
 from arpo.rollout.collector import RolloutCollector
-from arpo.rollout.hooks import RolloutCallback
+from arpo.rollout.hooks import announce
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.updates import UpdateRecord
 from arpo.types import Group, Outcome, RolloutBatch, Step, Task, Trajectory
@@ -80,9 +80,7 @@ class IdleModule(PolicyModule):
         """Load no policy: there is nothing to learn."""
 
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> None:
-        for callback in self.trainer.callbacks:
-            if isinstance(callback, RolloutCallback):
-                callback.on_rollout_end(self.trainer, self, batch)
+        announce(self.trainer, self, batch)
         self.at_step()
         self.optimizers().step()
         self.policy_version += 1

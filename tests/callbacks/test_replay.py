@@ -14,9 +14,11 @@ from arpo.envs.fake import fake_tasks
 from arpo.errors import ArpoError, ConfigError
 from arpo.replay import ReplayBuffer
 from arpo.rollout.curation.experience import ExperiencePool
+from arpo.rollout.hooks import RolloutCallback
 from arpo.rollout.sampler import ShuffledTasks
 from arpo.rollout.storage import TrajectoryStore
-from arpo.types import Group, RolloutBatch
+from arpo.types import Group, RolloutBatch, Trajectory
+from tests.callbacks.support import fit
 from tests.rollout.trajectories import make_trajectory
 
 (TASK,) = fake_tasks(1)
@@ -212,3 +214,30 @@ def test_it_needs_rollouts():
     trainer = SimpleNamespace(datamodule=SimpleNamespace(), is_global_zero=True)
     with pytest.raises(ConfigError, match=r"needs a data module that rolls out, got SimpleNamespace"):
         ReplayInjection(ReplayBuffer()).setup(trainer, None, "fit")
+
+
+class FirstStepEarns(RolloutCallback):
+    """A process reward: the first step of every episode earns a half."""
+
+    def on_rollout_end(self, trainer, module, batch) -> None:
+        batch.groups = [
+            replace(group, trajectories=tuple(self.rewarded(each) for each in group.trajectories))
+            for group in batch.groups
+        ]
+
+    @staticmethod
+    def rewarded(trajectory: Trajectory) -> Trajectory:
+        return replace(trajectory, steps=(replace(trajectory.steps[0], reward=0.5), *trajectory.steps[1:]))
+
+
+def test_a_reward_that_a_callback_before_replay_sets_is_remembered_and_stored(tmp_path, make_collector):
+    collector = make_collector(start=False)
+    replay = ReplayInjection(ReplayBuffer())
+    fit(tmp_path, collector, [FirstStepEarns(), replay], iterations=1)
+    stored = collector.runtime.store.read("train", 0)
+    assert {trajectory.steps[0].reward for trajectory in stored} == {0.5}
+    assert len(stored) == 8
+    for trajectory in stored:
+        remembered = [each.steps[0].reward for each in replay.buffer.entries(trajectory.task_id)]
+        assert set(remembered) <= {0.5}
+    assert len(replay.buffer) > 0

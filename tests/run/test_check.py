@@ -19,6 +19,7 @@ from arpo.run.check import (
     check_step_rewards,
     check_tasks,
     check_training,
+    place_callbacks,
 )
 from tests.rollout.trajectories import make_trajectory
 
@@ -34,6 +35,27 @@ def test_a_key_that_a_preset_sets_for_another_choice_is_refused_by_the_name_of_t
     cfg = compose("train", ["experiment=smoke", "preset=official", "+replay.buffer.speed=2", "paths.run_dir=run"])
     with pytest.raises(ConfigError, match=r"replay\.buffer\.speed: [^;]*$"):
         check_arguments(cfg, ("arpo.replay.",))
+
+
+PLACES = [("first", "replay"), ("second", "replay"), ("early", "iteration_axis")]
+
+
+def test_a_callback_of_one_s_own_has_a_place_by_name() -> None:
+    mine = [
+        f"+callbacks.{name}={{_target_:arpo.callbacks.progress.Progress,before:{place}}}" for name, place in PLACES
+    ]
+    cfg = compose("train", ["experiment=smoke", "paths.run_dir=run", *mine])
+    usual = [name for name in cfg.callbacks if name not in dict(PLACES)]
+    place_callbacks(cfg)
+    assert [name for name in cfg.callbacks if name not in dict(PLACES)] == usual
+    names = list(cfg.callbacks)
+    assert names[names.index("replay") - 2 : names.index("replay") + 1] == ["first", "second", "replay"]
+    assert names[0] == "early"
+    assert cfg.callbacks.first == {"_target_": "arpo.callbacks.progress.Progress"}
+    assert cfg.callbacks.replay == cfg.replay
+    wrong = compose("train", ["experiment=smoke", "+callbacks.mine={_target_:some.Callback,before:repaly}"])
+    with pytest.raises(ConfigError, match=r"callbacks\.mine\.before=repaly: there is replay; choose iteration_axis, "):
+        place_callbacks(wrong)
 
 
 def test_of_the_processes_of_a_node_only_the_first_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

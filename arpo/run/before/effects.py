@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -25,82 +25,73 @@ READERS = {
 """Choices that read what the usual run does not."""
 
 
-class Condition(NamedTuple):
-    """A condition on which keys have an effect."""
-
-    keys: str
-    """A regular expression."""
-    holds: Callable[[DictConfig], bool]
-    reason: str
-    """What to say where it does not hold."""
-
-
 def _is_nothing(cfg: DictConfig, key: str) -> bool:
     return not OmegaConf.select(cfg, key)
 
 
-CONDITIONS = (
-    Condition(
+CONDITIONS: tuple[tuple[str, Callable[[DictConfig], bool], str], ...] = (
+    (
         r"module\.(reference|objective\.kl)",
         lambda cfg: "objective" not in cfg.module or not _is_nothing(cfg, "module.objective.kl_coefficient"),
         "only the KL term reads it: set module.objective.kl_coefficient above 0",
     ),
-    Condition(
+    (
         r"module\.teacher",
         lambda cfg: method_of(cfg).needs.teacher,
         "the method of this run has no teacher: take method=distillation",
     ),
-    Condition(
+    (
         r"module\.critic(_rate|\..*)?",
         lambda cfg: method_of(cfg).asks.values,
         "the method of this run has no critic: take one that has, such as method=ppo",
     ),
-    Condition(
+    (
         r"module\.replayed_old_logprobs",
         lambda cfg: not _is_nothing(cfg, "replay._target_"),
         "nothing is replayed: choose replay=on",
     ),
-    Condition(
+    (
         r"module\.(replayed_old_logprobs|objective\.(clip_low|clip_high|dual_clip|level))",
         lambda cfg: method_of(cfg).has_ratio,
         "the method of this run compares no old log-probabilities with new ones: take another method",
     ),
-    Condition(
+    (
         r"module\.objective\.std",
         lambda cfg: cfg.module.objective.get("estimator", "grpo") in ("grpo", "step_grpo"),
         "this module.objective.estimator divides by no deviation: take grpo or step_grpo",
     ),
-    Condition(
+    (
         r"rollout\.settings\.order",
         lambda cfg: not _is_nothing(cfg, "rollout.settings.max_policy_lag"),
         "rollouts do not run ahead: set rollout.settings.max_policy_lag to 1 or more",
     ),
-    Condition(
+    (
         r"engine\.max_unavailable",
         lambda cfg: cfg.engine.get("sync") == "rolling",
         "all engines are updated at once: set engine.sync=rolling",
     ),
-    Condition(
+    (
         r"engine\.(make_engine\.)?(max_num_seqs|max_batch)",
         lambda cfg: not cfg.deterministic,
         "one request runs at a time: set deterministic=false",
     ),
-    Condition(
+    (
         r"env\.make_env\.thought",
         lambda cfg: not _is_nothing(cfg, "env.make_env.patches"),
         "no action of the expert takes the place of a wrong one: set env.make_env.patches to 1 or more",
     ),
-    Condition(
+    (
         r"datamodule\.collector\.demonstrator\.(habit|rules)",
         lambda cfg: cfg.datamodule.collector.demonstrator.success_rate != 1,
         "the script makes no mistakes: set datamodule.collector.demonstrator.success_rate below 1",
     ),
-    Condition(
+    (
         r"datamodule\.collector\.demonstrator\.habit",
         lambda cfg: not cfg.datamodule.collector.demonstrator.rules,
         "every mistake follows a rule: set datamodule.collector.demonstrator.rules=false",
     ),
 )
+"""Regular expressions of keys, what must hold for them to have an effect, and what to say where it does not."""
 
 
 def check_effects(cfg: DictConfig, words: Sequence[str], *, others: bool = False) -> None:
@@ -125,18 +116,12 @@ def check_effects(cfg: DictConfig, words: Sequence[str], *, others: bool = False
 def _unread(cfg: DictConfig, word: str) -> str | None:
     """Return why a word has no effect, None where it has one, or names a choice that is no part of its own."""
     key = word.partition("=")[0].lstrip("+~")
-    value = OmegaConf.select(cfg, key, throw_on_missing=False)
-    if key.partition(".")[0] not in cfg or value in (None, "", []) or value == _usual(key):
+    value, usual = (OmegaConf.select(each, key) for each in (cfg, OmegaConf.load(CONF / "train.yaml")))
+    if key.partition(".")[0] not in cfg or value in (None, "", []) or value == usual:
         return None
     if not any(key == read or f"{key}.".startswith(f"{read}.") or read.startswith(f"{key}.") for read in _read(cfg)):
         return f"nothing reads {key}; {READERS.get(key, 'take choices that do')}"
-    found = (each for each in CONDITIONS if re.fullmatch(each.keys, key) and not each.holds(cfg))
-    return next((each.reason for each in found), None)
-
-
-def _usual(key: str) -> Any:
-    """Return the value of a key that belongs to no choice."""
-    return OmegaConf.select(OmegaConf.load(CONF / "train.yaml"), key)
+    return next((why for keys, holds, why in CONDITIONS if re.fullmatch(keys, key) and not holds(cfg)), None)
 
 
 def _read(cfg: DictConfig) -> set[str]:
