@@ -223,6 +223,31 @@ def test_a_worker_is_labelled_as_its_session_is(monkeypatch: pytest.MonkeyPatch)
     assert LABEL_VARIABLE not in worker_environment()
 
 
+@pytest.mark.parametrize(
+    "variable",
+    ["VLLM_USE_V2_MODEL_RUNNER", "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", "NCCL_P2P_DISABLE", "TRITON_F32_DEFAULT"],
+)
+def test_a_worker_computes_as_this_process_says(monkeypatch: pytest.MonkeyPatch, variable: str):
+    monkeypatch.setenv(variable, "0")
+    assert worker_environment()[variable] == "0"
+    monkeypatch.delenv(variable)
+    assert variable not in worker_environment()
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("VLLM_HOST_IP", "VLLM_PORT", "VLLM_DP_RANK", "VLLM_DP_RANK_LOCAL", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"),
+        *("VLLM_API_KEY", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "MASTER_ADDR", "LOCAL_RANK"),
+        *("PYTORCH_CUDA_ALLOC_CONF", "TORCHELASTIC_RUN_ID", "HTTPS_PROXY", "RAY_ADDRESS", "TMPDIR"),
+        *("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "NCCL_TOPO_FILE"),
+    ],
+)
+def test_what_is_right_on_one_node_alone_or_secret_does_not_leave_it(monkeypatch: pytest.MonkeyPatch, variable: str):
+    monkeypatch.setenv(variable, "0")
+    assert variable not in worker_environment()
+
+
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no shared memory as a directory")
 def test_weights_of_half_the_free_shared_memory_have_room_in_the_store(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
