@@ -287,11 +287,14 @@ class VllmEngine(ThreadedEngine):
     def _suspend(self) -> None:
         if self._sleeps:
             # Level 1 copies the weights to the host, and level 2 forgets them: an update brings them, or the adapter.
+            if self._lora_rank is None:
+                self._engine.collective_rpc("keep_plain_tensors")
             self._engine.sleep(level=2 if self._lora_rank is None else 1)
 
     def _wake_weights(self) -> None:
         if self._sleeps:
             self._engine.wake_up(["weights"])
+            self._engine.collective_rpc("restore_plain_tensors")
 
     def _wake_cache(self) -> None:
         if self._sleeps:
