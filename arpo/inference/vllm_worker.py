@@ -68,7 +68,7 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _plain(model: nn.Module) -> Iterator[Tensor]:
-    """Yield the tensors that modules hold, in lists and mappings too, and that are no parameter, buffer or view of one.
+    """Yield the tensors that modules hold, in lists and mappings too, but for parameters, buffers and views of them.
 
     Such are the stages of Qwen3-VL's DeepStack, which each step adds to its hidden states, and which are 0 where there
     is no picture: garbage in them would change every response. Keys and values have memory of their own.
