@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -170,6 +171,8 @@ def _started(options: Mapping[str, Any], timeout_s: float | None = None) -> Daem
     import ray
 
     def init() -> None:
+        # Ray's processes inherit it: a lost terminal, which asks all of them, is to end none before this one ends.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         with env_boundary("crash", "starting Ray"):
             ray.init(**options)
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -87,12 +88,14 @@ class CountingRay:
     def __init__(self) -> None:
         self.runs, self.stops, self.starters = False, 0, []
         self.fails, self.start_s = 0, 0.0
+        self.blocked: set[int] = set()
 
     def is_initialized(self) -> bool:
         return self.runs
 
     def init(self, **_: object) -> None:
         self.starters.append(threading.current_thread())
+        self.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         time.sleep(self.start_s)
         if len(self.starters) <= self.fails:
             raise Exception("The current node timed out during startup")  # noqa: TRY002 - as Ray does
@@ -197,6 +200,14 @@ def test_ray_starts_again_for_the_next_job_of_a_multirun_which_has_none_of_the_v
         [sys.executable, "-c", JOBS], env=environment | patience, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_lost_terminal_ends_no_process_of_ray_and_is_heard_by_ours(ray):
+    runtime = RayRuntime()
+    runtime.acquire().result()
+    assert ray.blocked == {signal.SIGHUP}  # of the thread whose children they are
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    runtime.release().result()
 
 
 def test_the_ray_of_a_cluster_lives_on(ray):
