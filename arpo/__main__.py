@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -135,4 +136,10 @@ def compute(word: str, overrides: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     settle()
-    sys.exit(main(sys.argv[1:]))
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # `head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the last flush fails, too
+        status = 128 + signal.SIGPIPE
+    sys.exit(status)

@@ -1,5 +1,7 @@
 """`python -m arpo`: the list of commands, and what a wrong word says."""
 
+import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -88,3 +90,12 @@ def test_the_list_starts_without_heavy_imports():
     code = "import sys, runpy; sys.argv = ['arpo']; runpy.run_module('arpo', run_name='x'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "lightning", "ray", "hydra", "arpo.apps.doctor"} & set(done.stdout.split())
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    """As `python -m arpo | head -1`, where head is the first to end."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run([sys.executable, "-m", "arpo"], stdout=writes, stderr=subprocess.PIPE, check=False)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")

@@ -1,6 +1,7 @@
-"""Ctrl-C and SIGTERM: the first finishes the iteration and checkpoints, the second stops at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first finishes the iteration and checkpoints, the second stops at once."""
 
 import logging
+import os
 import signal
 import sys
 from types import FrameType
@@ -12,16 +13,42 @@ from typing_extensions import override
 log = logging.getLogger(__name__)
 
 
-def end_on_sigterm() -> None:
-    """Let SIGTERM end this process as Ctrl-C does: whatever was started is ended first."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+def ending_signals() -> tuple[int, ...]:
+    """Return the signals that ask for an end: SIGTERM, and, unless `nohup` lets us ignore it, SIGHUP."""
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGTERM, *hangup)
+
+
+def end_on_signals() -> None:
+    """Let `ending_signals` end this process as Ctrl-C does: whatever was started is ended first."""
+    for asked in ending_signals():
+        signal.signal(asked, _end)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    if number == signal.SIGHUP:
+        leave_terminal()
+    sys.exit(128 + number)
+
+
+def leave_terminal() -> None:
+    """Hear no second SIGHUP, as the kernel and a shell send one each, and write nothing to a terminal that is gone."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for stream in (1, 2):
+        try:
+            os.write(stream, b"")
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)
 
 
 class GracefulStop(L.Callback):
     """The end of training after the running iteration when a person or a scheduler asks for it.
 
     The checkpoint of that iteration is written by `IterationCheckpoint`, and the run continues with `resume=auto`. A
-    second signal raises `SystemExit`, so that everything that was started is ended before the process exits.
+    second signal, but for a second SIGHUP, raises `SystemExit`, so that everything that was started is ended before
+    the process exits.
 
     Attributes:
         received: The first signal, or None; the entry point turns it into the exit code.
@@ -34,9 +61,12 @@ class GracefulStop(L.Callback):
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # not earlier: Lightning installs its own SIGTERM handler just before, which would end the run in mid-air
-        self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        asked = (signal.SIGINT, *ending_signals())
+        self._previous = {number: signal.signal(number, self._handle) for number in asked}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_terminal()
         name = signal.Signals(number).name
         if self.received is not None:
             log.warning("%s again: stopping at once", name)

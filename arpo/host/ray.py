@@ -3,8 +3,10 @@
 import logging
 import math
 import os
+import re
 import secrets
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +42,11 @@ On a busy machine that may be too little, but then their files have been read on
 START_PATIENCE_S = 120
 """How long Ray waits for its own servers, where a setting does change it; its defaults are 30 s."""
 
+PASSED_ON = re.compile(r"(?:VLLM|NCCL|TORCH|TORCHINDUCTOR|TRITON)_\w+|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE")
+"""Variables that say how an engine computes. A worker of a Ray of our own inherits them; one of a cluster that was
+joined has those of its node, which were set when that was started."""
+OF_A_NODE = re.compile(r"_(?:IPS?|HOST|PORT|IFNAME|HCA|RANK|RANK_LOCAL|DIR|FILE|HOME|PATH|ROOT|KEY|TOKEN|SECRET)$")
+"""Ends of the names of such variables that stay: addresses, interfaces, ranks and paths of this node, and secrets."""
 JOIN_S = 30.0
 """How long a cluster may take to answer; Ray itself asks for minutes."""
 
@@ -164,6 +171,8 @@ def _started(options: Mapping[str, Any], timeout_s: float | None = None) -> Daem
     import ray
 
     def init() -> None:
+        # Ray's processes inherit it: a lost terminal, which asks all of them, is to end none before this one ends.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         with env_boundary("crash", "starting Ray"):
             ray.init(**options)
 
@@ -211,12 +220,23 @@ def _token() -> str:
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of a worker process: few threads, UTF-8, the path to this package, and a label."""
+    """Return what a worker process must have in its environment, wherever it starts.
+
+    That is few threads, UTF-8, the path to this package, a label, and what this process says of how to compute. The
+    rest is its node's: devices, paths, proxies, credentials. So is `PYTORCH_CUDA_ALLOC_CONF`, because vLLM's sleep
+    fails with the expandable segments that a trainer may want.
+    """
     package_parent = str(Path(arpo.__file__).resolve().parent.parent)
     python_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     label = {LABEL_VARIABLE: os.environ[LABEL_VARIABLE]} if LABEL_VARIABLE in os.environ else {}
-    return {**threads, "PYTHONPATH": python_path, "PYTHONUTF8": "1", **label}
+    return {**_computation(), **threads, "PYTHONPATH": python_path, "PYTHONUTF8": "1", **label}
+
+
+def _computation() -> dict[str, str]:
+    """Return the variables of this process that say how to compute, and may be said to another node."""
+    chosen = [name for name in os.environ if PASSED_ON.fullmatch(name) and not OF_A_NODE.search(name)]
+    return {name: os.environ[name] for name in chosen}
 
 
 def _object_store_bytes() -> int:

@@ -39,8 +39,31 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks for which vLLM reserves memory."""
 MEMORY = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
 """A directory in memory, for files between processes; None where the machine has none."""
-SAMPLING_ARGS = ("logprobs_mode", "generation_config", "override_generation_config", "logits_processors")
-"""The arguments of vLLM by which top-p, top-k or penalties come in, or other log-probabilities come out."""
+REFUSED_ARGS: Mapping[str, Sequence[str]] = {
+    "responses are sampled from all tokens at the temperature, and their log-probabilities are of that distribution. "
+    "Where top-p, top-k, a penalty, a draft or a watermark change it, no correction weighs in what is missing": (
+        *("logprobs_mode", "generation_config", "override_generation_config", "logits_processors"),
+        *("speculative_config", "spec_method", "spec_model", "spec_tokens", "watermark_config"),
+    ),
+    "a quantized engine holds other weights, keys or states than the policy that learns, which no checksum can "
+    "compare; leave it out, and serve in dtype=bfloat16": (
+        *("quantization", "quantization_config", "kv_cache_dtype", "lora_dtype", "mm_encoder_attn_dtype"),
+        *("mamba_cache_dtype", "mamba_ssm_cache_dtype", "enable_mamba_cache_stochastic_rounding"),
+    ),
+    "the engine would serve another model than the trainer's, whose directory says all of it": (
+        *("model", "model_weights", "hf_config_path", "hf_overrides", "model_class_overrides", "load_format"),
+        *("default_mm_loras", "lora_target_modules", "mm_processor_kwargs", "worker_extension_cls"),
+    ),
+    "the engine has an argument of its own for it": (
+        *("dtype", "max_model_len", "max_num_seqs", "limit_mm_per_prompt", "enable_sleep_mode"),
+        *("enable_lora", "max_lora_rank"),
+    ),
+}
+"""Arguments of vLLM's `EngineArgs` that an engine refuses, by the reason: those by which it would sample from another
+distribution than the trainer's policy, or report other log-probabilities."""
+MAX_FORBIDDEN = 1024
+"""Token ids with a bias that a request may have in vLLM's newer model runner (v1/worker/gpu/sample/logit_bias.py); one
+more ends the engine."""
 CPU_KV_CACHE_GB = 0.25
 BATCHED_TOKENS = 8192
 """Tokens of one step on a GPU. vLLM's own 2048 are fewer than one screenshot of 1080p has."""
@@ -102,7 +125,7 @@ class VllmEngine(ThreadedEngine):
             sleeps: Whether `sleep` gives the GPU's memory back. Updates bring all weights anew, or the adapter: the
                 weights under it wait in host memory.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
-                `gpu_memory_utilization` or `enforce_eager`; not those of `SAMPLING_ARGS`, and no `quantization`.
+                `gpu_memory_utilization` or `enforce_eager`; not those of `REFUSED_ARGS`.
 
         Raises:
             ConfigError: If an argument is impossible, the model takes no such contexts, or the engine cannot start
@@ -111,11 +134,12 @@ class VllmEngine(ThreadedEngine):
         check_at_least(1, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
         check_at_least(1, max_images=max_images, screenshots=screenshots)
         _check_here(dtype, lora_rank)
-        _check_sampling(engine_args or {})
+        _check_arguments(engine_args or {})
         check_context(path, max_model_len)
         _check_recurrence(path, dtype, lora_rank)
         before_start()
         self._chat = ChatTokenizer(path)
+        _check_forbidden(len(self._chat.forbidden_ids))
         at_once = 1 if deterministic else max_num_seqs
         shapes = CheckpointWeights(path).shapes
         super().__init__(max_in_flight=at_once, shapes=shapes, dtype=dtype_of(dtype))
@@ -287,11 +311,14 @@ class VllmEngine(ThreadedEngine):
     def _suspend(self) -> None:
         if self._sleeps:
             # Level 1 copies the weights to the host, and level 2 forgets them: an update brings them, or the adapter.
+            if self._lora_rank is None:
+                self._engine.collective_rpc("keep_plain_tensors")
             self._engine.sleep(level=2 if self._lora_rank is None else 1)
 
     def _wake_weights(self) -> None:
         if self._sleeps:
             self._engine.wake_up(["weights"])
+            self._engine.collective_rpc("restore_plain_tensors")
 
     def _wake_cache(self) -> None:
         if self._sleeps:
@@ -331,20 +358,19 @@ def _check_recurrence(path: str | Path, dtype: str, lora_rank: int | None) -> No
         )
 
 
-def _check_sampling(engine_args: Mapping[str, object]) -> None:
-    """Refuse to sample from any other distribution than the trainer's, which no correction covers."""
-    if engine_args.get("quantization") is not None:
+def _check_arguments(engine_args: Mapping[str, object]) -> None:
+    """Refuse what would make the engine's policy another one than the trainer's."""
+    for reason, names in REFUSED_ARGS.items():
+        if refused := [name for name in names if name in engine_args]:
+            raise ConfigError(f"engine_args must not hold {', '.join(refused)}: {reason}")
+
+
+def _check_forbidden(number: int) -> None:
+    """Check that vLLM can forbid so many token ids."""
+    if number > MAX_FORBIDDEN and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "0":
         raise ConfigError(
-            "engine_args must not hold quantization: a quantized engine holds other weights than those "
-            "that it is sent, which no checksum can compare, and samples from another policy than the one that "
-            "learns; leave it out, and serve in dtype=bfloat16"
-        )
-    refused = [name for name in SAMPLING_ARGS if name in engine_args]
-    if refused:
-        raise ConfigError(
-            f"engine_args must not hold {', '.join(refused)}: responses are sampled from all tokens at the "
-            "temperature, and their log-probabilities are of that distribution. Where top-p, top-k or a penalty "
-            "cut it, tokens of the policy are never sampled, and no correction weighs in what is missing"
+            f"the policy has {number:,} token ids that are never sampled, and vLLM's newer model runner forbids at "
+            f"most {MAX_FORBIDDEN:,} in a request: set VLLM_USE_V2_MODEL_RUNNER=0, or engine=hf"
         )
 
 

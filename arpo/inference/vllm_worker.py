@@ -3,11 +3,13 @@
 Each worker's process imports this file before it loads a model, and packs no weights from then on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from vllm import _custom_ops
 from vllm.model_executor.layers import utils
 
@@ -24,6 +26,18 @@ class WeightAccess:
 
     reload_weights: Any
     get_model: Any
+    _kept: Sequence[tuple[Tensor, Tensor]] = ()
+
+    def keep_plain_tensors(self) -> None:
+        """Copy to host memory what a sleep of level 2 forgets and no update brings: see `_plain`."""
+        self._kept = [(tensor, tensor.to("cpu", copy=True)) for tensor in _plain(self.get_model())]
+
+    @torch.inference_mode()  # in which vLLM may have made them; elsewhere such a tensor takes no values
+    def restore_plain_tensors(self) -> None:
+        """Write back what `keep_plain_tensors` has copied, once the memory of the weights is there again."""
+        for tensor, value in self._kept:
+            tensor.copy_(value)
+        self._kept = ()
 
     def load_file(self, path: str) -> None:
         """Load the tensors of a safetensors file; each worker keeps its shard."""
@@ -51,6 +65,19 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield f"{name}.q", weight[: -2 * keys]
         yield f"{name}.k", weight[-2 * keys : -keys]
         yield f"{name}.v", weight[-keys:]
+
+
+def _plain(model: nn.Module) -> Iterator[Tensor]:
+    """Yield the tensors that modules hold, in lists and mappings too, but for parameters, buffers and views of them.
+
+    Such are the stages of Qwen3-VL's DeepStack, which each step adds to its hidden states, and which are 0 where there
+    is no picture: garbage in them would change every response. Keys and values have memory of their own.
+    """
+    known = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    for layer in model.modules():
+        for value in tree_leaves({name: value for name, value in vars(layer).items() if name != "kv_cache"}):
+            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() not in known:
+                yield value
 
 
 def _adapter(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

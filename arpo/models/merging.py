@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from arpo.errors import ConfigError, check_positive
 from arpo.host.files import atomically
 from arpo.models.formats import complete_companions, completed_config, write_config
+from arpo.models.processor import image_numbers, load_processor
 from arpo.models.saving import copy_companions, write_weights
 from arpo.models.sharding import CheckpointWeights
 
@@ -19,7 +21,7 @@ FILE_BYTES = 2**30
 """Of a file at most, which is also what is in memory beside one tensor of each policy."""
 MOST_SHOWN = 5
 VOCABULARY = ("tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json")
-OF_NO_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+OF_NO_MODEL = ("_name_or_path", "_from_model_config", "transformers_version", "dtype", "torch_dtype")
 """Keys of a configuration that say nothing of a model; number formats are those of tensors."""
 
 
@@ -69,7 +71,7 @@ def _policy_in(path: Path) -> Path:
 
 
 def _check_alike(folder: Path, other: Path) -> None:
-    """Check that two policies are of one model: settings, vocabulary, and names and shapes of weights."""
+    """Check that two policies are of one model: settings, inputs, vocabulary, and names and shapes of weights."""
     first, second = _described(folder), _described(other)
     found = [key for file in first if file in second for key in _differing(first[file], second[file], file)]
     if found:
@@ -86,7 +88,20 @@ def _described(folder: Path) -> dict[str, Any]:
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"a file of {folder} cannot be read: {error}") from error
     words = {name: json.dumps(_read(folder / name)) for name in VOCABULARY if (folder / name).is_file()}
-    return {"config.json": completed_config(_read(folder / "config.json")), **words, "weights": shapes}
+    sampling = {name: _read(folder / name) for name in ("generation_config.json",) if (folder / name).is_file()}
+    model = {"config.json": completed_config(_read(folder / "config.json")), "weights": shapes}
+    return model | words | sampling | _inputs(folder)
+
+
+def _inputs(folder: Path) -> dict[str, Any]:
+    """Return how screens and words become inputs, as transformers reads it from files of whatever form."""
+    processor = load_processor(folder)
+    tokenizer = processor.tokenizer
+    return {
+        "images": asdict(replace(image_numbers(processor.image_processor, folder), missing_limits={})),
+        "chat template": processor.chat_template or tokenizer.chat_template,
+        "special tokens": tokenizer.get_added_vocab() | {"end": tokenizer.eos_token, "padding": tokenizer.pad_token},
+    }
 
 
 def _differing(one: Any, other: Any, key: str) -> Iterator[str]:

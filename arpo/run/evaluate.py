@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo.callbacks.checkpoint import iteration_of, load_policy
 from arpo.callbacks.export import export_policy
-from arpo.callbacks.graceful_stop import end_on_sigterm
+from arpo.callbacks.graceful_stop import end_on_signals
 from arpo.display.live import showing
 from arpo.display.progress_line import evaluation_line
 from arpo.display.tables import print_result, print_table
@@ -35,7 +35,7 @@ def evaluate(cfg: DictConfig) -> int:
 
     `check_evaluation` has accepted the configuration.
     """
-    end_on_sigterm()
+    end_on_signals()
     with logging_to(Path(cfg.paths.run_dir) / "evaluate.log"), Session.start() as session:
         checkpoint = Path(cfg.checkpoint)
         if cfg.export is not None:

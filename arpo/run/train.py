@@ -28,7 +28,7 @@ from arpo.callbacks.checkpoint import (
     remove,
 )
 from arpo.callbacks.evaluation import Evaluation, evaluation_file
-from arpo.callbacks.graceful_stop import GracefulStop, end_on_sigterm
+from arpo.callbacks.graceful_stop import GracefulStop, end_on_signals
 from arpo.datamodules.rollouts import RolloutDataModule
 from arpo.display.summary import changes, places
 from arpo.errors import ConfigError
@@ -104,7 +104,7 @@ def _train(cfg: DictConfig, run_dir: Path) -> int:
         return 0
     if checkpoint is not None and rank() == 0:
         forget_later(run_dir, checkpoint)
-    end_on_sigterm()
+    end_on_signals()
     session = Session.start()
     datamodule = trainer = None
     patience_s = 0.0  # where the run fails, other ranks may wait for this one

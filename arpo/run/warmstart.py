@@ -149,9 +149,9 @@ def write_source(cfg: DictConfig, check: Callable[[DictConfig], None]) -> None:
     policy = Path(policy_of(cfg.warmstart, cfg.paths.output, *shared))
     if not (policy / "config.json").exists():
         check(cfg)
-        from arpo.callbacks.graceful_stop import end_on_sigterm  # imports Lightning
+        from arpo.callbacks.graceful_stop import end_on_signals  # imports Lightning
 
-        end_on_sigterm()
+        end_on_signals()
         with Session.start():  # ends the warm start with this process
             ensure_model(policy, cfg.warmstart, cfg.paths.output, *shared)
     if not TrajectoryStore(source).iterations():

@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -87,12 +88,14 @@ class CountingRay:
     def __init__(self) -> None:
         self.runs, self.stops, self.starters = False, 0, []
         self.fails, self.start_s = 0, 0.0
+        self.blocked: set[int] = set()
 
     def is_initialized(self) -> bool:
         return self.runs
 
     def init(self, **_: object) -> None:
         self.starters.append(threading.current_thread())
+        self.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         time.sleep(self.start_s)
         if len(self.starters) <= self.fails:
             raise Exception("The current node timed out during startup")  # noqa: TRY002 - as Ray does
@@ -199,6 +202,14 @@ def test_ray_starts_again_for_the_next_job_of_a_multirun_which_has_none_of_the_v
     assert done.returncode == 0, done.stderr
 
 
+def test_a_lost_terminal_ends_no_process_of_ray_and_is_heard_by_ours(ray):
+    runtime = RayRuntime()
+    runtime.acquire().result()
+    assert ray.blocked == {signal.SIGHUP}  # of the thread whose children they are
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    runtime.release().result()
+
+
 def test_the_ray_of_a_cluster_lives_on(ray):
     os.environ["RAY_ADDRESS"] = "somewhere:6379"
     runtime = RayRuntime()
@@ -221,6 +232,31 @@ def test_a_worker_is_labelled_as_its_session_is(monkeypatch: pytest.MonkeyPatch)
     assert worker_environment()[LABEL_VARIABLE] == "mine"
     monkeypatch.delenv(LABEL_VARIABLE)
     assert LABEL_VARIABLE not in worker_environment()
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["VLLM_USE_V2_MODEL_RUNNER", "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", "NCCL_P2P_DISABLE", "TRITON_F32_DEFAULT"],
+)
+def test_a_worker_computes_as_this_process_says(monkeypatch: pytest.MonkeyPatch, variable: str):
+    monkeypatch.setenv(variable, "0")
+    assert worker_environment()[variable] == "0"
+    monkeypatch.delenv(variable)
+    assert variable not in worker_environment()
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("VLLM_HOST_IP", "VLLM_PORT", "VLLM_DP_RANK", "VLLM_DP_RANK_LOCAL", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"),
+        *("VLLM_API_KEY", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "MASTER_ADDR", "LOCAL_RANK"),
+        *("PYTORCH_CUDA_ALLOC_CONF", "TORCHELASTIC_RUN_ID", "HTTPS_PROXY", "RAY_ADDRESS", "TMPDIR"),
+        *("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "NCCL_TOPO_FILE"),
+    ],
+)
+def test_what_is_right_on_one_node_alone_or_secret_does_not_leave_it(monkeypatch: pytest.MonkeyPatch, variable: str):
+    monkeypatch.setenv(variable, "0")
+    assert variable not in worker_environment()
 
 
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no shared memory as a directory")

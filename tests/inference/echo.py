@@ -52,3 +52,10 @@ class Who(Echo):
         if self.asleep:
             raise EngineError("asleep")
         return Response((*map(int, ray.get_gpu_ids()), os.getpid()), (self.total,), "stop", self.version)
+
+
+class Told(Echo):
+    """Answers with the model runner that its environment asks vLLM for."""
+
+    async def generate(self, request: GenerateRequest) -> Response:
+        return Response((int(os.environ["VLLM_USE_V2_MODEL_RUNNER"]),), (0.0,), "stop", self.version)

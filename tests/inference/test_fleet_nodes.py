@@ -11,7 +11,7 @@ from ray.cluster_utils import Cluster
 from arpo.errors import ConfigError
 from arpo.inference.fleet import FleetEngine
 from tests.inference.conftest import run
-from tests.inference.echo import Who
+from tests.inference.echo import Told, Who
 from tests.inference.gated import Gated, events, seen, weights, whole
 from tests.inference.gated import ask as named
 from tests.inference.talk import ask_each
@@ -30,6 +30,10 @@ def test_replicas_get_the_first_gpus_of_every_node(monkeypatch: pytest.MonkeyPat
         fleet = FleetEngine(Who, replicas=2, nodes=2, num_gpus=1)
         gpus = [reply.token_ids[0] for reply in run(ask_each(fleet, ASK))]
         assert sorted(gpus) == [0, 0, 1, 1]  # of four on each of two nodes
+        run(fleet.close())
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")  # after the nodes have started
+        fleet = FleetEngine(Told, nodes=2, num_gpus=1)
+        assert [reply.token_ids for reply in run(ask_each(fleet, ASK))] == [(0,), (0,)]
         run(fleet.close())
         with pytest.raises(ConfigError, match=r"want 6 GPUs on 2 node\(s\), there are 4, 4"):
             FleetEngine(Who, replicas=3, nodes=2, num_gpus=2)

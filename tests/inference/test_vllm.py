@@ -1,6 +1,7 @@
 """What only vLLM has: caches that can go stale, a deterministic mode, and a process full of global state."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import shutil
@@ -85,15 +86,47 @@ def test_starting_and_asking_leaves_the_process_as_it_was(start: Callable[..., A
         {"generation_config": "auto"},
         {"logits_processors": ["mine:TopK"]},
         {"logprobs_mode": "raw_logprobs"},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+        {"watermark_config": {"key": 1}},
         {"quantization": "fp8"},
+        {"kv_cache_dtype": "fp8"},
+        {"mm_encoder_attn_dtype": "fp8"},
+        {"mamba_ssm_cache_dtype": "bfloat16"},
+        {"hf_overrides": None},  # which has the head in float32
+        {"lora_target_modules": ["q_proj"]},
+        {"load_format": "dummy"},
+        {"mm_processor_kwargs": {"max_pixels": 3136}},
+        {"dtype": "float16"},
+        {"max_model_len": 64},
     ],
     ids=lambda argument: next(iter(argument)),
 )
-def test_sampling_from_another_distribution_than_the_trainers_is_refused(
-    start: Callable[..., Any], argument: dict[str, Any]
-) -> None:
-    with pytest.raises(ConfigError, match=f"engine_args must not hold {next(iter(argument))}"):
+def test_another_policy_than_the_trainers_is_refused(start: Callable[..., Any], argument: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"engine_args must not hold {next(iter(argument))}: "):
         start(engine_args=argument)
+
+
+def test_what_an_engine_refuses_are_arguments_of_vllm() -> None:
+    from vllm import EngineArgs
+
+    from arpo.inference.vllm import REFUSED_ARGS
+
+    known = {field.name for field in dataclasses.fields(EngineArgs)}
+    assert not {name for names in REFUSED_ARGS.values() for name in names} - known
+
+
+def test_more_forbidden_ids_than_vllms_newer_runner_bears_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS
+
+    from arpo.inference.vllm import MAX_FORBIDDEN, _check_forbidden
+
+    assert MAX_FORBIDDEN == MAX_NUM_LOGIT_BIAS_TOKENS
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    _check_forbidden(1024)
+    with pytest.raises(ConfigError, match=r"has 1,025 token ids .* at most 1,024 .*VLLM_USE_V2_MODEL_RUNNER=0"):
+        _check_forbidden(1025)
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")  # the older one takes any number
+    _check_forbidden(1025)
 
 
 def gap_after_an_update(engine: Any, request: GenerateRequest, trainer: Trainer, *, seed: int) -> float:

@@ -111,6 +111,37 @@ def changed_words(folder):
     (folder / "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
 
 
+def changed_images(folder, **changes):
+    for name in ("processor_config.json", "preprocessor_config.json"):  # the forms of both versions of transformers
+        if (folder / name).exists():
+            content = read(folder, name)
+            content.get("image_processor", content).update(changes)
+            (folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+
+def smaller_images(folder):
+    changed_images(folder, size={"shortest_edge": 3136, "longest_edge": 50_176}, min_pixels=3136, max_pixels=50_176)
+
+
+def darker_images(folder):
+    changed_images(folder, image_mean=[0.5, 0.5, 0.5])
+
+
+def other_turns(folder):
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text(encoding="utf-8") + "{{- '<think>' }}", encoding="utf-8")
+
+
+def other_padding(folder):
+    content = read(folder, "tokenizer_config.json") | {"pad_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def other_sampling(folder):
+    content = read(folder, "generation_config.json") | {"top_p": 0.5, "transformers_version": "4.49.0"}
+    (folder / "generation_config.json").write_text(json.dumps(content), encoding="utf-8")
+
+
 def changed_weights(folder, change):
     files = sorted(folder.glob("*.safetensors"))
     weights = load_file(files[0])
@@ -144,6 +175,11 @@ def damaged(folder):
     [
         (changed_config, r"differ in config.json: text_config: rms_norm_eps$"),
         (changed_words, r"differ in tokenizer.json$"),
+        (smaller_images, r"differ in images: sizes: max_pixels$"),
+        (darker_images, r"differ in images: mean$"),
+        (other_turns, r"differ in chat template$"),
+        (other_padding, r"differ in special tokens: padding$"),
+        (other_sampling, r"differ in generation_config.json: top_p$"),
         (reshaped, r"differ in weights: [\w.]+$"),
         (without_one, r"differ in weights: [\w.]+$"),
         (widened, r"is torch.bfloat16 in .*first and torch.float32 in"),

@@ -4,7 +4,6 @@ import argparse
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,10 @@ from arpo.types import Trajectory
 log = logging.getLogger(__name__)
 
 ROWS = 64
-"""Rows of a group: what is in memory at the same time, pictures and all."""
+"""Rows of a group at most, which a reader may have in memory at the same time."""
+GROUP_BYTES = 200_000_000
+"""Bytes of a group at most, but that a larger episode has one of its own. `datasets` reads a group whole, and Arrow
+cannot put more than 2 GiB of pictures into one column that is nested."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -101,11 +103,27 @@ def _episodes(store: TrajectoryStore, split: str) -> Iterator[Trajectory]:
 
 def _write(path: Path, schema: Any, episodes: Iterator[Trajectory], census: Census) -> None:
     pa = pyarrow()
+
+    def tables() -> Iterator[Any]:
+        for trajectory in episodes:
+            census.add(trajectory)
+            yield pa.Table.from_pylist([row(trajectory)], schema=schema)
+
     with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        while some := list(islice(episodes, ROWS)):
-            for trajectory in some:
-                census.add(trajectory)
-            writer.write_table(pa.Table.from_pylist([row(trajectory) for trajectory in some], schema=schema))
+        for group in _groups(tables()):
+            writer.write_table(pa.concat_tables(group))
+
+
+def _groups(tables: Iterator[Any]) -> Iterator[list[Any]]:
+    """Yield tables of one row in lists as large as groups may be."""
+    group: list[Any] = []
+    for table in tables:
+        if group and (len(group) == ROWS or sum(one.nbytes for one in group) + table.nbytes > GROUP_BYTES):
+            yield group
+            group = []
+        group.append(table)
+    if group:
+        yield group
 
 
 def _schema() -> Any:

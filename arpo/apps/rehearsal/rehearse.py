@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from arpo.apps.rehearsal.changes import ITERATIONS, DryRunConfig, kept, with_small_numbers, with_stand_ins
 from arpo.apps.rehearsal.harness import RehearsalError, harnessed
 from arpo.apps.rehearsal.review import check_end, checkpoint_to_resume_from, iterations_on_disk, summary
-from arpo.callbacks.graceful_stop import end_on_sigterm
+from arpo.callbacks.graceful_stop import end_on_signals
 from arpo.display.tables import print_table
 from arpo.errors import ArpoError, ConfigError
 from arpo.host.log_lines import log_to_terminal
@@ -50,7 +50,7 @@ SCHOOL = {
 def main(overrides: Sequence[str]) -> int:
     """Rehearse a composition and return the exit status: 0 when it passes, 1 when it fails, 2 when it is refused."""
     log_to_terminal()
-    end_on_sigterm()
+    end_on_signals()
     try:
         rehearse(overrides)
     except RehearsalError as error:

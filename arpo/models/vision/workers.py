@@ -135,7 +135,8 @@ def _packed(png: bytes, settings: PatchSettings) -> PackedPatches | None:
 
 def main() -> None:
     """Serve whoever started this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
+    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C, and a lost terminal, are for the one that started it
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the answers

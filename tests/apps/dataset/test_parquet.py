@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,23 @@ def test_what_was_stored_is_what_is_read_back(run, tmp_path, monkeypatch):
     assert features["last_screenshot"] == {"_type": "Image"}
     assert pq.read_table(tmp_path / "made" / "data" / "eval.parquet").num_rows == 1
     assert (tmp_path / "made" / "README.md").exists()
+
+
+def test_groups_of_rows_are_small_enough_to_be_read_whole(tmp_path, monkeypatch):
+    """Arrow puts no more than 2 GiB of pictures into a nested column: 64 episodes of 35 screenshots of 1 MiB."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    store = TrajectoryStore(tmp_path / "run" / "trajectories")
+    for number, (steps, size) in enumerate([(1, 100), (1, 100), (3, 4000), (9, 4000), (1, 100), (2, 3000), (1, 100)]):
+        made = make_trajectory(f"0/0/{number}", steps=steps, shade=20 * number)
+        store.write(replace(made, screenshots={key: os.urandom(size) for key in made.screenshots}))
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 20_000)
+    export_parquet(tmp_path / "run", tmp_path / "made")
+    file = pq.ParquetFile(tmp_path / "made" / "data" / "train.parquet")
+    groups = [file.read_row_group(n) for n in range(file.num_row_groups)]
+    # 16,000 bytes of pictures and some words fit beside two small rows, 40,000 fit nowhere
+    assert [group.num_rows for group in groups] == [3, 1, 3]
+    assert [group.nbytes <= 20_000 for group in groups] == [True, False, True]
+    assert [row["id"] for group in groups for row in group.to_pylist()] == [f"0/0/{n}" for n in range(7)]
 
 
 def test_the_folder_loads_as_a_dataset_with_pictures(run, tmp_path):

@@ -141,11 +141,15 @@ def test_the_head_that_guesses_further_tokens_is_no_part_of_a_policy(tiny_qwen35
     assert dict(Policy(path).checkpoint_tensors()).keys() == CheckpointWeights(path).shapes.keys()
 
 
-def test_a_template_that_opens_a_thought_for_a_response_to_come_is_taken(tiny_qwen35: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["<think>\n", "<think>\n\n</think>\n\n"], ids=["opens", "closes"])
+def test_what_a_template_says_of_the_thought_of_a_response_to_come_is_taken(
+    tiny_qwen35: Path, tmp_path: Path, start: str
+) -> None:
     path = Path(shutil.copytree(tiny_qwen35, tmp_path / "thinking"))
-    (path / "chat_template.jinja").write_text(THINKING, encoding="utf-8")
+    template = THINKING.replace("assistant\n<think>\n'", f"assistant\n{start}'")
+    (path / "chat_template.jinja").write_text(template, encoding="utf-8")
     plain, chat = ChatTokenizer(tiny_qwen35), ChatTokenizer(path)
-    thought = plain._encode("<think>\n")
+    thought = plain._encode(start)
     user = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}]
     assert chat.first_prompt(user) == plain.first_prompt(user) + thought
     response = chat.encode_response("x</think>Action: wait()")
