@@ -13,7 +13,7 @@ from typing_extensions import override
 from arpo.algorithms.losses import TokenLoss
 from arpo.algorithms.returns import discounted_returns
 from arpo.errors import ConfigError, check_share
-from arpo.methods.method import Credit, Method, Needs, Scores, TokenTerms, values_of
+from arpo.methods.method import Credit, Method, Needs, Scores, TokenTerms
 from arpo.types import Group, Trajectory
 
 STEP_COST = 0.05
@@ -60,7 +60,7 @@ class DigiRL(Method):
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        said = [self.expected(row) for row in values_of(scores)]
+        said = [self.expected(each.values) for row in scores or () for each in row if each.values is not None]
         rewards = [self.step_rewards(trajectory) for trajectory in trajectories]
         surprises = torch.stack([earned.sum() - row[0] for earned, row in zip(rewards, said, strict=True)]).double()
         learning = surprises >= torch.quantile(surprises, 1 - self.kept)

@@ -75,13 +75,6 @@ Scores = Sequence[Sequence[TokenScores]]
 """Those of every trajectory of every group."""
 
 
-def values_of(scores: Scores | None) -> list[Float[Tensor, " tokens"]]:
-    """Return what a critic said of each trajectory of a batch, for a method whose `asks` has `values`."""
-    assert scores is not None, "needs.values"
-    found = [each.values for row in scores for each in row]
-    return [values for values in found if values is not None]
-
-
 @dataclass(frozen=True, slots=True)
 class TokenTerms:
     """The parts of the loss of each token of a micro-batch."""
@@ -214,10 +207,7 @@ class Method(ABC):
         return {}
 
     def complaint(self, tokens: int) -> str | None:
-        """Return what is wrong with batches of at most so many sampled tokens; None where nothing is.
-
-        It is refused where the configuration allows no more of them, and warned of where the first batch has no more.
-        """
+        """Return what is wrong with batches of at most so many sampled tokens: as configured, or as the first one."""
         return None
 
     def expected(self, values: Float[Tensor, " tokens"]) -> Float[Tensor, " tokens"]:

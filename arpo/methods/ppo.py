@@ -11,7 +11,7 @@ from typing_extensions import override
 from arpo.algorithms.losses import TokenLoss
 from arpo.algorithms.returns import generalized_advantages, relative
 from arpo.errors import check_share
-from arpo.methods.method import Credit, Method, Needs, Scores, TokenTerms, values_of
+from arpo.methods.method import Credit, Method, Needs, Scores, TokenTerms
 from arpo.types import Group, Trajectory
 
 
@@ -44,7 +44,7 @@ class PPO(Method):
     @override
     def credits(self, groups: Sequence[Group], scores: Scores | None = None) -> list[list[Credit]]:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        said = values_of(scores)
+        said = [each.values for row in scores or () for each in row if each.values is not None]
         pairs = list(zip(trajectories, said, strict=True))
         raw = torch.cat([self._advantages(*pair, self.policy_lambda(pair[0])) for pair in pairs])
         rows = torch.split(relative(raw, std="population"), [len(row) for row in said])

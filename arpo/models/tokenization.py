@@ -103,17 +103,15 @@ class ChatTokenizer:
         Raises:
             ConfigError: If it is of another family, has other words, or sees screenshots at another size.
         """
-        names = ("family", "vocabulary", "image processor")
-        for name, own, other in zip(names, self._read_by(), teacher._read_by(), strict=True):
-            if own != other:
-                raise ConfigError(
-                    f"the teacher {teacher.path} has another {name} than the policy {self.path}: it cannot score what "
-                    "that one samples; take a teacher that began as the same model, or one of its family"
-                )
-
-    def _read_by(self) -> tuple[object, ...]:
-        """Return what two models share that read the same ids."""
-        return self.family.model_type, self._tokenizer.get_vocab(), self.pictures
+        own, other = (
+            {"family": each.family, "vocabulary": each._tokenizer.get_vocab(), "image processor": each.pictures}
+            for each in (self, teacher)
+        )
+        if differing := [name for name in own if own[name] != other[name]]:
+            raise ConfigError(
+                f"the teacher {teacher.path} has another {differing[0]} than the policy {self.path}, and cannot score "
+                "what that one samples: take a teacher that began as the same model, or one of its family"
+            )
 
     @property
     def pad_id(self) -> int:

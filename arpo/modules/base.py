@@ -144,13 +144,6 @@ class PolicyModule(L.LightningModule):
         with self.policy.without_adapters():
             return self.action_logprobs(tokenized, screenshots, policy=self.references[0] if self.references else None)
 
-    @torch.no_grad()
-    def teacher_logprobs(
-        self, tokenized: Sequence[TokenizedTrajectory], screenshots: Mapping[str, bytes]
-    ) -> ActionLogprobs:
-        """Return what `action_logprobs` returns of the teacher."""
-        return self.action_logprobs(tokenized, screenshots, policy=self.teachers[0])
-
     @property
     def frozen(self) -> list[Policy]:
         """The policies beside the one that is trained."""

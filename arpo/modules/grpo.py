@@ -300,8 +300,9 @@ class GRPOModule(PolicyModule):
             output = self._forward(samples)
             if needs.scores and needs.reference:
                 known.reference.update(by_sample(samples, self.reference_logprobs(*inputs(samples)).logprobs))
-            if needs.teacher:
-                known.teacher.update(by_sample(samples, self.teacher_logprobs(*inputs(samples)).logprobs))
+            for teacher in self.teachers if needs.teacher else ():
+                said = self.action_logprobs(*inputs(samples), policy=teacher)
+                known.teacher.update(by_sample(samples, said.logprobs))
             work.note(samples, old_entropy=output.entropy)
             for row, (sample, old) in enumerate(zip(samples, self._old(samples, output, work), strict=True)):
                 known.logprobs[sample.key] = old

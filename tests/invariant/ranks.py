@@ -26,6 +26,7 @@ from arpo.callbacks.entropulse import Entropulse
 from arpo.callbacks.replay import ReplayInjection
 from arpo.methods.c3po import C3PO
 from arpo.methods.digirl import DigiRL
+from arpo.methods.distillation import Distillation
 from arpo.methods.grpo import GRPO
 from arpo.methods.ppo import PPO
 from arpo.models.policy import LoraSettings, Policy
@@ -59,6 +60,13 @@ CASES: dict[str, dict[str, Any]] = {
         "module": {"epochs": 2},
         "ways": ("ddp",),
     },
+    "taught": {
+        "method": Distillation,
+        "objective": {"reward_weight": 1.0, "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
+        "reference": True,
+        "teacher": True,
+        "module": {"epochs": 2},
+    },
     "warmup": {
         "method": DigiRL,
         "objective": {"kept": 0.5},
@@ -70,8 +78,9 @@ CASES: dict[str, dict[str, Any]] = {
 """What is trained, by name, with GRPO unless another method is named. `pass_at_k` leaves one sample for several ranks;
 `dart` compares steps of all ranks, of which `windowed` leaves so many out that a rank may have none; `twice` deals a
 sample to another rank in each pass; `budget` leaves out trajectories and the last steps of one; `pulse` imitates
-successes in its second iteration, by another method on every rank; `critic` and `warmup` have a critic, which is not
-cut into shards, and in `warmup` it learns alone at first."""
+successes in its second iteration, by another method on every rank; `taught` has a teacher, a reference and an
+entropy bonus; `critic` and `warmup` have a critic, which is not cut into shards, and in `warmup` it learns alone at
+first."""
 
 
 def ways(case: str) -> Sequence[str]:
@@ -196,6 +205,7 @@ def train(
         partial(optimizer, lr=3e-5, eps=1e-4),  # a gradient of rounding alone must not become a whole step
         options.get("method", GRPO)(**options["objective"]),
         reference=make if options.get("reference") else None,
+        teacher=partial(Policy, model) if options.get("teacher") else None,
         **SHARED | options.get("module", {}),
     )
     trainer = quiet_trainer(
