@@ -46,6 +46,7 @@ from arpo.modules.offline.base import OfflineModule
 from arpo.run.before.words import CONF
 from arpo.run.build import build, check_numbers, check_update, engines_sleep, imitates, method_of, rolls_out
 from arpo.run.build import compose as compose_file
+from arpo.run.check import check_model
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ def main(overrides: Sequence[str]) -> int:
     try:
         cfg = compose(overrides)
         if imitates(cfg):
+            check_model(cfg)
             print_table([("what", "figure", "from"), NO_GPU], title=cfg.name, caption="It fits: it needs no GPU.")
             return 0
         plan = estimate(cfg)
@@ -120,6 +122,7 @@ def estimate(cfg: DictConfig) -> Plan:
         ConfigError: When its numbers contradict each other, or its module learns in a way of its own.
     """
     gpu: Gpu = build(cfg.gpu)
+    check_model(cfg)
     check_numbers(cfg)
     check_update(cfg)
     layout = layout_of(cfg)
@@ -323,7 +326,7 @@ def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
         f"gpus={2 * plan.layout.gpus}": plan.layout.strategy == "fsdp",
         _setting(cfg, "model.policy.train_vision", "false"): policy.get("train_vision", True)
         and policy.get("lora") is None,
-        f"model={cfg.lora_model}": policy.get("lora") is None and "make" not in cfg.model,
+        f"model={cfg.lora_model}": policy.get("lora") is None and cfg.model.get("grammar") == "ui_tars",
         f"rollout.settings.max_context={tokens} module.micro_batch_tokens={tokens}": tokens > 8192,
     }
     return [setting for setting, offered in offers.items() if offered]
