@@ -182,6 +182,7 @@ def check_values(cfg: DictConfig) -> None:
     Raises:
         ConfigError: With the key, its value and what is allowed.
     """
+    check_model(cfg)
     try:
         plain = OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:
@@ -419,6 +420,10 @@ def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
     Raises:
         ConfigError: With what a constructor says, and its key.
     """
+    if "make" not in cfg.model:
+        from arpo.run.model import check_family
+
+        check_family(cfg)
     for rooms in STAGES:
         check_arguments(cfg, rooms)
         try_constructors(cfg, rooms, parts)
@@ -444,6 +449,27 @@ def place_callbacks(cfg: DictConfig) -> None:
             where = others.index(place)
             nodes = {each: nodes[each] for each in [*others[:where], name, *others[where:]]}
     cfg.callbacks = nodes
+
+
+def check_model(cfg: DictConfig) -> None:
+    """Check that the model answers as its prompt asks, which a tiny one learns to, and that a warm start makes such.
+
+    Raises:
+        ConfigError: With what does not fit and what to choose.
+    """
+    trained, asked = cfg.model.get("grammar"), build(cfg.prompt, "prompt").grammar
+    if trained not in (None, asked):
+        raise ConfigError(
+            f"prompt._target_={cfg.prompt._target_} asks for answers in the grammar {asked}, and the model was "
+            f"trained to answer in {trained}, which also names points in another way: leave prompt= out, since "
+            f"model= brings its own, or set model.grammar={asked} if this checkpoint was trained with such a prompt"
+        )
+    if "make" not in cfg.model and (imitates(cfg) or cfg.warmstart is not None):
+        raise ConfigError(
+            f"{f'experiment={cfg.name}' if imitates(cfg) else f'warmstart={cfg.warmstart}'} makes a tiny model and "
+            "teaches it, and this model is a checkpoint that is there already: choose model=tiny, tiny_qwen3 or "
+            "tiny_qwen3_5, or leave the warm start out"
+        )
 
 
 def check_callbacks(cfg: DictConfig) -> None:

@@ -9,6 +9,7 @@ from arpo.errors import ConfigError
 from arpo.host.ray import check_store
 from arpo.inference.checkpoint import context_of, update_numbers
 from arpo.inference.vllm import has_several_processes
+from arpo.models.family import family_of
 from arpo.models.policy import dtype_of
 from arpo.models.tiny import CONTEXT
 from arpo.models.tokenization import ChatTokenizer
@@ -49,6 +50,23 @@ def check_learning(cfg: DictConfig) -> None:
         )
     if path is not None and (Path(cfg.model.path) / "config.json").exists():
         ChatTokenizer(cfg.model.path).check_teacher(ChatTokenizer(path))
+
+
+def check_family(cfg: DictConfig) -> None:
+    """Check that a checkpoint is of the family of the model that was chosen, which brings a prompt and a grammar.
+
+    Raises:
+        ConfigError: With both families.
+    """
+    path, family = str(cfg.model.path), cfg.model.get("family")
+    if family is None or not (Path(path) / "config.json").exists():
+        return
+    found = family_of(path).model_type
+    if found != family:
+        raise ConfigError(
+            f"model.path={path} is of the family {found}, and model= chose one of {family}, with another prompt and "
+            f"another way to name points: choose a model of conf/model with `family: {found}`, or another path"
+        )
 
 
 def check_sync(cfg: DictConfig) -> None:

@@ -6,6 +6,7 @@ python -m arpo plan experiment=arpo_subset32 gpus=8 gpu=h100-80
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from arpo.apps.plan.advice import advise
 from arpo.apps.plan.costs import (
     Work,
     cache_bytes,
@@ -40,15 +42,20 @@ from arpo.host.machine import Budget
 from arpo.models.family import family_named
 from arpo.models.tokenization import ChatTokenizer
 from arpo.modules.grpo import GRPOModule
+from arpo.modules.offline.base import OfflineModule
 from arpo.run.before.words import CONF
-from arpo.run.build import build, check_numbers, check_update, engines_sleep, method_of
+from arpo.run.build import build, check_numbers, check_update, engines_sleep, imitates, method_of, rolls_out
 from arpo.run.build import compose as compose_file
+from arpo.run.check import check_model
 
 log = logging.getLogger(__name__)
 
-RECOMMENDED = 3
+NO_GPU = ("training GPU", "0.0 GiB", "a warm start teaches a tiny model, which a CPU trains")
+PASSES_BEFORE = {"successes": 0.0, "pairs": 1.0, "every_episode": 3.0}
+"""Forwards of the policy for each trajectory before an offline update, by the examples that it learns from."""
 ENGINES = ("engine.make_engine", "engine")
 """Keys of an engine in a fleet, and of one in the trainer's process."""
+VLLM = "arpo.inference.vllm.VllmEngine"
 SHARE = "engine_args.gpu_memory_utilization"
 DIVIDED = "engine_args.tensor_parallel_size"
 OFFLOADED = "arpo.modules.offload.OffloadedAdamW"
@@ -62,15 +69,29 @@ def main(overrides: Sequence[str]) -> int:
     """Print the plan of a configuration and return the exit status: 0 where the run fits, 1 where it does not."""
     log_to_terminal(logging.WARNING)
     try:
-        plan = estimate(compose(overrides))
+        cfg = compose(overrides)
+        if imitates(cfg):
+            check_model(cfg)
+            print_table([("what", "figure", "from"), NO_GPU], title=cfg.name, caption="It fits: it needs no GPU.")
+            return 0
+        plan = estimate(cfg)
         title = f"{plan.name} on {plan.layout.gpus} x {plan.gpu.name}"
         print_table(plan.rows(), title=title, caption=plan.verdict())
         if plan.troubles():
-            print_table(recommendations(plan, overrides), title="What would help most", caption="each setting alone")
+            table, caption = advise(plan, candidates(compose(overrides), plan), partial(_with, overrides))
+            print_table(table, title="What would help most", caption=caption)
     except (ArpoError, HydraException, OmegaConfBaseException) as error:
         log.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the traceback is not
         return 2
     return 1 if plan.troubles() else 0
+
+
+def _with(overrides: Sequence[str], settings: Sequence[str]) -> Plan | None:
+    """Return the plan of a configuration with further settings; None where they do not go with the others."""
+    try:
+        return estimate(compose([*overrides, *" ".join(settings).split()]))
+    except (ConfigError, HydraException):
+        return None
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:
@@ -98,9 +119,10 @@ def estimate(cfg: DictConfig) -> Plan:
     """Return the plan of a configuration.
 
     Raises:
-        ConfigError: When its numbers contradict each other, or it does not train by GRPO.
+        ConfigError: When its numbers contradict each other, or its module learns in a way of its own.
     """
     gpu: Gpu = build(cfg.gpu)
+    check_model(cfg)
     check_numbers(cfg)
     check_update(cfg)
     layout = layout_of(cfg)
@@ -112,10 +134,13 @@ def estimate(cfg: DictConfig) -> Plan:
             teacher._target_ = cfg.model.policy._target_
             teacher.path = teacher.path if (Path(teacher.path) / "config.json").exists() else str(path)
         module = build(cfg.module)
-        if not isinstance(module, GRPOModule):
-            raise ConfigError(f"a plan is of a run that learns from rollouts, got {cfg.module._target_}")
+        if not isinstance(module, GRPOModule | OfflineModule):
+            raise ConfigError(f"there is no plan for module._target_={cfg.module._target_}: choose a module of arpo")
         buckets = not OmegaConf.select(cfg, "trainer.strategy.gradient_as_bucket_view", default=False)
-        simulated = simulate(module, longest, strategy=layout.strategy, ranks=layout.trainers, buckets=buckets)
+        ranks, length = layout.trainers, cfg.iterations
+        simulated = simulate(
+            module, longest, strategy=layout.strategy, ranks=ranks, iterations=length, buckets=buckets
+        )
     return _plan(cfg, gpu, layout, longest, simulated)
 
 
@@ -162,6 +187,8 @@ def _plan(cfg: DictConfig, gpu: Gpu, layout: Layout, longest: Longest, simulated
 
 def work_of(cfg: DictConfig) -> Work:
     """Return what an iteration does, as the configuration has it."""
+    if not rolls_out(cfg):
+        return _offline_work(cfg)
     needs = method_of(cfg).needs
     return Work(
         trajectories=cfg.datamodule.sampler.tasks_per_iteration * cfg.rollout.settings.group_size,
@@ -178,9 +205,35 @@ def work_of(cfg: DictConfig) -> Work:
     )
 
 
+def _offline_work(cfg: DictConfig) -> Work:
+    examples = cfg.datamodule.examples._target_.rpartition(".")[2]
+    steps = cfg.datamodule.steps // cfg.iterations
+    return Work(
+        trajectories=steps * cfg.datamodule.batch_size * (2 if examples == "pairs" else 1),
+        minibatches=steps,
+        epochs=1,
+        iterations=cfg.iterations,
+        reference=cfg.module.get("reference") is not None,
+        environments=cfg.env.size,
+        passes_before=PASSES_BEFORE.get(examples, 1.0),
+        fleet="make_engine" in cfg.engine,
+        sleeps=engines_sleep(cfg),
+        recorded=False,
+    )
+
+
 def engine_share(cfg: DictConfig) -> float:
-    """Return the share of a GPU's memory that an engine takes: as it is configured, or vLLM's default."""
-    return float(_of_engine(cfg, SHARE) or cfg.assumptions.engine_share)
+    """Return the share of a GPU's memory that an engine takes: as it is configured, or as is assumed of its kind."""
+    usual = cfg.assumptions.engine_share if _is_vllm(cfg) else cfg.assumptions.other_engine_share
+    return float(_of_engine(cfg, SHARE) or usual)
+
+
+def _is_vllm(cfg: DictConfig) -> bool:
+    return bool(OmegaConf.select(cfg, f"{_engine_key(cfg)}._target_") == VLLM)
+
+
+def _engine_key(cfg: DictConfig) -> str:
+    return ENGINES["make_engine" not in cfg.engine]
 
 
 def _of_engine(cfg: DictConfig, argument: str) -> Any:
@@ -255,37 +308,41 @@ def policy_directory(cfg: DictConfig) -> Iterator[Path]:
             yield directory
 
 
-def recommendations(plan: Plan, overrides: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return the three settings that help most, each with the figure of a plan of its own, those that fit first."""
-    tried = []
-    for setting in candidates(compose(overrides), plan):
-        other = estimate(compose([*overrides, *setting.split()]))
-        if other.training_gib < plan.training_gib or not other.troubles():
-            tried.append((bool(other.troubles()), other.training_gib, setting, other.verdict()))
-    best = sorted(tried)[:RECOMMENDED]
-    return [("setting", "training GPU", "verdict"), *((name, f"{gib:.1f} GiB", said) for _, gib, name, said in best)]
-
-
 def candidates(cfg: DictConfig, plan: Plan) -> list[str]:
-    """Return settings that lower the need for memory and that a configuration does not have yet."""
+    """Return settings that lower the need for memory and that a configuration does not have yet, the least loss first.
+
+    First those that cost time alone, then more GPUs, then those by which less is trained or seen.
+    """
     policy, settings = cfg.model.policy, cfg.rollout.settings
     several = plan.layout.gpus - plan.layout.engine_gpus > 1
     tokens = settings.max_context // 2
-    # As much as the trainer at rest leaves, in steps of a twentieth.
-    rest = plan.gpu.memory_gib - plan.serving.beside_gib - plan.reserve_gib
-    share = int(20 * rest / plan.gpu.memory_gib) / 20
-    colocated = engines_sleep(cfg)
+    sleeps = engines_sleep(cfg)
+    key, share = f"{_engine_key(cfg)}.{SHARE}", _share_left(plan, sleeps=sleeps)
     offers = {
-        f"{ENGINES[0]}.{SHARE}={share}": colocated and 0 < share != engine_share(cfg),
+        _setting(cfg, key, share): _is_vllm(cfg) and plan.layout.name != "split" and 0 < share != engine_share(cfg),
         "trainer=fsdp": several and plan.layout.strategy != "fsdp" and not method_of(cfg).needs.values,
-        "layout=colocated": not colocated and not settings.get("max_policy_lag"),
-        f"model={cfg.lora_model}": policy.get("lora") is None and "make" not in cfg.model,
-        "model.policy.gradient_checkpointing=true": policy.get("gradient_checkpointing") is not True,
+        f"module.optimizer._target_={OFFLOADED}": cfg.module.optimizer._target_ == "torch.optim.AdamW",
+        _setting(cfg, "model.policy.gradient_checkpointing", "true"): policy.get("gradient_checkpointing") is not True,
         "model.policy.offload_activations=true": policy.get("gradient_checkpointing", False)
         and not policy.get("offload_activations", False),
-        f"module.optimizer._target_={OFFLOADED}": cfg.module.optimizer._target_ == "torch.optim.AdamW",
-        "model.policy.train_vision=false": policy.get("train_vision", True) and policy.get("lora") is None,
-        f"rollout.settings.max_context={tokens} module.micro_batch_tokens={tokens}": tokens > 8192,
+        "layout=colocated": not sleeps and not settings.get("max_policy_lag"),
+        "layout=split": several and sleeps,
         f"gpus={2 * plan.layout.gpus}": plan.layout.strategy == "fsdp",
+        _setting(cfg, "model.policy.train_vision", "false"): policy.get("train_vision", True)
+        and policy.get("lora") is None,
+        f"model={cfg.lora_model}": policy.get("lora") is None and cfg.model.get("grammar") == "ui_tars",
+        f"rollout.settings.max_context={tokens} module.micro_batch_tokens={tokens}": tokens > 8192,
     }
     return [setting for setting, offered in offers.items() if offered]
+
+
+def _share_left(plan: Plan, *, sleeps: bool) -> float:
+    """Return the share of a GPU that its trainer leaves: at rest, where the engine sleeps meanwhile; in twentieths."""
+    taken = plan.serving.beside_gib + plan.reserve_gib if sleeps else plan.training_gib - plan.engine_gib
+    return int(20 * (plan.gpu.memory_gib - taken) / plan.gpu.memory_gib) / 20
+
+
+def _setting(cfg: DictConfig, key: str, value: object) -> str:
+    """Return an override of a key, which adds the key where the files leave it to a constructor."""
+    place, _, name = key.rpartition(".")
+    return f"{'' if name in (OmegaConf.select(cfg, place) or ()) else '+'}{key}={value}"

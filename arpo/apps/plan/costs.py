@@ -66,6 +66,8 @@ class Work:
     """Share of the steps that are trained, where they are chosen by entropy; no minibatch is updated before."""
     scores: bool = False
     """Whether a critic or a teacher is asked about every step; no minibatch is updated before."""
+    passes_before: float | None = None
+    """Forwards of the policy for each trajectory of stored data before an update; None of rollouts."""
     fleet: bool = False
     """Whether engines read weights from Ray's object store."""
     sleeps: bool = False
@@ -123,7 +125,8 @@ def update_flops(shape: PreTrainedConfig, weights: Weights, longest: Longest, wo
     flops = forward_flops(shape, weights, longest)
     # Old log-probabilities: once a trajectory, and of a single epoch the first minibatch needs none.
     all_before = work.scores or work.kept_steps is not None or work.epochs > 1
-    before = 1.0 if all_before else (work.minibatches - 1) / work.minibatches
+    online = 1.0 if all_before else (work.minibatches - 1) / work.minibatches
+    before = online if work.passes_before is None else work.passes_before
     step = (2 if work.reference else 1) * flops.forward + backward_flops(flops, weights)
     return before * flops.forward + work.epochs * _trained_share(longest, work) * step
 
@@ -311,7 +314,8 @@ def disk_gib(weights: Weights, longest: Longest, work: Work, keep: int, screensh
     The record of an update counts all numbers of every token, though most updates leave out those after it.
     """
     checkpoint = weights.trained * (FLOAT32 + MOMENTS) / GIB
-    seen = work.iterations * work.trajectories * longest.steps * screenshot_mb * 1e6 / GIB
+    stored = work.trajectories if work.passes_before is None else 0
+    seen = work.iterations * stored * longest.steps * screenshot_mb * 1e6 / GIB
     tokens = work.iterations * work.trajectories * longest.sampled_tokens
     return {
         f"checkpoints, {keep} and the one being written": (keep + 1) * checkpoint,

@@ -1,9 +1,9 @@
 """The GPUs of a plan: memory, speed and links, as their makers state them, and their division between two uses."""
 
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from arpo.errors import ConfigError, check_positive
+from arpo.errors import check_positive
 
 GIB = 2**30
 
@@ -60,11 +60,7 @@ class HostSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The number of GPUs that train, and of those that serve.
-
-    Raises:
-        ConfigError: If the division does not exist, or leaves no GPU for one of the two.
-    """
+    """The number of GPUs that train, and of those that serve, as `check_numbers` lets them be shared out."""
 
     name: Division
     """`split`: a GPU trains or serves. `colocated`: every GPU does both in turn."""
@@ -76,16 +72,6 @@ class Layout:
     """GPUs of the engines; with `colocated` it has no effect."""
     gpus_of_engine: int = 1
     """GPUs over which an engine divides its weights (tensor parallelism)."""
-
-    def __post_init__(self) -> None:
-        if self.name not in get_args(Division):
-            raise ConfigError(f"layout must be one of {', '.join(get_args(Division))}, got {self.name!r}")
-        if self.gpus < 1 or self.gpus % self.nodes:
-            raise ConfigError(f"gpus={self.gpus} must be a multiple of {self.nodes}, the number of nodes, above 0")
-        if self.name == "split" and self.gpus <= self.engine_gpus:
-            raise ConfigError(
-                f"gpus={self.gpus} leaves none to train, because {self.engine_gpus} serve: take layout=colocated"
-            )
 
     @property
     def trainers(self) -> int:

@@ -67,6 +67,11 @@ class Plan:
         """Episodes whose whole contexts fit on all serving GPUs together."""
         return self.serving.contexts * self.layout.replicas
 
+    @property
+    def serves(self) -> bool:
+        """Whether an engine fits, with one context of the longest trajectory."""
+        return self.serving_gib <= self.gpu.memory_gib and self.serving.contexts >= 1
+
     def troubles(self) -> list[str]:
         """Return a line for each thing that does not fit."""
         troubles = []

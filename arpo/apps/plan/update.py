@@ -18,8 +18,11 @@ from arpo.apps.plan.longest import BlankScreens, Longest
 from arpo.apps.plan.tracker import Category, MemoryTracker
 from arpo.models.policy import Policy
 from arpo.models.sharding import shard
+from arpo.modules.base import PolicyModule
 from arpo.modules.grpo import GRPOModule
 from arpo.modules.metrics import UpdateMeter
+from arpo.modules.minibatch import Minibatch, inputs
+from arpo.modules.offline.base import OfflineModule, Sequences
 from arpo.modules.offload import OffloadedAdamW
 
 
@@ -37,11 +40,12 @@ class Simulated:
 
 
 def simulate(
-    module: GRPOModule,
+    module: PolicyModule,
     longest: Longest,
     *,
     strategy: Strategy,
     ranks: int,
+    iterations: int = 1,
     foreach: bool | None = True,
     buckets: bool = True,
 ) -> Simulated:
@@ -55,27 +59,29 @@ def simulate(
         longest: Trajectories of which the micro-batch is made.
         strategy: How ranks share the work.
         ranks: Number of training processes.
+        iterations: Of the run, over which a learning rate may fall.
         foreach: Whether the optimizer takes its step for all parameters at once, as it does on GPUs; None as it
             does here.
         buckets: Whether DDP keeps a second copy of the gradients, its buckets.
     """
     module.configure_model()
     policies = [module.policy, *module.frozen]
+    critics = [module.critic] if isinstance(module, GRPOModule) and module.critic is not None else []
     with fake_floats(), fake_ranks(ranks) if strategy == "fsdp" else nullcontext():
         for policy in policies:
             prepare(policy, longest)
             revive(policy)
             if strategy == "fsdp":
                 cut(policy, ranks)
-        if module.critic is not None:
-            revive(module.critic)
+        for critic in critics:
+            revive(critic)
         weights, shape = count(module.policy), module.policy.model.config
-        attach(module)
+        attach(module, iterations)
         (optimizer,) = module.trainer.optimizers
         if isinstance(optimizer, OffloadedAdamW):
             optimizer.host = torch.device("meta")
         with MemoryTracker(shape.text_config.vocab_size) as tracker:
-            for each in (*policies, *filter(None, [module.critic])):
+            for each in (*policies, *critics):
                 tracker.mark([*each.parameters(), *each.buffers()], "parameters")
             if strategy == "ddp" and buckets:
                 bucket = torch.empty(weights.trained)
@@ -130,9 +136,10 @@ def _nothing(_: str, shape: torch.Size) -> Tensor:
     return torch.empty(shape)
 
 
-def attach(module: GRPOModule) -> None:
-    """Attach the trainer that a module asks for its optimizer."""
+def attach(module: PolicyModule, iterations: int) -> None:
+    """Attach the trainer that a module asks for its optimizer, and for the length of the run."""
     trainer = L.Trainer(
+        max_epochs=iterations,
         accelerator="cpu",
         devices=1,
         logger=False,
@@ -145,7 +152,7 @@ def attach(module: GRPOModule) -> None:
     trainer.strategy.setup_optimizers(trainer)
 
 
-def step(module: GRPOModule, tracker: MemoryTracker, foreach: bool | None) -> None:
+def step(module: PolicyModule, tracker: MemoryTracker, foreach: bool | None) -> None:
     """Take the first optimizer step: it makes the moments, and takes what every later one takes."""
     (optimizer,) = module.trainer.optimizers
     for group in optimizer.param_groups:
@@ -156,10 +163,19 @@ def step(module: GRPOModule, tracker: MemoryTracker, foreach: bool | None) -> No
     tracker.mark(states, "optimizer")
 
 
-def accumulate(module: GRPOModule, tracker: MemoryTracker, longest: Longest) -> None:
+def accumulate(module: PolicyModule, tracker: MemoryTracker, longest: Longest) -> None:
     """Add the gradient of one micro-batch to that of another one."""
     fill_gradients(module, tracker)
     minibatch = longest.minibatch(module.policy.chat, module.micro_batch_tokens)
+    if isinstance(module, GRPOModule):
+        _accumulate_online(module, minibatch)
+    elif isinstance(module, OfflineModule):
+        tokens, screenshots = inputs(minibatch.samples)
+        data = Sequences(tuple(tokens), torch.arange(len(tokens)), screenshots, len(tokens))
+        module.descend(data, lambda output, _: -output.logprobs.sum())  # the peak of every offline loss
+
+
+def _accumulate_online(module: GRPOModule, minibatch: Minibatch) -> None:
     samples = (
         replace(
             sample,
@@ -174,7 +190,7 @@ def accumulate(module: GRPOModule, tracker: MemoryTracker, longest: Longest) -> 
     module._accumulate(minibatch, list(range(len(minibatch.samples))), None, work)
 
 
-def fill_gradients(module: GRPOModule, tracker: MemoryTracker) -> None:
+def fill_gradients(module: PolicyModule, tracker: MemoryTracker) -> None:
     """Fill in the gradients that earlier micro-batches leave."""
     for parameter in chain.from_iterable(module.clipped_together()):
         parameter.grad = torch.zeros_like(parameter)

@@ -17,19 +17,6 @@ def test_gpus_train_or_serve(layout, trainers, engines, replicas):
     assert (layout.trainers, layout.engines, layout.replicas) == (trainers, engines, replicas)
 
 
-@pytest.mark.parametrize(
-    ("division", "gpus", "nodes", "said"),
-    [
-        ("split", 1, 1, "gpus=1 leaves none to train, because 1 serve: take layout=colocated"),
-        ("split", 7, 2, "gpus=7 must be a multiple of 2, the number of nodes"),
-        ("mixed", 8, 1, "layout must be one of split, colocated, got 'mixed'"),
-    ],
-)
-def test_gpus_that_cannot_be_shared_out_are_refused(division, gpus, nodes, said):
-    with pytest.raises(ConfigError, match=said):
-        Layout(division, "ddp", gpus=gpus, nodes=nodes, engine_gpus=1)
-
-
 def test_a_gpu_without_a_speed_is_refused():
     with pytest.raises(ConfigError, match=r"peer_gb_s of a GPU must be above 0, got 0"):
         Gpu(name="G", memory_gib=80, bf16_tflops=1000, peer_gb_s=0, host_gb_s=50, network_gb_s=25)
