@@ -9,7 +9,7 @@ from arpo.run.arguments import check_arguments, try_constructors
 
 def test_a_key_that_no_constructor_reads_is_named_with_its_place_and_those_that_exist():
     tree = {"buffers": [{"_target_": "arpo.replay.ReplayBuffer", "capcity": 8, "seed": 1, "_partial_": True}]}
-    with pytest.raises(ConfigError, match=r"buffers\.0\.capcity: arpo\.replay\.ReplayBuffer has capacity"):
+    with pytest.raises(ConfigError, match=r"buffers\.0\.capcity: there is capacity_per_task; arpo\.replay"):
         check_arguments(OmegaConf.create(tree))
 
 
