@@ -11,7 +11,6 @@ import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arpo.__main__ import RENAMED
@@ -21,7 +20,7 @@ from arpo.apps.tasks import parser as tasks_parser
 from arpo.apps.viewer.command import parser as view_parser
 from arpo.errors import ArpoError
 from arpo.run.arguments import check_arguments
-from arpo.run.build import register_resolvers
+from arpo.run.build import build, compose, register_resolvers
 
 ROOT = Path(__file__).parent.parent
 STUDIES = ROOT / "experiments"
@@ -186,14 +185,20 @@ def test_a_command_that_could_not_be_typed_would_be_found(line):
         check_command(shlex.split(line))
 
 
-def test_the_examples_of_the_readme_are_python_and_a_pool():
-    (python,) = blocks(ROOT / "README.md", "python")
-    (yaml,) = blocks(ROOT / "README.md", "yaml")
-    methods = {node.name for node in ast.walk(ast.parse(python)) if isinstance(node, ast.FunctionDef)}
-    assert methods == {"reset", "step", "evaluate", "close"}
-    pool = OmegaConf.to_container(OmegaConf.create(yaml))
-    assert pool.pop("make_env")["_partial_"] is True
-    check_arguments(OmegaConf.create(pool | {"make_env": {"_target_": "builtins.object"}}))
+def test_the_example_of_an_environment_is_a_package_and_a_conf_elsewhere(tmp_path, monkeypatch):
+    (python,) = blocks(ROOT / "docs" / "environments.md", "python")
+    for block in blocks(ROOT / "docs" / "environments.md", "yaml"):
+        (file,) = re.findall(r"\(mine/(conf/.*)\)", block)
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(block)
+    (tmp_path / "my_package.py").write_text(python)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [f"hydra.searchpath=[file://{tmp_path}/conf]", "env=mine", "tasks=mine", "paths.run_dir=run"]
+    cfg = compose("train", words)
+    check_arguments(cfg)
+    for method in ("reset", "step", "evaluate", "close"):
+        assert callable(getattr(build(cfg.env.make_env)(), method))
+    assert len({task.id for task in build(cfg.tasks.train)}) == 16
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
