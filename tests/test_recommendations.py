@@ -56,6 +56,7 @@ BASES = (
         "replay=adapr",
     ),
     ("train", "experiment=smoke", "method=ui_tars2"),
+    ("train", "experiment=distillation"),
     ("train", "experiment=smoke", "method=ui_s1", "env=recorded", "tasks=recorded"),
     ("select", "experiment=smoke"),
 )
