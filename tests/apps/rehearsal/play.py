@@ -15,9 +15,9 @@ def rehearse(output: Path, *overrides: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def check_played(experiment: str, output: Path, episodes: int | None) -> None:
+def check_played(experiment: str, output: Path, *overrides: str, episodes: int | None) -> None:
     """Check that an experiment is played, killed, and played to its end; None where luck says how many episodes."""
-    code, said = rehearse(output, f"experiment={experiment}")
+    code, said = rehearse(output, f"experiment={experiment}", *overrides)
     assert code == 0, said
     assert f"The rehearsal of {experiment} passed" in said
     assert "It was killed (kill -9) in iteration 3, and goes on from iteration_00000" in said

@@ -19,11 +19,11 @@ def test_the_paper_s_run_is_played_killed_and_played_to_its_end(experiment, outp
 
 
 def test_the_run_of_dart_s_paper_is_played_on_two_nodes_with_a_fleet_that_is_never_out(output):
-    check_played("dart_osworld", output, episodes=None)
+    check_played("dart_osworld", output, "replay.remembers=true", episodes=None)
 
 
 def test_an_engine_that_does_not_come_up_fails_as_in_the_real_run(output):
-    broken = "+engine.make_engine.engine_args.kv_cache_dtype=fp0"
+    broken = "+engine.make_engine.engine_args.mm_processor_cache_type=fp0"
     code, said = rehearse(output, "experiment=arpo_subset32", "gpus=1", broken)
     assert code == 1, said
     assert "the rehearsal failed: the engine did not start in its Ray actor: ValidationError" in said
