@@ -1,4 +1,4 @@
-"""What to say of words that Hydra cannot compose: the nearest name that there is."""
+"""The answer to words that Hydra cannot compose: the nearest name that there is."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
