@@ -33,6 +33,7 @@ SCROLLED = 100
 
 _ARGUMENTS = frozenset(("action", "keys", "text", "coordinate", "pixels", "time", "status"))
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{0,15})?")
+_NUMERAL = re.compile(r"[0-9.]+(?:e[+-]?[0-9]+)?")
 _OPENING = re.compile(r"<tool_call>|(?:\A|(?<=</think>))\s*(?=\{\s*[\"']name[\"'])")
 """The beginning of a call: of one that is the whole response, the tag may be missing."""
 
@@ -98,10 +99,12 @@ def _action(name: str, given: Mapping[str, Any]) -> Action:
         message = f"unknown action {str(action)[:40]!r}; known are {', '.join(_RULES)}"
         _refuse(ParseErrorKind.UNKNOWN_ACTION, message)
     taken = {key: given.get(key) for key in rule.arguments if key == "text" or not _is_blank(given.get(key))}
-    if "coordinate" in rule.arguments and (held := [key for key in ("keys", "text") if not _is_blank(given.get(key))]):
-        _refuse(ParseErrorKind.BAD_ARGUMENT, f"{action} takes no {held[0]}, got {str(given[held[0]])[:40]!r}")
-    extra = {key: str(value) for key, value in given.items() if key not in _ARGUMENTS}
-    check_extra(action, extra, incomplete=rule.optional is not None and rule.optional not in taken)
+    incomplete = rule.optional is not None and rule.optional not in taken
+    ignored = _ARGUMENTS - {"keys", "text"} if not incomplete else {"action", "status"}
+    extra = {key: str(value) for key, value in given.items() if key not in ignored and key not in rule.arguments}
+    if held := [key for key in ("keys", "text") if not _is_blank(extra.get(key))]:
+        _refuse(ParseErrorKind.BAD_ARGUMENT, f"{action} takes no {held[0]}, got {extra[held[0]][:40]!r}")
+    check_extra(action, extra, incomplete=incomplete)
     return rule.build({"action": action, **taken})
 
 
@@ -161,7 +164,16 @@ def _text(given: Mapping[str, Any], name: str) -> str:
 
 
 def _point(given: Mapping[str, Any]) -> tuple[float, float]:
-    return read_point(str(_needed(given, "coordinate")))
+    found = _needed(given, "coordinate")
+    if isinstance(found, dict) and found.keys() == {"x", "y"}:
+        found = [found["x"], found["y"]]
+    return read_point(str(found).replace("'", "") if isinstance(found, list) else str(found))
+
+
+def _dragged_to(given: Mapping[str, Any]) -> Action:
+    if len(_NUMERAL.findall(str(_needed(given, "coordinate")))) > 2:
+        _refuse(ParseErrorKind.BAD_BOX, f"a drag ends at one point, got {str(given['coordinate'])[:40]}")
+    return actions.Drag(None, None, *_point(given))
 
 
 def _place(given: Mapping[str, Any]) -> tuple[float | None, float | None]:
@@ -182,8 +194,8 @@ def _keys(given: Mapping[str, Any]) -> Action:
             raise ActionParseError(ParseErrorKind.BAD_ARGUMENT, f"keys are no list of names: {error}") from error
         if end < len(given["keys"]):
             _refuse(ParseErrorKind.BAD_ARGUMENT, f"keys must be one list of names, got {given['keys'][:40]}")
-    names = [found] if isinstance(found, str) else found
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+    names = [str(name) if type(name) is int else name for name in (found if isinstance(found, list) else [found])]
+    if not names or not all(isinstance(name, str) for name in names):
         _refuse(ParseErrorKind.BAD_ARGUMENT, f"keys must be a list of names, got {str(names)[:40]}")
     for name in names:
         check_length(name, "name of a key", MAX_HOTKEY_CHARACTERS, ParseErrorKind.BAD_ARGUMENT)
@@ -214,6 +226,12 @@ def _ended(given: Mapping[str, Any]) -> Action:
     return endings[status]
 
 
+def _answered(given: Mapping[str, Any]) -> Action:
+    if isinstance(_ended(given), actions.Fail):
+        _refuse(ParseErrorKind.BAD_ARGUMENT, "an answer is no failure: terminate says that")
+    return actions.Finished(_text(given, "text"))
+
+
 @dataclass(frozen=True, slots=True)
 class _Rule:
     """The way to build one action, and the arguments that it takes."""
@@ -236,14 +254,14 @@ _RULES: Mapping[str, _Rule] = {
     "double_click": _click(actions.DoubleClick),
     "triple_click": _click(actions.DoubleClick),  # as the cookbook simulates it
     "mouse_move": _Rule(lambda given: actions.Hover(*_point(given)), ("coordinate",)),
-    "left_click_drag": _Rule(lambda given: actions.Drag(None, None, *_point(given)), ("coordinate",)),
+    "left_click_drag": _Rule(_dragged_to, ("coordinate",), "start"),
     "scroll": _Rule(partial(_scrolled, ("up", "down")), *_scroll),
     "hscroll": _Rule(partial(_scrolled, ("right", "left")), *_scroll),
     "key": _Rule(_keys, ("keys",)),
     "type": _Rule(lambda given: actions.TypeText(_text(given, "text")), ("text",)),
     "wait": _Rule(lambda _: actions.Wait(), ()),
-    "terminate": _Rule(_ended, ("status",), "status"),
-    "answer": _Rule(lambda given: actions.Finished(_text(given, "text")), ("text",)),
+    "terminate": _Rule(_ended, ("status", "text"), "status"),
+    "answer": _Rule(_answered, ("text", "status")),
 }
 
 

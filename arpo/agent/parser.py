@@ -320,8 +320,8 @@ def _scalar(name: str, value: Value) -> Scalar:
 
 
 _TRUTHS = {"true": True, "True": True, "false": False, "False": False}
-_INTEGER = re.compile(rf"-?[0-9]{{1,{INTEGER_DIGITS}}}")
-_FLOAT = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
+_INTEGER = re.compile(rf"-?(?:0|[1-9][0-9]{{0,{INTEGER_DIGITS - 1}}})")
+_FLOAT = re.compile(r"-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _BETWEEN = re.compile(r"\S")
 """so it may be by any word between two calls, which may also take the first back;"""
 _BEHIND = re.compile(_BEFORE.pattern + r'|["\'](?:name|action)["\']\s*+:')
 """and so by the beginning of a call behind the last one."""
-_MOST_DRAFTS = 32
+_MOST_DRAFTS = 16
 """Calls and ends of thoughts that are looked at, so that the time stays linear."""
 _MOST_PYTHON = 20_000
 """Characters of a call in Python's quotes."""
@@ -81,7 +81,7 @@ def write_calls(calls: Sequence[str], thought: str, between: str) -> str:
         ValueError: If the thought holds what stands in a call.
     """
     said = thought.strip()
-    if _BEFORE.search(said.rpartition(THOUGHT_ENDS)[2]):
+    if _BEFORE.search(said.rpartition(THOUGHT_ENDS)[2]) or said.startswith("{"):
         raise ValueError(f"a thought must not hold a part of a call, got {thought[:80]!r}")
     whole = "\n".join(f"{OPENING}\n{call}\n{CLOSING}" for call in calls)
     return f"{said}{between}{whole}" if said else whole
@@ -90,7 +90,7 @@ def write_calls(calls: Sequence[str], thought: str, between: str) -> str:
 def _end_of_thought(text: str, read: ReadCall, opening: re.Pattern[str]) -> int:
     """Return where the last thought ends that is closed by a tag, which no call has typed; 0 where none is."""
     begin = at = 0
-    for _ in range(_MOST_DRAFTS):
+    for _ in range(2 * _MOST_DRAFTS):  # a call, and the tag behind it
         end = text.find(THOUGHT_ENDS, at)
         if end < 0:
             break
@@ -98,6 +98,8 @@ def _end_of_thought(text: str, read: ReadCall, opening: re.Pattern[str]) -> int:
             at = max(call.start() + 1, _end_of_call(text, read, call.end()))
         else:
             begin = at = end + len(THOUGHT_ENDS)
+    if THOUGHT_ENDS in text[at:]:
+        raise ActionParseError(ParseErrorKind.BAD_SYNTAX, f"a thought drafts more than {_MOST_DRAFTS} calls")
     return begin
 
 
@@ -167,21 +169,24 @@ def _literal(text: str) -> Any:
     tokens = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.string.strip()]
     if (tokenize.STRING, tokenize.STRING) in pairwise(tokens):
         raise ValueError("two strings in a row: a quote in a string is not escaped")
-    return _value(ast.parse(text, mode="eval").body)
+    return _value(ast.parse(text, mode="eval").body, text)
 
 
-def _value(node: ast.expr) -> Any:
+def _value(node: ast.expr, text: str) -> Any:
     match node:
-        case ast.Dict(keys, values):
+        case ast.Dict(keys, values) if all(
+            isinstance(key, ast.Constant) and isinstance(key.value, str) for key in keys
+        ):
+            pairs = zip(keys, values, strict=True)
             return _distinct(
-                [(_value(key) if key else None, _value(value)) for key, value in zip(keys, values, strict=True)]
+                [(key.value, _value(value, text)) for key, value in pairs if isinstance(key, ast.Constant)]
             )
         case ast.List(elements) | ast.Tuple(elements):
-            return [_value(element) for element in elements]
-        case ast.Constant(str() | int() | float() | None as value):
+            return [_value(element, text) for element in elements]
+        case ast.Constant(str() | bool() | None as value):
             return value
-        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as number)):
-            return -number
+        case ast.Constant() | ast.UnaryOp(ast.USub(), ast.Constant()):
+            return json.loads(ast.get_source_segment(text, node) or "")  # a number, if it is one in JSON too
         case ast.Name(name) if name in _CONSTANTS:
             return _CONSTANTS[name]
         case _:

@@ -76,6 +76,7 @@ EACH: tuple[tuple[dict[str, object], Action], ...] = (
     ({"action": "left_click", "coordinate": [10, 20, 30, 40]}, Click(20, 30)),
     ({"action": "left_click", "coordinate": "(5, 6)"}, Click(5, 6)),
     ({"action": " left_click ", "coordinate": [5, 6]}, Click(5, 6)),
+    ({"action": "key", "keys": [1]}, Hotkey(("1",))),
 )
 """Each action of the tool, and arguments as models give them: both grammars of calls write these."""
 
@@ -140,6 +141,8 @@ def of_json() -> Iterator[tuple[str, tuple[Action, ...], str]]:
     yield json_call(CLICK)[len("<tool_call>\n") : -len("\n</tool_call>")], (Click(5, 6),), REPORT
     yield "Thought.\n</think>\n" + json_call(CLICK)[len("<tool_call>\n") :], (Click(5, 6),), REPORT
     yield json_call({"action": "wait", "time": None}), (Wait(),), REPORT
+    yield json_call({"action": "left_click", "coordinate": ["5", "6"]}), (Click(5, 6),), REPORT
+    yield json_call({"action": "left_click", "coordinate": {"x": 5, "y": 6}}), (Click(5, 6),), REPORT
     yield json_call({"action": "scroll", "pixels": "-3"}), (Scroll("down"),), REPORT
     written = Call("files.write", {"path": "a", "n": 3, "all": True})
     yield json_call(dict(written.arguments), "files.write"), (written,), TEMPLATE

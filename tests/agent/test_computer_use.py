@@ -105,6 +105,25 @@ def test_a_call_of_another_name_is_a_function_of_the_desktop():
         (called(action="left_click", coordinate=[1, 2], keys=["ctrl"]), "bad_argument"),
         (called(action="left_click", coordinate=[1, 2], num_clicks=2), "bad_argument"),
         (called(action="left_click_drag", coordinate=[1, 2], start_coordinate=[3, 4]), "bad_argument"),
+        (called(action="scroll", coordinate=[5, 6], pixels=5, direction="down"), "bad_argument"),
+        (called(action="scroll", pixels=5, horizontal=True), "bad_argument"),
+        (called(action="left_click_drag", coordinate=[1, 2], coordinate2=[7, 8]), "bad_argument"),
+        (called(action="left_click_drag", coordinate=[1, 2, 7, 8]), "bad_box"),
+        (called(action="type", text="a", keys=["enter"]), "bad_argument"),
+        (called(action="key", keys=["ctrl"], text="c"), "bad_argument"),
+        (called(action="key", keys=["down"], presses=3), "bad_argument"),
+        (called(action="left_click", coordinate=[1, 2], clickCount=2), "bad_argument"),
+        (called(action="left_click", coordinate=[1, 2], ctrl=True), "bad_argument"),
+        (called(action="left_click", pixels=[5, 6]), "bad_argument"),
+        (called(action="answer", text="none", status="failure"), "bad_argument"),
+        (called(action="key", keys="[{[1]:2}]"), "bad_argument"),
+        ("<tool_call>{'name': 'computer_use', 'arguments': {'action': 'wait', 1: 2}}</tool_call>", "bad_syntax"),
+        ("<tool_call>{'name': 'f', 'arguments': {['a']: 2, **{}}}</tool_call>", "bad_syntax"),
+        (
+            "<tool_call>{'name': 'computer_use', 'arguments': {'action': 'type', 'text': 0x10}}</tool_call>",
+            "bad_syntax",
+        ),
+        (f"{called(action='wait') * 70}</think>", "bad_syntax"),
         (called(action="mouse_move"), "missing_argument"),
         (called(action="left_click_drag"), "missing_argument"),
         (called(action="type", text="a", press_enter=True), "bad_argument"),
@@ -139,7 +158,7 @@ def test_a_call_of_another_name_is_a_function_of_the_desktop():
         (called(action="left_click", coordinate=[float("nan"), 2]), "bad_argument"),
         (called(action="left_click", coordinate=[1, 2], button="right"), "bad_argument"),
         (called(action="key", keys=[]), "missing_argument"),
-        (called(action="key", keys=["ctrl", 1]), "bad_argument"),
+        (called(action="key", keys=["ctrl", 1.5]), "bad_argument"),
         (called(action="key", keys=["ctrl", "nokey"]), "bad_argument"),
         (called(action="scroll", pixels=0), "bad_argument"),
         (called(action="scroll", pixels="up"), "bad_argument"),
@@ -186,6 +205,8 @@ def test_what_the_tool_has_no_call_for_cannot_be_written(action):
 
 
 def test_a_thought_with_the_tag_of_a_call_cannot_be_written():
+    with pytest.raises(ValueError, match="a thought must not hold"):
+        render_response(actions.Wait(), '{"name" is first')
     with pytest.raises(ValueError, match="a thought must not hold"):
         render_response(actions.Wait(), "first <tool_call>")
 

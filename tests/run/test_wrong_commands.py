@@ -186,6 +186,7 @@ LATE = [
         "train.py experiment=smoke method=digirl module.replayed_old_logprobs=stored module.objective.clip_low=0.1",
         "module.objective.clip_low=0.1: the method of this run compares no old log-probabilities with new ones",
     ),
+    ("train.py experiment=smoke module/critic=two_layer", "critic=two_layer: the method of this run has no critic"),
     ("train.py experiment=smoke module.critic_rate=1e-4", "critic_rate=1e-4: the method of this run has no critic"),
     (
         "train.py experiment=smoke module.optimizer.betas=[0.9]",

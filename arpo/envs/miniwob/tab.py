@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from PIL import Image
 
-from arpo.agent.actions import Action, Pointer, moved
+from arpo.agent.actions import Action, Drag, Pointer, moved
 from arpo.envs.answers import decoded
 from arpo.envs.miniwob.chromium import Browser, ChromiumError
 from arpo.envs.miniwob.input import Event, InputDevices
@@ -58,9 +58,14 @@ class Geometry:
 
     def to_page(self, action: Action) -> Action | None:
         """Return the action in page pixels, or None where it meets the empty desktop."""
-        if not isinstance(action, Pointer) or action.x is None or action.y is None:
+        if not isinstance(action, Pointer):
             return action
-        x, y = self._point_to_page(action.x, action.y)
+        place = (action.x, action.y) if action.x is not None and action.y is not None else None
+        if place is None and isinstance(action, Drag):
+            place = (action.to_x, action.to_y)
+        if place is None:
+            return action
+        x, y = self._point_to_page(*place)
         if not (0 <= x < self.viewport[0] and 0 <= y < self.viewport[1]):
             return None
         return moved(action, self._point_to_page)

@@ -32,7 +32,11 @@ def _is_nothing(cfg: DictConfig, key: str) -> bool:
 CONDITIONS: tuple[tuple[str, Callable[[DictConfig], bool], str], ...] = (
     (
         r"module\.(reference|objective\.kl)",
-        lambda cfg: "objective" not in cfg.module or not _is_nothing(cfg, "module.objective.kl_coefficient"),
+        lambda cfg: (
+            "objective" not in cfg.module
+            or not _is_nothing(cfg, "module.objective.kl_coefficient")
+            or not cfg.module.objective._target_.startswith("arpo.")
+        ),  # a method of one's own may ask for a reference
         "only the KL term reads it: set module.objective.kl_coefficient above 0",
     ),
     (
@@ -115,7 +119,7 @@ def check_effects(cfg: DictConfig, words: Sequence[str], *, others: bool = False
 
 def _unread(cfg: DictConfig, word: str) -> str | None:
     """Return why a word has no effect, None where it has one, or names a choice that is no part of its own."""
-    key = word.partition("=")[0].lstrip("+~")
+    key = word.partition("=")[0].lstrip("+~").replace("/", ".")
     value, usual = (OmegaConf.select(each, key) for each in (cfg, OmegaConf.load(CONF / "train.yaml")))
     if key.partition(".")[0] not in cfg or value in (None, "", []) or value == usual:
         return None

@@ -35,7 +35,7 @@ def explain(error: HydraException, name: str, words: Sequence[str]) -> str:
     return "\n".join(lines) or said
 
 
-def near(name: str, names: Iterable[str]) -> str:
+def near(name: str, names: Iterable[str], likeness: float = 0.5) -> str:
     """Return the beginning of a sentence that names the one of some names which is most like another.
 
     >>> near("temprature", ["temperature", "order"])
@@ -43,28 +43,46 @@ def near(name: str, names: Iterable[str]) -> str:
     >>> near("x", ["temperature", "order"])
     ''
     """
-    return "".join(f"there is {found}; " for found in get_close_matches(name, list(names), 1, cutoff=0.5))
+    return "".join(f"there is {found}; " for found in get_close_matches(name, list(names), 1, cutoff=likeness))
 
 
 def _absent(tree: Any, word: str) -> str | None:
     """Return what is said of a word whose key there is not, None where there is."""
     key = word.partition("=")[0].lstrip("~")
+    if "@" in key or key.startswith("hydra.") or (CONF / key).is_dir():
+        return None
+    groups = (
+        [path.name for path in (CONF / key).parent.iterdir() if path.is_dir()] if (CONF / key).parent.is_dir() else []
+    )
+    if "/" in key:
+        folder, _, part = key.rpartition("/")
+        return f"{key}: {near(part, groups)}{folder} has {', '.join(groups)}"
     node, place = tree, ""
     for part in key.split("."):
-        if not isinstance(node, dict) or "@" in key or key.startswith("hydra.") or (CONF / key).is_dir():
+        if not isinstance(node, dict):
             return None
+        if part not in node and not place and part in groups:
+            return f"{key}: the choice of {part} has no such key; another {part}=… may"
         if part not in node:
-            groups = [] if place else [path.name for path in CONF.iterdir() if path.is_dir()]
-            names = [name for name in dict.fromkeys([*node, *groups]) if not name.startswith("_")]
-            found = near(part, names) or near(key, _ending(tree, f".{key.rpartition('.')[2]}"))
+            names = [name for name in dict.fromkeys([*node, *([] if place else groups)]) if not name.startswith("_")]
+            elsewhere = _elsewhere(tree, key.rpartition(".")[2])
+            found = near(part, names, 0.8) or elsewhere or near(part, names)
             return f"{key}: {found}{place or 'a run'} has {', '.join(names)}; +{key}=… adds a key"
         node, place = node[part], f"{place}.{part}" if place else part
     return None
 
 
-def _ending(node: Any, end: str, place: str = "") -> Iterator[str]:
-    """Yield the keys below a node that have an end, as `.lr`."""
-    if place.endswith(end):
-        yield place
+def _elsewhere(tree: Any, last: str) -> str:
+    """Return the beginning of a sentence that names the keys whose last part is one, or is most like it."""
+    keys = list(_keys(tree))
+    like = get_close_matches(last, {key.rpartition(".")[2] for key in keys}, 1, cutoff=0.8)
+    found = [key for key in keys if key.rpartition(".")[2] in like]
+    return f"there is {' and '.join(found[:3])}; " if found else ""
+
+
+def _keys(node: Any, place: str = "") -> Iterator[str]:
+    """Yield the keys below a node."""
     for name, inner in node.items() if isinstance(node, dict) else ():
-        yield from _ending(inner, end, f"{place}.{name}" if place else name)
+        key = f"{place}.{name}" if place else str(name)
+        yield key
+        yield from _keys(inner, key)

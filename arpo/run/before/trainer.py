@@ -36,7 +36,8 @@ def check_trainer(cfg: DictConfig) -> None:
         ConfigError: With the first one that has no place here, and what has.
     """
     for name, value in cfg.trainer.items_ex(resolve=False):
-        if name in INSTEAD and value is not None:
+        usual = value is None or (not value and name != "logger" and not name.startswith("limit_"))
+        if name in INSTEAD and not usual and (name, value) != ("accumulate_grad_batches", 1):
             raise ConfigError(f"trainer.{name}={value} has no place in a run: {INSTEAD[name]}; leave it out")
     if str(cfg.trainer.get("precision")) in SCALED:
         raise ConfigError(

@@ -192,6 +192,8 @@ def test_screen_and_page_coordinates_are_each_others_inverse():
     assert geometry.to_page(TypeText("a")) == TypeText("a")
     # 336 x 420 window on 640 x 480: starts at (152, 30); (162 - 152) / 2 = 5, (40 - 30) / 2 = 5.
     assert Geometry((640, 480), (168, 210), 2.0).to_page(Click(162, 40)) == Click(5, 5)
+    assert Geometry((640, 480), (168, 210), 2.0).to_page(Drag(None, None, 162, 40)) == Drag(None, None, 5, 5)
+    assert Geometry((640, 480), (168, 210), 2.0).to_page(Drag(None, None, 5, 5)) is None
 
 
 def test_points_of_the_page_are_named_by_whole_pixels_inside_the_screen():
