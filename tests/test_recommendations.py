@@ -37,7 +37,7 @@ OVERRIDE = re.compile(r"(?<![\w.{/%-])([a-z_]+(?:\.[a-z_0-9]+)*=[^\s,;:()\"'`]+|
 ELSEWHERE = {"env.step", "model.embed_tokens.weight", "model.language_model", "model.safetensors", "model.visual"}
 ELSEWHERE |= {"model.make.context", "model.make.hidden", "model.language_model.embed_tokens.weight", "model.tiny"}
 """Names of methods and tensors that look like keys, and keys that a rehearsal adds itself."""
-READERS_OWN = {"env=mine", "tasks=mine"}
+READERS_OWN = {"env=mine", "tasks=mine", "callbacks.mine={_target_"}
 """Files that a reader is about to write."""
 BASES = (
     ("train", "experiment=arpo_subset32"),
@@ -56,6 +56,7 @@ BASES = (
         "replay=adapr",
     ),
     ("train", "experiment=smoke", "method=ui_tars2"),
+    ("train", "experiment=smoke", "method=gigpo"),
     ("train", "experiment=distillation"),
     ("train", "experiment=smoke", "method=ui_s1", "env=recorded", "tasks=recorded"),
     ("select", "experiment=smoke"),

@@ -63,7 +63,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """What is said of each sampled token of a trajectory before the update; None where no need asks for it."""
+    """The scores of each sampled token of a trajectory before the update; None where no need asks for them."""
 
     logprobs: Float[Tensor, " tokens"]
     values: Float[Tensor, " tokens"] | None = None

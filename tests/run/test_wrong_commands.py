@@ -121,7 +121,7 @@ EARLY = [
     ("train.py experiment=warmstart_fake +trainer.fast_dev_run=true", "fast_dev_run=True has no place in a run: iter"),
     ("train.py experiment=smoke +trainer.limit_train_batches=1", "iterations says how long a run is"),
     ("train.py experiment=smoke +trainer.val_check_interval=5", "callbacks.evaluation.every_n_iterations says when"),
-    ("train.py experiment=smoke +trainer.precision=16-mixed", "take trainer.precision=bf16-mixed, or model.policy.dt"),
+    ("train.py experiment=smoke +trainer.precision=16-mixed", "take bf16-mixed, or model.policy.dt"),
     # words without effect
     ("train.py experiment=smoke experience=[/nowhere]", "[/nowhere]: nothing reads experience; replay=pool reads it"),
     ("train.py experiment=smoke source=/nowhere", "source=/nowhere: nothing reads source; experiment=offline_rs, "),

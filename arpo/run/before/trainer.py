@@ -41,6 +41,6 @@ def check_trainer(cfg: DictConfig) -> None:
             raise ConfigError(f"trainer.{name}={value} has no place in a run: {INSTEAD[name]}; leave it out")
     if str(cfg.trainer.get("precision")) in SCALED:
         raise ConfigError(
-            f"trainer.precision={cfg.trainer.precision} scales gradients, and module.max_grad_norm would clip them at "
-            "that scale: take trainer.precision=bf16-mixed, or model.policy.dtype=bfloat16"
+            f"precision={cfg.trainer.precision} of the trainer scales gradients, and module.max_grad_norm would clip "
+            "them at that scale: take bf16-mixed, or model.policy.dtype=bfloat16"
         )

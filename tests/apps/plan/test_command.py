@@ -315,7 +315,7 @@ def test_a_wrong_word_is_one_message_and_exit_status_2(
     assert main(["gpu=abacus"]) == 2
     assert capsys.readouterr().out == ""
     (record,) = caplog.records
-    assert "gpu/abacus" in record.message
+    assert "gpu=abacus: choose one of a100-40" in record.message
     assert record.exc_info is None
 
 

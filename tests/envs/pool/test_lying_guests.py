@@ -17,6 +17,8 @@ from arpo.types import Task
 from tests.envs.guest.hostile import FLOOD, OF_A_GIGABYTE, WITHOUT_LENGTH, drips, floods, png, says
 from tests.envs.pool.support import with_pool
 
+pytestmark = pytest.mark.docker  # whose engine starts the cell of a judge
+
 DESKTOPS = 8
 CALL_S = 5.0
 """That no sound guest misses on a machine with other work."""
