@@ -190,8 +190,8 @@ def test_the_example_of_an_environment_is_a_package_and_a_conf_elsewhere(tmp_pat
     for block in blocks(ROOT / "docs" / "environments.md", "yaml"):
         (file,) = re.findall(r"\(mine/(conf/.*)\)", block)
         (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).write_text(block)
-    (tmp_path / "my_package.py").write_text(python)
+        (tmp_path / file).write_text(block, encoding="utf-8")
+    (tmp_path / "my_package.py").write_text(python, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     words = [f"hydra.searchpath=[file://{tmp_path}/conf]", "env=mine", "tasks=mine", "paths.run_dir=run"]
     cfg = compose("train", words)
