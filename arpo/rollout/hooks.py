@@ -38,13 +38,14 @@ class RolloutCallback(Callback):
 
 def announce(trainer: Trainer, module: LightningModule, batch: RolloutBatch) -> None:
     """Show a batch to callbacks, on rank 0 before anything is computed from it, and store the rewards they change."""
-    collected = {each.id: _rewards(each) for group in batch.groups for each in group.trajectories}
+    before = [each for group in batch.groups for each in group.trajectories]
+    collected, unchanged = {each.id: _rewards(each) for each in before}, set(map(id, before))
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning declares it nowhere
         if isinstance(callback, RolloutCallback):
             callback.on_rollout_end(trainer, module, batch)
     for group in batch.groups:
         for position, each in enumerate(group.trajectories):
-            changed = collected.get(each.id, _rewards(each)) != _rewards(each)
+            changed = id(each) not in unchanged and collected.get(each.id, _rewards(each)) != _rewards(each)
             if changed and position not in group.injected:  # what replay put in is stored
                 runtime_of(trainer).store.write(each)
 
