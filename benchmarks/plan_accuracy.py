@@ -91,7 +91,7 @@ def measure(real: GRPOModule, longest: Longest) -> int:
     names = MemoryTracker(vocabulary=0)  # only to name tensors: outside of its block it sees nothing else
     tensors = [*real.policy.parameters(), *real.policy.buffers()]
     storages = {storage.data_ptr(): storage.size() for tensor in tensors for storage in get_untyped_storages(tensor)}
-    attach(real)
+    attach(real, iterations=1)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step(real, names, foreach=True)
         accumulate(real, names, longest)

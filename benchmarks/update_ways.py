@@ -214,7 +214,7 @@ def measure(setting: Setting, architecture: str, device: torch.device) -> dict[s
         module = setting.module(lambda: policy)
         module.configure_model()
         module.to(device)
-        attach(module)
+        attach(module, iterations=1)
         minibatch = sequences(setting, policy)
         first, seconds = updates(module, minibatch, setting, device)
         weights = sum(parameter.nbytes for parameter in module.parameters())
