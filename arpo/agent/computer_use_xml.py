@@ -80,9 +80,8 @@ def _written(call: Call) -> str:
         raise ValueError(f"a name must hold no space and no bracket of a tag, got {name[:40]!r} of {list(given)}")
     parts = [f"<function={name}>"]
     for key, value in given.items():
-        said = (
-            json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
-        )  # as the model's template
+        # As the model's own template writes it.
+        said = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
         if _TAG.search(said):
             raise ValueError(f"a value must not hold {_TAG.pattern}, got {said[:80]!r}")
         parts += [f"<parameter={key}>", said, "</parameter>"]

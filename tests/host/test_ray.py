@@ -227,18 +227,14 @@ def test_the_files_of_ray_lie_in_the_session_whose_name_is_short_enough_for_sock
         ray_directory()
 
 
-def test_a_worker_is_labelled_as_its_session_is(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(LABEL_VARIABLE, "mine")
-    assert worker_environment()[LABEL_VARIABLE] == "mine"
-    monkeypatch.delenv(LABEL_VARIABLE)
-    assert LABEL_VARIABLE not in worker_environment()
-
-
 @pytest.mark.parametrize(
     "variable",
-    ["VLLM_USE_V2_MODEL_RUNNER", "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", "NCCL_P2P_DISABLE", "TRITON_F32_DEFAULT"],
+    [
+        *("VLLM_USE_V2_MODEL_RUNNER", "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", "NCCL_P2P_DISABLE", "TRITON_F32_DEFAULT"),
+        LABEL_VARIABLE,
+    ],
 )
-def test_a_worker_computes_as_this_process_says(monkeypatch: pytest.MonkeyPatch, variable: str):
+def test_a_worker_computes_and_is_labelled_as_this_process_says(monkeypatch: pytest.MonkeyPatch, variable: str):
     monkeypatch.setenv(variable, "0")
     assert worker_environment()[variable] == "0"
     monkeypatch.delenv(variable)
