@@ -122,55 +122,35 @@ def env_boundary(kind: str, what: str) -> Iterator[None]:
 
 
 def check_at_least(bound: float, **values: float) -> None:
-    """Refuse a value below `bound`, or one that is not finite.
-
-    Raises:
-        ConfigError: Names the argument, its value and the bound.
-    """
+    """Refuse a value below `bound`, or one that is not finite."""
     for name, value in values.items():
         if not bound <= value < inf:
             raise ConfigError(f"{name} must be {'finite' if value == inf else f'at least {bound}'}, got {value}")
 
 
 def check_positive(**values: float) -> None:
-    """Refuse a value that is not above 0, or not finite.
-
-    Raises:
-        ConfigError: Names the argument and its value.
-    """
+    """Refuse a value that is not above 0, or not finite."""
     for name, value in values.items():
         if not 0 < value < inf:
             raise ConfigError(f"{name} must be {'finite' if value == inf else 'above 0'}, got {value}")
 
 
 def check_share(**values: float) -> None:
-    """Refuse a value outside of [0, 1].
-
-    Raises:
-        ConfigError: Names the argument and its value.
-    """
+    """Refuse a value outside of [0, 1]."""
     for name, value in values.items():
         if not 0 <= value <= 1:
             raise ConfigError(f"{name} must lie in [0, 1], got {value}")
 
 
 def check_threshold(**values: float) -> None:
-    """Refuse a bound of rewards in [0, 1] above which none lies, or all do.
-
-    Raises:
-        ConfigError: Names the argument and its value.
-    """
+    """Refuse a bound of rewards in [0, 1] above which none lies, or all do."""
     for name, value in values.items():
         if not 0 <= value < 1:
             raise ConfigError(f"{name} must lie in [0, 1), got {value}; task rewards are in [0, 1]")
 
 
 def check_one_of(choices: Any, **values: str) -> None:
-    """Refuse a value that is not one of the strings of a `Literal`.
-
-    Raises:
-        ConfigError: Names the argument, its value and what is allowed.
-    """
+    """Refuse a value that is not one of the strings of a `Literal`."""
     for name, value in values.items():
         if value not in get_args(choices):
             raise ConfigError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")

@@ -59,9 +59,6 @@ class ReplayBuffer:
             key: Whose success may join a group: one of the same `task` (both papers), or where there are so many tasks
                 that hardly one comes twice, of any task of the same `domain`, or of the same `template`: whose ids
                 differ in the last part alone, as `calc/sort/7` and `calc/sort/8` do.
-
-        Raises:
-            ValueError: When an argument is not one of those above.
         """
         if capacity_per_task < 1:
             raise ValueError(f"capacity_per_task must be at least 1, got {capacity_per_task}; for GRPO use replay=off")
@@ -160,10 +157,6 @@ class ReplayBuffer:
         Args:
             state: As returned by `state_dict`.
             load: Reads a trajectory by its id, from the trajectory store.
-
-        Raises:
-            ConfigError: When the state was kept by another key.
-            CheckpointError: When `load` gives another trajectory than the state names.
         """
         self._entries = {
             key: deque((self._read(id, key, load) for id in ids), maxlen=self.capacity_per_task)

@@ -55,19 +55,12 @@ def render_response(action: Action, thought: str = "", *others: Action) -> str:
     """Return a whole response: a thought, if there is one, an action, and perhaps others behind it.
 
     A `Press` is written, and so read, as a `Hotkey` of its key.
-
-    Raises:
-        ValueError: If no call means this action, or the thought holds a part of a call.
     """
     return write_calls([_written(call) for call in calls_of(action, *others)], thought, "\n")
 
 
 def calls_of(*wanted: Action) -> list[Call]:
-    """Return the calls that mean some actions.
-
-    Raises:
-        ValueError: If none means one of them.
-    """
+    """Return the calls that mean some actions."""
     return [call for each in wanted for call in _named(each)]
 
 

@@ -45,12 +45,7 @@ def parse_response(text: str, *, max_actions: int | None = None) -> ParsedRespon
 
 
 def render_response(action: Action, thought: str = "", *others: Action) -> str:
-    """Return a whole response: a thought, if there is one, an action, and perhaps others behind it.
-
-    Raises:
-        ValueError: If no call means this action, the thought holds a tag of a call, a text one of a value, or a
-            function or an argument has a name that no tag can hold.
-    """
+    """Return a whole response: a thought, if there is one, an action, and perhaps others behind it."""
     return write_calls([_written(call) for call in calls_of(action, *others)], thought, "\n\n")
 
 

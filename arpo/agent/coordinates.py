@@ -18,9 +18,6 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
     rounding puts every click of a 1522x1022 screen a few per cent off.
 
     The numbers have no defaults: they must be the ones of the image processor, or clicks land elsewhere.
-
-    Raises:
-        ConfigError: If a side or a limit is not positive, or one side is over 200 times the other.
     """
     if min(height, width, factor, min_pixels) < 1 or max_pixels < max(min_pixels, factor * factor):
         raise ConfigError(

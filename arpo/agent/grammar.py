@@ -43,11 +43,7 @@ class ActionGrammar:
         return tuple(typed(action, functions) for action in self.parse(text, max_actions=max_actions).actions)
 
     def answer(self, action: Action, thought: str = "", *others: Action) -> str:
-        """Return the response of somebody who is not bound to this grammar, such as the expert of a task.
-
-        Raises:
-            TaskFormatError: If the grammar has no words for it.
-        """
+        """Return the response of somebody who is not bound to this grammar, such as the expert of a task."""
         try:
             return self.render(action, thought, *others)
         except ValueError as error:

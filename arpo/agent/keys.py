@@ -97,11 +97,7 @@ def _joined(words: list[str]) -> list[str]:
 
 
 def known_key(key: str) -> str:
-    """Return a key name as it is.
-
-    Raises:
-        ValueError: If it is not a canonical one.
-    """
+    """Return a key name as it is."""
     if canonical_key(key) != key:
         raise ValueError(f"{key!r} is not a canonical key name; `arpo.agent.keys.KEYS` has them all")
     return key

@@ -110,9 +110,6 @@ class StepScore:
         point: For its points.
         text: For its text.
         exact: For all of these.
-
-    Raises:
-        ConfigError: When a weight is below 0.
     """
 
     format: float = 0.19

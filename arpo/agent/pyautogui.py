@@ -46,9 +46,6 @@ def to_pyautogui(action: Action) -> str:
     """Return Python source that performs an action, in screen pixels, with pyautogui.
 
     An action that only ends the episode gives source that does nothing, and so does a call of a function.
-
-    Raises:
-        ValueError: If a key is unknown or a position is not a number.
     """
     return "\n".join((*_HEADER, *_statements(action), ""))
 

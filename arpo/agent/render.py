@@ -19,11 +19,7 @@ _SPELLED = {"+": "plus", "-": "minus"}
 
 
 def render(action: Action) -> str:
-    """Return the call that `parse_action` reads as this action.
-
-    Raises:
-        ValueError: If no text means this action: an unknown key, a position that is not a number.
-    """
+    """Return the call that `parse_action` reads as this action."""
     if isinstance(action, Pointer):
         return f"{_NAMES[type(action)]}({_pointer_arguments(action)})"
     match action:
@@ -45,11 +41,7 @@ def render(action: Action) -> str:
 
 
 def render_response(action: Action, thought: str = "", *others: Action) -> str:
-    """Return a whole response: a thought, if there is one, an action, and perhaps others behind it.
-
-    Raises:
-        ValueError: If no text means an action, or the thought holds a call whose end could be that of the action.
-    """
+    """Return a whole response: a thought, if there is one, an action, and perhaps others behind it."""
     header = f"Thought: {thought.strip()}\n" if thought.strip() else ""
     text = "\n".join([f"{header}Action: {render(action)}", *map(render, others)])
     if "Action" in thought and not _is_read_as(text, thought.strip(), (action, *others)):

@@ -75,11 +75,7 @@ def read_calls(text: str, read: ReadCall, opening: re.Pattern[str]) -> tuple[str
 
 
 def write_calls(calls: Sequence[str], thought: str, between: str) -> str:
-    """Return a response with calls that are written, and `between` behind its thought.
-
-    Raises:
-        ValueError: If the thought holds what stands in a call.
-    """
+    """Return a response with calls that are written, and `between` behind its thought."""
     said = thought.strip()
     if _BEFORE.search(said.rpartition(THOUGHT_ENDS)[2]) or said.startswith("{"):
         raise ValueError(f"a thought must not hold a part of a call, got {thought[:80]!r}")

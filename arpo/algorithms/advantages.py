@@ -40,10 +40,6 @@ def group_advantages(
         std: σ of `grpo`: `population` divides by G (the paper), `sample` by G - 1 (the official code). Of `step_grpo`
             likewise, with the steps of the group for G: `population` is DART's paper, `sample` its code.
         steps: Number of steps of each trajectory; `step_grpo` alone reads it, and cannot do without.
-
-    Raises:
-        ValueError: When the group is empty, a reward is not finite, or `step_grpo` is not told the steps.
-        ConfigError: When an argument is not one of those above.
     """
     _validate(rewards, estimator, std)
     if bool((rewards == rewards[0]).all()):

@@ -42,11 +42,7 @@ class CorrectionWeights:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A rule that makes a weight of a ratio.
-
-    Raises:
-        ConfigError: When the band does not hold 1, the ratio of two programs that agree, or nothing beside it.
-    """
+    """A rule that makes a weight of a ratio."""
 
     level: CorrectionLevel
     """One ratio a `token`, or one a `sequence`: unbiased, but of high variance where sequences are long."""
@@ -70,11 +66,7 @@ class Correction:
 
     @classmethod
     def named(cls, name: str, band: Sequence[float] | None = None) -> "Correction | None":
-        """Return a published correction by its name, None for `none`; `band` stands in the place of its own.
-
-        Raises:
-            ConfigError: When there is no such name, or the band is impossible.
-        """
+        """Return a published correction by its name, None for `none`; `band` stands in the place of its own."""
         check_one_of(CorrectionName, correction=name)
         if band is not None and len(band) != 2:
             raise ConfigError(f"correction_band must be [low, high], got {list(band)}")

@@ -34,9 +34,6 @@ def kl_divergence(
     * `k2`: d² / 2. Biased, but as a loss its expected gradient is that of the KL.
     * `k3`: min(exp(-d) - 1 + d, 10). Unbiased below the bound and never negative; GRPO's choice (arXiv 2402.03300,
       equation 4). As a loss its expected gradient is not that of the KL but, below the bound, of KL(π_ref ‖ π).
-
-    Raises:
-        ValueError: When the estimator is not one of those above.
     """
     check_one_of(KLEstimator, estimator=estimator)
     difference = logprobs - reference_logprobs

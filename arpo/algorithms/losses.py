@@ -178,9 +178,6 @@ def policy_loss(
             that the weight of a token weighs that token's gradient alone.
         weights: Factors outside of the min, constant in the gradient: corrections of sampler-trainer mismatch
             (`corrections.py`) and selections of steps (`selection.py`). Averages still count a token of weight 0.
-
-    Raises:
-        ValueError: When `level` is unknown.
     """
     ratio, log_ratio = _ratios(logprobs, old_logprobs, mask, level)
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip.low, 1 + clip.high) * advantages)

@@ -101,9 +101,6 @@ def certify_each(
 
     Returns:
         The exit status: 1 where a task was not certified.
-
-    Raises:
-        ConfigError: If none of them has a script, or what the desktop needs is not here.
     """
     scripted = [task for task in tasks if record_of(task, root) or (task.infeasible and root == ROOT)]
     if not scripted:

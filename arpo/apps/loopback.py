@@ -15,11 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalServer(ThreadingHTTPServer):
-    """A server that only this machine reaches; port 0 is any that is free.
-
-    Raises:
-        ConfigError: If the port is taken, or is none.
-    """
+    """A server that only this machine reaches; port 0 is any that is free."""
 
     daemon_threads = True
 

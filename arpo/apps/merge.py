@@ -12,11 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the weighted mean of policies and return the exit status.
-
-    Raises:
-        ConfigError: If it cannot be done.
-    """
+    """Write the weighted mean of policies and return the exit status."""
     asked = parser().parse_args(words)
     try:
         merge(asked.policies, asked.to)

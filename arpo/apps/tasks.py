@@ -51,12 +51,7 @@ STOPPED = 130
 
 
 def main(words: Sequence[str]) -> int:
-    """Show the tasks, or fetch their files, and return the exit status: 1 where a file is still missing.
-
-    Raises:
-        ConfigError: If there are no tasks of OSWorld.
-        TaskFormatError: If one of them is not in OSWorld's format.
-    """
+    """Show the tasks, or fetch their files, and return the exit status: 1 where a file is still missing."""
     quiet()
     asked = parser().parse_intermixed_args(words)
     ids = [word for word in asked.words if "=" not in word] if asked.what == "certify" else []
@@ -122,11 +117,7 @@ def tasks_of(cfg: DictConfig) -> list[Task]:
 
 
 def named(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
-    """Return the tasks whose ids begin so, or all where none is named.
-
-    Raises:
-        ConfigError: If no task has such an id.
-    """
+    """Return the tasks whose ids begin so, or all where none is named."""
     for start in ids:
         if not any(task.id.startswith(start) for task in tasks):
             raise ConfigError(f"there is no task {start!r} among the {len(tasks)} of tasks=…")

@@ -49,10 +49,6 @@ def certify_templates(
 
     Returns:
         The exit status: 1 where an instance is not sound, or desktops failed.
-
-    Raises:
-        TaskFormatError: If a name is unknown.
-        ConfigError: If there are to be no instances, which would all be sound.
     """
     check_at_least(1, instances=instances)
     templates = list({template.name: template for name in names for template in named(name)}.values())

@@ -119,11 +119,7 @@ class _Handler(LocalHandler):
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve the page until Ctrl-C and return the exit status.
-
-    Raises:
-        ArpoError: If no Docker engine answers, or the port cannot be had.
-    """
+    """Serve the page until Ctrl-C and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m arpo watch", description="Watch the desktops that run on this machine, live, in a browser."
     )

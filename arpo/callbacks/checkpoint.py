@@ -38,9 +38,6 @@ class IterationCheckpoint(Checkpoint):
         directory: Where they go; with shards each is a folder (`arpo.modules.strategy`), otherwise a file.
         every_n_iterations: How often.
         keep: How many of the newest stay.
-
-    Raises:
-        ConfigError: If a number is below 1.
     """
 
     def __init__(self, directory: str | Path, *, every_n_iterations: int, keep: int) -> None:
@@ -112,11 +109,7 @@ def load_policy(policy: Policy, checkpoint: Path) -> None:
 
 
 def iteration_of(checkpoint: Path) -> int:
-    """Read from the name of a checkpoint how many iterations it has seen.
-
-    Raises:
-        CheckpointError: If it is not named as `IterationCheckpoint` names its files.
-    """
+    """Read from the name of a checkpoint how many iterations it has seen."""
     match = re.fullmatch(r"iteration_(\d+)", checkpoint.stem)
     if match is None:
         raise CheckpointError(

@@ -53,9 +53,6 @@ class Entropulse(RolloutCallback):
         share: Of the first iterations' entropy, below which the phase begins.
         window: Iterations over which entropies are averaged, the first of the run and the last.
         iterations: Length of the phase.
-
-    Raises:
-        ConfigError: When a number is out of its range, or the method asks a critic.
     """
 
     def __init__(

@@ -39,9 +39,6 @@ class OutcomeJudge(RolloutCallback):
         screenshots: The last ones of an episode that are shown; fewer where the engine takes fewer, or where the
             context has no room for them and an answer.
         max_tokens: Of an answer.
-
-    Raises:
-        ConfigError: When a number is below 1.
     """
 
     def __init__(self, prompt: Prompt, *, episodes: int = 8, screenshots: int = 5, max_tokens: int = 512) -> None:

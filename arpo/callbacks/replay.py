@@ -27,9 +27,6 @@ class ReplayInjection(RolloutCallback):
         buffer: Holds the successes.
         pool: Successes collected beforehand, which the buffer of a new run starts with (DART, arXiv 2509.23866).
         remembers: Whether new successes are remembered, as in ARPO; otherwise what was collected beforehand stays.
-
-    Raises:
-        ConfigError: If the buffer would stay empty.
     """
 
     def __init__(self, buffer: ReplayBuffer, *, pool: ExperiencePool | None = None, remembers: bool = True) -> None:

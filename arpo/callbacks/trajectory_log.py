@@ -27,9 +27,6 @@ class TrajectoryLog(RolloutCallback):
 
     Args:
         every_n_iterations: How often; the first iteration is always shown.
-
-    Raises:
-        ConfigError: If the number is below 1.
     """
 
     def __init__(self, *, every_n_iterations: int = 10) -> None:

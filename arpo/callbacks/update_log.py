@@ -20,9 +20,6 @@ class UpdateLog(L.Callback):
 
     Args:
         after_every_n_iterations: How often that is; the first iteration is always asked. 0 never asks.
-
-    Raises:
-        ConfigError: If the number is negative.
     """
 
     def __init__(self, *, after_every_n_iterations: int = 10) -> None:

@@ -44,9 +44,6 @@ class WeightSync(L.Callback):
             (`max_policy_lag` must be 0).
         probe_tokens: Ignored, like `probe_every`: every sync is checked without a question to the engine.
         probe_every: Ignored.
-
-    Raises:
-        ConfigError: If a number is impossible.
     """
 
     def __init__(
@@ -132,11 +129,7 @@ class WeightSync(L.Callback):
             )
 
     def _sync(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Update the engine; on every rank, because all gather the weights together.
-
-        Raises:
-            ArpoError: On every rank, if the engine does not take them.
-        """
+        """Update the engine; on every rank, because all gather the weights together."""
         module = PolicyModule.of(pl_module)
         if self.colocated:  # before rank 0 wakes the engines of all the GPUs
             torch.cuda.empty_cache()
@@ -151,12 +144,7 @@ class WeightSync(L.Callback):
 
 
 def _read_to_the_end(tensors: Iterator[tuple[str, Tensor]], error: Exception | None) -> None:
-    """Read what an engine has not read that failed: the other ranks wait in the middle of the gathering.
-
-    Raises:
-        Exception: The error of the engine, at once, if the gathering itself stands still. No word reaches the others
-            then; they are ended with this process, by whatever started them.
-    """
+    """Read what an engine has not read that failed: the other ranks wait in the middle of the gathering."""
     try:
         for _ in tensors:
             pass

@@ -63,10 +63,6 @@ class DemonstrationDataModule(L.LightningDataModule):
         click_jitter: Standard deviation, in pixels of the model's image, by which a click is moved each time it is
             learned.
         tremor: The former name of `click_jitter`.
-
-    Raises:
-        ConfigError: If a number is out of its range; by `setup`, if the model that is there is of another family or
-            sees images of another size, or no task can be demonstrated.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a YAML key

@@ -48,10 +48,6 @@ def read_examples(
         seed: Of the pairs.
         tell: Tells the episodes as a policy would have read and said them, and leaves out those that it could not.
         least: Examples that must be there, counting once what says the same.
-
-    Raises:
-        ConfigError: If there are too few episodes, none is left, they make no example, or a screenshot of theirs is
-            lost or cut.
     """
     episodes = list(islice(_played(store), first))
     if len(episodes) < max(1, first or 0):

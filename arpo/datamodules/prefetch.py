@@ -29,11 +29,7 @@ class PrefetchBuffer(Generic[_T]):
         self._end.add_done_callback(self._wake)
 
     def first(self, count: int | None = None) -> list[_T]:
-        """Wait for the first items and return them; fewer where there are fewer, and all of them for None.
-
-        Raises:
-            ArpoError: The error of the source, if it had one before it made so many.
-        """
+        """Wait for the first items and return them; fewer where there are fewer, and all of them for None."""
         with self._changed:
             self._changed.wait_for(lambda: self._end.done() or (count is not None and len(self._items) >= count))
             if count is None or len(self._items) < count:

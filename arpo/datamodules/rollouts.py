@@ -64,11 +64,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.collector.close()
 
     def next_batch(self) -> RolloutBatch:
-        """Collect the batch of the trainer's current iteration; on other ranks than 0, an empty one.
-
-        Raises:
-            ArpoError: On every rank, if there is none.
-        """
+        """Collect the batch of the trainer's current iteration; on other ranks than 0, an empty one."""
         assert self.trainer is not None
         iteration = self.trainer.current_epoch
         version = PolicyModule.of(self.trainer.lightning_module).policy_version
@@ -102,11 +98,7 @@ class RolloutDataModule(L.LightningDataModule):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a run stood.
-
-        Raises:
-            ConfigError: If groups are pending that were numbered for another number of groups an iteration.
-        """
+        """Go on where a run stood."""
         groups = state_dict["tasks_per_iteration"]
         if state_dict["pending"] and groups != self.sampler.tasks_per_iteration:
             raise ConfigError(

@@ -47,9 +47,6 @@ class TrajectoryDataModule(L.LightningDataModule):
         steps: Optimizer steps of the run, shared out evenly among its iterations.
         batch_size: Examples a step.
         seed: Of the pairs and of the order.
-
-    Raises:
-        ConfigError: When a number is out of its range, or an outcome is unknown.
     """
 
     def __init__(
@@ -85,11 +82,7 @@ class TrajectoryDataModule(L.LightningDataModule):
 
     @override
     def setup(self, stage: str) -> None:
-        """Read the episodes, then start what evaluates.
-
-        Raises:
-            ConfigError: As `read_examples` does, or if the steps cannot be shared out.
-        """
+        """Read the episodes, then start what evaluates."""
         self._steps_per_iteration()
         assert self.trainer is not None
         self._examples = self.read(PolicyModule.of(self.trainer.lightning_module).least_examples)
@@ -181,11 +174,7 @@ class TrajectoryDataModule(L.LightningDataModule):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Check that the run goes on with the batches that it would have seen.
-
-        Raises:
-            ConfigError: If it would see others.
-        """
+        """Check that the run goes on with the batches that it would have seen."""
         now = self.state_dict()
         changed = [name for name, value in state_dict.items() if now[name] != value]
         if changed:

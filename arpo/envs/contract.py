@@ -35,7 +35,6 @@ def check_env(env: DesktopEnv, task: Task, *, deterministic: bool = True, max_so
         max_solution_steps: The most actions a solution may take.
 
     Raises:
-        ContractError: With every clause that does not hold.
         EnvError: If the desktop itself fails in a call that must succeed.
     """
     broken: list[str] = []
@@ -53,7 +52,6 @@ def check_episode(env: DesktopEnv, task: Task, *, deterministic: bool = True, ma
     """Check the clauses of one task; the environment stays open.
 
     Raises:
-        ContractError: With every clause that does not hold.
         EnvError: If the desktop itself fails in a call that must succeed.
     """
     _raise_if(_episode_violations(env, task, deterministic=deterministic, max_solution_steps=max_solution_steps))

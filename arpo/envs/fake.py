@@ -77,11 +77,7 @@ class Deeds:
 
 
 def fake_tasks(count: int, seed: int = 0, kinds: Sequence[Kind] = ("click", "sequence", "type")) -> list[Task]:
-    """Return `count` different tasks, the kinds in turn; the same for the same arguments.
-
-    Raises:
-        ConfigError: If the count is negative or a kind is unknown.
-    """
+    """Return `count` different tasks, the kinds in turn; the same for the same arguments."""
     if count < 0:
         raise ConfigError(f"count must not be negative, got {count}")
     if not kinds or not set(kinds) <= set(get_args(Kind)):

@@ -45,9 +45,6 @@ class RecordedDesktop:
         patches: Wrong actions that are corrected in an episode; 0 judges the policy as it is.
         tolerance: How far from the expert's a point may be in x and in y, in pixels of the screen.
         thought: Whether a patch is the expert's action alone (`free`), or has its thought, too (`recorded`).
-
-    Raises:
-        ConfigError: When a value is out of its range.
     """
 
     def __init__(
@@ -126,11 +123,7 @@ class RecordedDesktop:
 
 
 def read_recording(task: Task) -> tuple[list[RecordedStep], Path]:
-    """Return the steps of a task's recording, and the screen after the last one.
-
-    Raises:
-        TaskFormatError: If the task has none.
-    """
+    """Return the steps of a task's recording, and the screen after the last one."""
     try:
         steps = [
             RecordedStep(

@@ -33,9 +33,6 @@ def model_card(run: Path, iteration: int | None) -> str:
     Args:
         run: The folder of the run, with `config.yaml` and, where they were written, `run.json` and `eval/`.
         iteration: The iteration of the policy; None where nobody knows it, and then no evaluation is of it.
-
-    Raises:
-        ConfigError: If the evaluation of the policy is broken.
     """
     config: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     of_iterations = "an unknown iteration" if iteration is None else f"iteration {iteration}"

@@ -29,9 +29,6 @@ def evaluate_tasks(
         settings: How to try it.
         iteration: When; part of the trajectories' ids.
         name: What; part of the trajectories' ids.
-
-    Raises:
-        RolloutError: If every episode was lost.
     """
     # Lists go by domain. In their order all environments would load one page at once, and then the next.
     mixed = random.Random(0).sample(tasks, len(tasks))

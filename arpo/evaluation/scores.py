@@ -17,9 +17,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """Return the unbiased estimate that any of `k` trials succeeds, from `c` successes in `n`: 1 - C(n-c,k)/C(n,k).
 
     arXiv 2107.03374, Eq. 1.
-
-    Raises:
-        ValueError: If more trials are asked for than were made.
     """
     if not 0 <= c <= n or not 1 <= k <= n:
         raise ValueError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, got n={n}, c={c}, k={k}")
@@ -80,11 +77,7 @@ class EvaluationResult:
         return self.overall.success_rate
 
     def pass_at(self, k: int) -> float:
-        """Return pass@k, averaged over the tasks that have at least `k` episodes.
-
-        Raises:
-            ValueError: If no task has.
-        """
+        """Return pass@k, averaged over the tasks that have at least `k` episodes."""
         estimates = [pass_at_k(task.episodes, task.successes, k) for task in self.tasks if task.episodes >= k]
         if not estimates:
             most = max(task.episodes for task in self.tasks)
@@ -135,9 +128,6 @@ def evaluate(
         name: What was evaluated, for logs and files.
         success_threshold: A trajectory is a success when its task reward lies above it.
         lost: Episodes that the infrastructure lost, for the record.
-
-    Raises:
-        ValueError: If there is no trajectory, or one of a task that is not listed.
     """
     if not trajectories:
         raise ValueError(f"there is no episode to evaluate {name} by")

@@ -69,11 +69,7 @@ class SelectionRule:
             raise ConfigError(f"max_lost_share must be at least 0 and below 1, got {self.max_lost_share}")
 
     def check_attempts(self, rollouts_per_task: int) -> None:
-        """Check that a task can be kept after so many attempts.
-
-        Raises:
-            ConfigError: If it would need more successes than that.
-        """
+        """Check that a task can be kept after so many attempts."""
         if self.min_successes > rollouts_per_task:
             raise ConfigError(
                 f"min_successes={self.min_successes} of rollouts_per_task={rollouts_per_task} episodes is impossible"
@@ -147,9 +143,6 @@ def select_tasks(
         rule: What is kept.
         settings: How to try each; the paper makes 16 attempts.
         name: Of the list; part of the trajectories' ids.
-
-    Raises:
-        ConfigError: If the rule wants more successes than there are episodes, or there is no task.
     """
     if not tasks:
         raise ConfigError("there is no task to choose from: the list is empty")
@@ -173,11 +166,7 @@ def _count(task: Task, row: Sequence[Trajectory | None], threshold: float) -> At
 
 
 def listed_only(tasks: Sequence[Task], ids: Sequence[str]) -> list[Task]:
-    """Return the tasks of these ids, in the order of the ids.
-
-    Raises:
-        ConfigError: If there is none of an id.
-    """
+    """Return the tasks of these ids, in the order of the ids."""
     known = {task.id: task for task in tasks}
     missing = [task_id for task_id in ids if task_id not in known]
     if missing:

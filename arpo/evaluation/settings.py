@@ -9,11 +9,7 @@ from arpo.rollout.episode import EpisodeProtocol
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
-    """The way in which tasks are tried when a policy is judged.
-
-    Raises:
-        ConfigError: If a value is not one of those that are allowed.
-    """
+    """The way in which tasks are tried when a policy is judged."""
 
     rollouts_per_task: int = 1
     """Episodes of each task."""

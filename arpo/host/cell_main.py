@@ -48,7 +48,6 @@ def receive_message(connection: socket.socket, longest: int) -> Any:
     """Return the next message.
 
     Raises:
-        ValueError: If it is longer, or no JSON.
         EOFError: If the connection ends before.
     """
     if (size := int.from_bytes(b"".join(receive(connection, 8)), "big")) > longest:

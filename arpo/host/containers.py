@@ -152,7 +152,6 @@ class Containers:
         """Start a container; it is not ready yet.
 
         Raises:
-            ConfigError: If there is no such image.
             EnvError: If the engine does not start it.
         """
         from docker.errors import ImageNotFound

@@ -58,11 +58,7 @@ def cluster_address() -> str:
 
 
 def check_cluster(timeout_s: float = CONNECT_S) -> None:
-    """Check that something listens where `RAY_ADDRESS` says that a cluster is; Ray itself would try for minutes.
-
-    Raises:
-        ConfigError: If nothing does, or the variable is no address.
-    """
+    """Check that something listens where `RAY_ADDRESS` says that a cluster is; Ray itself would try for minutes."""
     address = cluster_address()
     if address in ("", "auto"):  # Ray knows by a file of this machine whether there is one
         return

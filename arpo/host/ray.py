@@ -253,9 +253,6 @@ def check_store(weights: int, copies: int = 0) -> None:
     Args:
         weights: Bytes of a sync.
         copies: How many engines of this node write them to a file in shared memory too, all at once.
-
-    Raises:
-        ConfigError: With what there is and what is needed.
     """
     if cluster_address() or not SHARED_MEMORY.is_dir():  # a cluster has its stores; without the directory all is slow
         return

@@ -74,9 +74,6 @@ class Session:
 
         Args:
             root: The parent of the directories of all sessions; by default one per user under the temporary directory.
-
-        Raises:
-            ConfigError: If this process has an open session, or the root belongs to another user.
         """
         root = _private(root if root is not None else _default_root())
         directory = root / own_name()
@@ -198,11 +195,7 @@ def _default_root() -> Path:
 
 
 def _private(root: Path) -> Path:
-    """Create a directory that only this user can enter.
-
-    Raises:
-        ConfigError: If it exists and belongs to somebody else, who could then read or replace what we put there.
-    """
+    """Create a directory that only this user can enter."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = root.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):

@@ -79,11 +79,7 @@ class BackgroundLoop:
             self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Begin a coroutine and return the future of its result.
-
-        Raises:
-            ArpoError: If the loop does not run.
-        """
+        """Begin a coroutine and return the future of its result."""
         if self._loop is None or not self.running:
             coroutine.close()
             raise ArpoError(f"{self._name} does not run: call start() first, and nothing after close()")

@@ -18,9 +18,6 @@ def check_context(path: str | Path, max_model_len: int) -> None:
     Args:
         path: A `from_pretrained` directory; one that a warm start has yet to write, or a hub name, is not checked.
         max_model_len: Tokens of prompt, images and response together.
-
-    Raises:
-        ConfigError: If the model has fewer positions.
     """
     positions = context_of(path)
     if positions is not None and max_model_len > positions:
@@ -39,11 +36,7 @@ def is_recurrent(path: str | Path) -> bool:
 
 
 def context_of(path: str | Path) -> int | None:
-    """Return for how many tokens a checkpoint was made; None where there is none or it does not say.
-
-    Raises:
-        ConfigError: If its configuration cannot be read; names the file.
-    """
+    """Return for how many tokens a checkpoint was made; None where there is none or it does not say."""
     file = Path(path) / "config.json"
     if not file.exists():
         return None
@@ -64,9 +57,6 @@ def update_numbers(path: str | Path, lora_rank: int | None = None) -> int:
     Args:
         path: A `from_pretrained` directory.
         lora_rank: Rank of the adapters, which every linear layer of the language model's blocks has; None without.
-
-    Raises:
-        ConfigError: If the directory has no safetensors file.
     """
     shapes = CheckpointWeights(path).shapes
     if lora_rank is None:

@@ -98,7 +98,6 @@ class FleetEngine:
                 which go with the run.
 
         Raises:
-            ConfigError: If a number is impossible, Ray has no such GPUs, or the engine refuses its own arguments.
             EngineError: If an engine cannot start.
         """
         check_at_least(1, replicas=replicas, nodes=nodes, threads=threads, max_unavailable=max_unavailable)
@@ -338,11 +337,7 @@ class FleetEngine:
             raise self._failure
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is so, which it may be at once.
-
-        Raises:
-            ArpoError: If the fleet has failed.
-        """
+        """Wait until something is so, which it may be at once."""
 
         def holds() -> bool:
             self._raise_failure()

@@ -54,9 +54,6 @@ class HfEngine(ThreadedEngine):
             max_model_len: Tokens of prompt, images and response together.
             deterministic: Whether responses are the same bit for bit whatever else is in flight. Requests are then
                 generated one by one, so this is for tests and tiny runs.
-
-        Raises:
-            ConfigError: If an argument is impossible, or the model takes no such contexts.
         """
         torch_dtype = dtype_of(dtype)
         check_at_least(1, max_batch=max_batch, max_model_len=max_model_len)

@@ -181,7 +181,6 @@ def errors_of_ours(what: str = "the engine's actor failed") -> Iterator[None]:
 
     Raises:
         EngineGoneError: If the actor's process has died.
-        ArpoError: If the call raised one; an `EngineError` in the place of any other.
     """
     try:
         yield
@@ -371,7 +370,6 @@ async def _pulse(actor: Any, stall_s: float) -> dict[str, float]:
     """Return an engine's counters.
 
     Raises:
-        TimeoutError: If they have not come within `stall_s`.
         EngineError: If the actor has died.
     """
     answer = asyncio.ensure_future(actor.pulse.remote())
@@ -391,7 +389,6 @@ def start_all(replicas: Iterable[Replica], make_engine: Callable[[], InferenceEn
     """Start the engines of replicas side by side; blocks until all of them can serve.
 
     Raises:
-        ConfigError: If an engine refuses its arguments.
         EngineError: If one does not start.
     """
     starts = [replica.actor.start.remote(make_engine) for replica in replicas]
@@ -406,11 +403,7 @@ def gpus_of_node(replicas: int, num_gpus: float) -> float:
 
 
 def check_gpus(nodes: int, wanted: float, available: Sequence[float]) -> None:
-    """Check that there are so many nodes with so many GPUs.
-
-    Raises:
-        ConfigError: If there are not.
-    """
+    """Check that there are so many nodes with so many GPUs."""
     if wanted and sum(gpus >= wanted for gpus in available) < nodes:
         there = ", ".join(f"{gpus:g}" for gpus in available)
         raise ConfigError(
@@ -423,7 +416,6 @@ def reserve(nodes: int, node_gpus: float) -> PlacementGroup | None:
     """Return a hold on the GPUs of so many nodes, None where there is nothing to hold.
 
     Raises:
-        ConfigError: If Ray has no such GPUs.
         EngineError: If somebody else keeps them.
     """
     check_gpus(nodes, node_gpus, [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]])

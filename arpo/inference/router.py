@@ -30,9 +30,6 @@ class Router:
     Attributes:
         in_flight: The requests of each replica that are under way.
         homes: The replica of each conversation, of which the first was silent the longest.
-
-    Raises:
-        ConfigError: If there is none.
     """
 
     def __init__(self, replicas: int) -> None:

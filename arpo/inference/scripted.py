@@ -40,9 +40,6 @@ class ScriptedEngine:
             respond: Returns the text of a response.
             latency_s: Seconds that a response takes.
             fail_every: Every n-th request fails with `EngineError`; 0: none.
-
-        Raises:
-            ConfigError: If a number is negative.
         """
         if latency_s < 0 or fail_every < 0:
             raise ConfigError(f"latency_s and fail_every must not be negative, got {latency_s} and {fail_every}")

@@ -126,10 +126,6 @@ class VllmEngine(ThreadedEngine):
                 weights under it wait in host memory.
             engine_args: Further arguments of vLLM's `EngineArgs`, such as `tensor_parallel_size`,
                 `gpu_memory_utilization` or `enforce_eager`; not those of `REFUSED_ARGS`.
-
-        Raises:
-            ConfigError: If an argument is impossible, the model takes no such contexts, or the engine cannot start
-                here.
         """
         check_at_least(1, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
         check_at_least(1, max_images=max_images, screenshots=screenshots)

@@ -32,10 +32,6 @@ class C3PO(GRPO):
             `drop` may leave nothing to learn from.
         over: The trajectory that would exceed Φ is `drop`ped as a whole, or `truncate`d: the first of its tokens, as
             many as Φ has room for, are trained. The paper does not say which.
-
-    Raises:
-        ConfigError: When a value is out of its range, another average than that over tokens is asked for, or a KL
-            term or an entropy bonus, which are of all tokens and have no budget; see also `GRPO`.
     """
 
     budget: int = 409_600

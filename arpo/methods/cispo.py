@@ -16,9 +16,6 @@ class CISPO(GRPO):
     """GRPO with the loss -sg[clip(ρ, 1 - `clip_low`, 1 + `clip_high`)] · A · log π, a mean over tokens (equation 4).
 
     The clip fractions in the log are of the tokens whose gradient GRPO would have lost.
-
-    Raises:
-        ConfigError: When a dual clip or a ratio of sequences is asked for, which this loss has not; see also `GRPO`.
     """
 
     clip_low: float = 1.0

@@ -23,9 +23,6 @@ class ComputerRL(Method):
 
     Args:
         std: σ: `sample` divides by the number of steps less one, `population` by it, and `none` is 1.
-
-    Raises:
-        ConfigError: When a value is not one of those above, or a format reward is asked for; see also `Method`.
     """
 
     format_weight: float = 0.0

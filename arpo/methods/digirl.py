@@ -40,9 +40,6 @@ class DigiRL(Method):
     Args:
         discount: γ from step to step, in G.
         kept: The share of trajectories that learn.
-
-    Raises:
-        ConfigError: When a value is out of its range; see also `Method`.
     """
 
     asks: ClassVar[Needs] = Needs(values=True)

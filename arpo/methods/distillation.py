@@ -25,9 +25,6 @@ class Distillation(GRPO):
 
     Args:
         reward_weight: r; at 0 no reward counts, and a group that failed as a whole teaches as much as any.
-
-    Raises:
-        ConfigError: When the weight is below 0; see also `GRPO`.
     """
 
     asks: ClassVar[Needs] = Needs(logprobs=True, teacher=True)

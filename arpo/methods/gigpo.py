@@ -30,9 +30,6 @@ class GiGPO(Method):
         episode_mean: Whether mean and deviation of A_episode are over the group's `steps`, so that a trajectory of n
             steps counts n times (the default of the authors' code), or its `trajectories` (the paper, equation 3).
         std: What is divided by after the mean was taken off: `none` is 1, and the paper's choice for long episodes.
-
-    Raises:
-        ConfigError: When a value is out of its range; see also `Method`.
     """
 
     discount: float = 0.95

@@ -25,9 +25,6 @@ class GRPO(Method):
         imitation: Times the task reward, is added to every advantage, so that a success is imitated even where its
             whole group succeeds: at a ratio of 1 the gradient is that of the language-model loss on positive
             examples (arXiv 2504.05118, section 4.3). The paper has none.
-
-    Raises:
-        ConfigError: When a value is not one of those above; see also `Method`.
     """
 
     estimator: Estimator = "grpo"

@@ -29,9 +29,6 @@ class KTO(Preference):
             the number of failures.
         undesirable_weight: Weight of failures, λ_U.
         success_threshold: A trajectory whose reward, task and format together, lies above it is desirable.
-
-    Raises:
-        ConfigError: When a number is out of its range; see also `Preference`.
     """
 
     least_examples: ClassVar[int] = 2

@@ -124,10 +124,6 @@ class Method(ABC):
         kl: Estimator of the KL term.
         entropy_coefficient: Weight of an entropy bonus: times the mean entropy of the distributions that tokens were
             sampled from, is taken off the loss (arXiv 1602.01783, section 4). The paper has none.
-
-    Raises:
-        ConfigError: When a value is not one of those above, or two of them contradict each other.
-        ValueError: When the clips make no range.
     """
 
     asks: ClassVar[Needs] = Needs()

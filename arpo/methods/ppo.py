@@ -27,9 +27,6 @@ class PPO(Method):
     Args:
         discount: γ, from token to token.
         gae_lambda: λ of GAE; 1 asks the critic for nothing but a baseline.
-
-    Raises:
-        ConfigError: When a value is out of its range; see also `Method`.
     """
 
     asks: ClassVar[Needs] = Needs(values=True)

@@ -24,9 +24,6 @@ class Preference(ABC):
 
     Args:
         beta: Weight of the log-ratio in the loss: the larger, the closer to the reference.
-
-    Raises:
-        ConfigError: When a number is out of its range.
     """
 
     least_examples: ClassVar[int] = 1
@@ -54,9 +51,6 @@ class Preference(ABC):
             log_ratios: Of the batch.
             batch: The trajectories.
             besides: The log-ratios of what `besides` has returned.
-
-        Raises:
-            ConfigError: When the batch is not made for this loss.
         """
 
     def rewards(self, log_ratios: Float[Tensor, " batch"], good: Bool[Tensor, " batch"]) -> dict[str, float]:

@@ -23,9 +23,6 @@ class ShortestPath(GRPO):
     Args:
         shortening: α: 0 is GRPO, and at 1 a success of twice the steps earns half. The paper does not say its value.
         success_threshold: A trajectory is a success when its task reward lies above it.
-
-    Raises:
-        ConfigError: When a value is out of its range; see also `GRPO`.
     """
 
     shortening: float = 0.5

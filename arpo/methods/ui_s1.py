@@ -37,9 +37,6 @@ class UIS1(Method):
         episode_weight: w_e.
         step_weight: w_s.
         least_spread: The population deviation of the returns of first steps must lie above it; None learns from all.
-
-    Raises:
-        ConfigError: When a value is out of its range, or a format reward is asked for; see also `Method`.
     """
 
     asks: ClassVar[Needs] = Needs(step_rewards=True)

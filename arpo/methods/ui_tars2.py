@@ -18,9 +18,6 @@ class UITars2(PPO):
     Args:
         length_weight: α.
         gae_lambda: λ of the critic's targets; 1 teaches it the returns as they were.
-
-    Raises:
-        ConfigError: When a value is out of its range; see also `PPO`.
     """
 
     gae_lambda: float = 1.0

@@ -30,9 +30,6 @@ def check_checkpointing(checkpointing: Checkpointing, *, attention: str, offload
         checkpointing: Of its blocks.
         attention: Its kernel.
         offload: Whether the inputs of blocks wait in the host's memory.
-
-    Raises:
-        ConfigError: If it does not.
     """
     if checkpointing == "selective" and attention != "sdpa":
         raise ConfigError(f"gradient_checkpointing=selective needs attention=sdpa, got {attention}: set it to true")

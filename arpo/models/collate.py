@@ -74,9 +74,6 @@ def collate(
         screenshots: PNG bytes by SHA-256, of all screenshots that the sequences show.
         images: Makes patches of them.
         features: The vision tower's output of each of them by SHA-256, [tokens, hidden], where it is known already.
-
-    Raises:
-        ValueError: If there is nothing to collate, or a screenshot is missing or not as large as its placeholders say.
     """
     if not tokenized:
         raise ValueError("cannot collate 0 sequences: give at least 1")
@@ -122,9 +119,6 @@ def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     In each group, rows times the longest row stays within `max_tokens`; a longer sequence stands alone. Of what
     all groups compute, no more than `MAX_PADDING` is padding. Of the ways with as few groups, it is one with the least
     padding. Longest first, ties in the order given; the result depends on nothing else.
-
-    Raises:
-        ConfigError: If `max_tokens` is not positive.
     """
     check_at_least(1, max_tokens=max_tokens)
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])

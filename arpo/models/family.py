@@ -99,22 +99,14 @@ FAMILIES: dict[str, ModelFamily] = {
 
 
 def family_named(model_type: object, where: str = "family") -> ModelFamily:
-    """Return the family with a `model_type`.
-
-    Raises:
-        ConfigError: If there is none; says `where` the name stands.
-    """
+    """Return the family with a `model_type`."""
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ConfigError(f"{where} must be one of {', '.join(FAMILIES)}, got {model_type!r}")
     return FAMILIES[model_type]
 
 
 def family_of(path: str | Path) -> ModelFamily:
-    """Return the family of a checkpoint, a directory or hub name.
-
-    Raises:
-        ConfigError: If its `config.json` is missing or broken, or names a model of no family that there is.
-    """
+    """Return the family of a checkpoint, a directory or hub name."""
     file = checkpoint_directory(path) / "config.json"
     try:
         said = json.loads(file.read_text(encoding="utf-8"))

@@ -30,10 +30,6 @@ class ImageProcessor:
         path: A directory or hub name that `from_pretrained` loads.
         cache_mb: Megabytes of screenshots to keep between updates: 1080p takes 6.3. Those of an update are all kept
             while it lasts.
-
-    Raises:
-        ConfigError: If the cache size is negative, the checkpoint is of no family that is known, or its image
-            processor works in another way than this one.
     """
 
     def __init__(self, path: str | Path, *, cache_mb: float = 1024) -> None:

@@ -35,10 +35,6 @@ def merge(shares: Sequence[tuple[Path, float]], directory: Path) -> None:
         shares: The directory of each policy, as `from_pretrained` loads it, or of what has that in `policy/`, and its
             α, which are above 0 and add up to 1.
         directory: Where the result goes; must not exist.
-
-    Raises:
-        ConfigError: If weights add up to something else, a directory has no policy, policies differ in anything but
-            the values of their weights, one of these is not finite, or the directory exists.
     """
     if len(shares) < 2:
         raise ConfigError(f"name at least two policies, as A=0.5 B=0.5; got {len(shares)}")

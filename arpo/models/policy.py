@@ -90,9 +90,6 @@ class Policy(nn.Module):
         attention: Kernel; `flash_attention_2` needs a GPU and the flash-attn package.
         logits_chunk: Tokens whose logits exist at the same time.
         mesh: Ranks over which the weights are cut (`arpo.models.sharding`); None keeps them whole.
-
-    Raises:
-        ConfigError: If there is no such checkpoint or an argument is impossible.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of conf/model
@@ -187,9 +184,6 @@ class Policy(nn.Module):
             with_entropy: Whether to give entropies too, for the metrics.
             critic: Makes a value [tokens, 1] of the states [tokens, hidden] that predict the tokens; its gradient
                 ends there.
-
-        Raises:
-            ValueError: If the temperature is not positive.
         """
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}; greedy responses are scored at 1")
@@ -321,11 +315,7 @@ def _values(critic: nn.Module, states: Float[Tensor, "tokens hidden"]) -> Float[
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the number format of weights and computation by its name.
-
-    Raises:
-        ConfigError: If it is none of `DTYPES`.
-    """
+    """Return the number format of weights and computation by its name."""
     if name not in DTYPES:
         raise ConfigError(f"dtype must be one of {sorted(DTYPES)}, got {name!r}")
     return DTYPES[name]

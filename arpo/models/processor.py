@@ -53,9 +53,6 @@ def load_processor(path: str | Path, kind: Any = AutoProcessor) -> Any:
     Args:
         path: A directory or hub name.
         kind: `AutoImageProcessor` for that part of it alone; `AutoConfig` for the configuration of the model.
-
-    Raises:
-        ConfigError: If there is none, transformers cannot read it, or it is not one of the checkpoint's family.
     """
     processor = _loaded(kind, path, "config.json" if kind is AutoConfig else FILES[1])
     if kind is AutoProcessor and type(processor).__name__ != (wanted := family_of(path).processor_class):
@@ -91,10 +88,6 @@ def image_numbers(processor: Any, path: str | Path) -> ImageNumbers:
     Args:
         processor: The image processor of `load_processor`.
         path: Where it came from.
-
-    Raises:
-        ConfigError: If one is missing or none, or the processor leaves out a step or resizes otherwise than
-            `arpo.models.vision.patches`; names the file and the key.
     """
     said, file = processor.to_dict(), _file(path)
     for step in STEPS:

@@ -27,9 +27,6 @@ class CheckpointWeights:
 
     Args:
         path: Directory or hub name.
-
-    Raises:
-        ConfigError: If there is no safetensors file.
     """
 
     def __init__(self, path: str | Path) -> None:

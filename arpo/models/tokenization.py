@@ -46,10 +46,6 @@ class ChatTokenizer:
 
     Args:
         path: A directory or hub name that `from_pretrained` loads.
-
-    Raises:
-        ConfigError: If there is no such checkpoint, it is of no known family, or its template is not one of turns with
-            an end.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -84,9 +80,6 @@ class ChatTokenizer:
             family: Name of the family that they were made for.
             min_pixels: Of a picture as its models see it.
             max_pixels: Of the largest.
-
-        Raises:
-            ConfigError: If it does not.
         """
         name, sizes, factor = self.family.model_type, self.pictures.sizes, family_named(family).resize_factor
         here = (name, sizes.factor, sizes.min_pixels, sizes.max_pixels)
@@ -98,11 +91,7 @@ class ChatTokenizer:
             )
 
     def check_teacher(self, teacher: "ChatTokenizer") -> None:
-        """Check that a teacher reads the ids and sees the screenshots that a policy of this tokenizer does.
-
-        Raises:
-            ConfigError: If it is of another family, has other words, or sees screenshots at another size.
-        """
+        """Check that a teacher reads the ids and sees the screenshots that a policy of this tokenizer does."""
         own, other = (
             {"family": each.family, "vocabulary": each._tokenizer.get_vocab(), "image processor": each.pictures}
             for each in (self, teacher)
@@ -125,9 +114,6 @@ class ChatTokenizer:
             messages: Chat messages; the content of one is a string or a list of `{"type": "text", "text": …}` and
                 `{"type": "image"}` parts. A text is encoded by its letters; in a `PromptText`, what is not foreign
                 may hold the tokens that responses may hold, too.
-
-        Raises:
-            ValueError: If the chat template does not give every image its placeholder.
         """
         mark = _unused(json.dumps(messages, ensure_ascii=False))
         ids = self._encode(self._render(self._marked(messages, mark)), mark)
@@ -201,11 +187,7 @@ class ChatTokenizer:
         return ids
 
     def check_response(self, response_ids: Sequence[int]) -> None:
-        """Refuse a response that the policy cannot have sampled.
-
-        Raises:
-            ValueError: If an id is among `forbidden_ids`.
-        """
+        """Refuse a response that the policy cannot have sampled."""
         if not self._forbidden.isdisjoint(response_ids):
             wrong = sorted(self._forbidden.intersection(response_ids))
             raise ValueError(
@@ -355,9 +337,6 @@ def tokenize(trajectory: Trajectory, chat: ChatTokenizer) -> list[TokenizedTraje
     took the place of the policy's, another one from the next step on: a response is trained in the context in which
     it was sampled, and what took its place is part of later contexts alone. Where responses saw a window of the
     screenshots, no two have the same context: one sequence a step, in which its response alone is trained (DART).
-
-    Raises:
-        ValueError: If placeholders and screenshots, or ids and log-probabilities, do not match.
     """
     for number, step in enumerate(trajectory.steps):
         _check(step, chat, f"trajectory {trajectory.id!r}, step {number}")

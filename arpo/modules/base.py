@@ -34,9 +34,6 @@ class PolicyModule(L.LightningModule):
         reference: Builds the frozen policy that this one is compared with, the one it started from. With LoRA nothing
             is built: the reference is the policy without its adapters. None where nothing is compared.
         teacher: Builds a frozen policy of the same family and vocabulary, which this one learns from, or None.
-
-    Raises:
-        ConfigError: When a number is out of its range.
     """
 
     policy: Policy
@@ -78,11 +75,7 @@ class PolicyModule(L.LightningModule):
 
     @classmethod
     def of(cls, module: L.LightningModule) -> "PolicyModule":
-        """Return a trainer's module under its own type, for callbacks and data modules.
-
-        Raises:
-            ConfigError: When it is another kind of module.
-        """
+        """Return a trainer's module under its own type, for callbacks and data modules."""
         if not isinstance(module, cls):
             raise ConfigError(f"expected a module that trains a policy, a PolicyModule, got {type(module).__name__}")
         return module
@@ -159,9 +152,6 @@ class PolicyModule(L.LightningModule):
         Returns:
             The norm of the policy's gradient before it was clipped, or None when a gradient was not finite and the
             step was left out.
-
-        Raises:
-            ArpoError: When too many gradients in a row were not finite.
         """
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer), "configure_optimizers returns one optimizer"

@@ -83,10 +83,6 @@ class GRPOModule(PolicyModule):
             stays as it is (value pretraining, arXiv 2509.02544); `critic/explained_variance` shows how many it needs.
             The rate rises and falls by the same iterations.
         seed: Seeds the order of groups in minibatches.
-
-    Raises:
-        ConfigError: When a number is out of its range, the KL term has no reference, the method no teacher, or there
-            is no critic to warm up.
     """
 
     def __init__(  # noqa: PLR0913 - one argument a line of the paper's table

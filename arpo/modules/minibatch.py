@@ -101,11 +101,7 @@ class Minibatch:
 
 
 def check_credits(groups: Sequence[Group], credits: Sequence[Sequence[Credit]]) -> None:
-    """Check that a method gave each sampled token of each trajectory one number of each kind.
-
-    Raises:
-        ValueError: When it gave more or fewer.
-    """
+    """Check that a method gave each sampled token of each trajectory one number of each kind."""
     for group, row in zip(groups, credits, strict=True):
         for trajectory, credit in zip(group.trajectories, row, strict=True):
             for name, numbers in (("advantages", credit.advantages), ("returns", credit.returns)):

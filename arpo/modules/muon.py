@@ -32,9 +32,6 @@ class MuonWithAdamW(Optimizer):
         matrix_lr: Learning rate of Muon, whose updates have the same length whatever the gradient is.
         betas: Of AdamW.
         weight_decay: Of both.
-
-    Raises:
-        ConfigError: If a parameter is in shards.
     """
 
     def __init__(

@@ -66,11 +66,7 @@ class GradientGuard:
         self._in_a_row = 0
 
     def accepts(self, norm: float) -> bool:
-        """Return whether a gradient of this norm can be used.
-
-        Raises:
-            ArpoError: When it is the last of too many in a row that cannot.
-        """
+        """Return whether a gradient of this norm can be used."""
         if math.isfinite(norm):
             self._in_a_row = 0
             return True

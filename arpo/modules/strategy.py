@@ -93,11 +93,7 @@ class ShardedStrategy(ModelParallelStrategy):
         self.barrier()
 
     def _check_shared(self, folder: Path) -> None:
-        """Check that every rank sees the folder that rank 0 has made.
-
-        Raises:
-            CheckpointError: If one does not, on every rank.
-        """
+        """Check that every rank sees the folder that rank 0 has made."""
         if not self.reduce_boolean_decision(folder.is_dir()):
             raise CheckpointError(
                 f"not every rank sees {folder.parent}, so shards of the checkpoint would be lost: put the run's "
@@ -122,11 +118,7 @@ class ShardedStrategy(ModelParallelStrategy):
 
     @override
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load the shards into model and optimizer, and return the rest.
-
-        Raises:
-            CheckpointError: If it does not hold what this model and this optimizer need.
-        """
+        """Load the shards into model and optimizer, and return the rest."""
         assert self.model is not None
         folder = Path(self.broadcast(checkpoint_path))
         if not folder.is_dir():

@@ -184,10 +184,6 @@ class RolloutCollector:
         Args:
             iteration: The one that is learned from; iterations are taken one after another.
             policy_version: Of the policy that learns from the batch; a trajectory that is too old for it is left out.
-
-        Raises:
-            RolloutError: If no group is left to learn from, or nothing happened for `stall_s`.
-            ArpoError: If an episode ended in an error that is no infrastructure failure, such as a full disk.
         """
         asked_at = time.monotonic()
         taken = self._wait(iteration, policy_version)
@@ -219,21 +215,13 @@ class RolloutCollector:
 
     @property
     def stream(self) -> GroupStream:
-        """The groups that were begun.
-
-        Raises:
-            ArpoError: If nothing was begun.
-        """
+        """The groups that were begun."""
         if self._stream is None:
             raise ArpoError("nothing is collected: call begin() first, and nothing after end()")
         return self._stream
 
     def state_dict(self) -> dict[str, Any]:
-        """Return sampler, statistics and what was asked for and not learned from, all of one moment.
-
-        Raises:
-            ArpoError: If nothing was begun.
-        """
+        """Return sampler, statistics and what was asked for and not learned from, all of one moment."""
         return self.runtime.run(self._state())
 
     def end(self) -> None:

@@ -129,8 +129,6 @@ async def run_episode(
     Raises:
         EnvError: If the desktop failed; the episode says nothing about the policy then.
         EngineError: If the engine failed; likewise.
-        ConfigError: If not even the first prompt fits the context; an `EnvError` where it would with a shorter
-            instruction and a smaller screenshot.
     """
     started = time.perf_counter()
     observation = await meter.of_env(env.reset(spec.task))
@@ -346,7 +344,6 @@ class _Conversation:
 
         Raises:
             EnvError: If there would be with no instruction and the smallest screenshot: this task has too large ones.
-            ConfigError: If there would not even be then: no task fits.
         """
         if self.has_room():
             return

@@ -184,9 +184,6 @@ class GroupStream:
         """Return the groups of the next iteration by their numbers, when all of their episodes have ended.
 
         They stay in the stream until `release`: who was interrupted before it got them may ask again.
-
-        Raises:
-            ArpoError: If an episode or the sampler raised one; nothing runs any more then.
         """
         self._wanted = True
         chosen: list[AdmittedGroup] = []

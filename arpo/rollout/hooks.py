@@ -64,11 +64,7 @@ class HasRuntime(Protocol):
 
 
 def runtime_of(trainer: Trainer) -> "RolloutRuntime":
-    """Return the runtime of the trainer's data module: rollouts are this project's data.
-
-    Raises:
-        ConfigError: If the data module rolls nothing out, as one of demonstrations.
-    """
+    """Return the runtime of the trainer's data module: rollouts are this project's data."""
     datamodule = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it, and declares it nowhere
     if not isinstance(datamodule, HasRuntime):
         raise ConfigError(
@@ -85,10 +81,6 @@ def raise_everywhere(error: Exception | None) -> None:
 
     Args:
         error: Of rank 0; None on the others.
-
-    Raises:
-        Exception: The error itself, on rank 0.
-        ArpoError: With its words, on the others.
     """
     told = broadcast(None if error is None else str(error))
     if error is not None:
@@ -98,11 +90,7 @@ def raise_everywhere(error: Exception | None) -> None:
 
 
 def on_rank_zero(trainer: Trainer, work: Callable[[], _T], elsewhere: _T) -> _T:
-    """Return what some work gives on global rank 0, and on other ranks `elsewhere`; all of them must call this.
-
-    Raises:
-        ArpoError: On every rank, if the work fails (`raise_everywhere`).
-    """
+    """Return what some work gives on global rank 0, and on other ranks `elsewhere`; all of them must call this."""
     if not trainer.is_global_zero:
         raise_everywhere(None)
         return elsewhere
@@ -120,9 +108,6 @@ def start_on_rank_zero(trainer: Trainer | None, runtime: "RolloutRuntime") -> No
     Args:
         trainer: Whose ranks all call this; None where there is one process without a trainer.
         runtime: Of the run.
-
-    Raises:
-        ArpoError: On every rank, if the start fails (`raise_everywhere`).
     """
     if trainer is None:
         runtime.start()

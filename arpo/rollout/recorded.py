@@ -35,9 +35,6 @@ def recorded_tasks(
         part: The successes to train on, or those of every fourth task, which are held out.
         count: At most so many; None: all.
         success_threshold: A trajectory is a success when its task reward, and its whole reward, lies above it.
-
-    Raises:
-        ConfigError: If there is no store, or no success in it that can be replayed; the message says why.
     """
     check_one_of(Part, part=part)
     check_threshold(success_threshold=success_threshold)

@@ -105,11 +105,7 @@ class RolloutRuntime:
 
     @property
     def runner(self) -> EpisodeRunner:
-        """The runner of episodes; its coroutines go through `run`.
-
-        Raises:
-            ArpoError: If the runtime was not started.
-        """
+        """The runner of episodes; its coroutines go through `run`."""
         if self._runner is None:
             raise ArpoError("the rollout runtime does not run: call start() first, and nothing after close()")
         return self._runner
@@ -126,9 +122,6 @@ class RolloutRuntime:
             name: The name of the evaluation.
             specs: What to play, in rows.
             finished: Trajectories by id; one that a spec would give again is taken instead of being played.
-
-        Raises:
-            ArpoError: If the runtime was not started.
         """
         meter = Meter(name, total=sum(len(row) for row in specs), activity=self.runner.activity)
         version = self.served.newest
@@ -140,11 +133,7 @@ class RolloutRuntime:
         return Job(meter, self._loop.submit(self.runner.run(specs, meter, finished, may_ask=may_ask)))
 
     def wait(self, job: Job) -> list[list[Trajectory | None]]:
-        """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended.
-
-        Raises:
-            RolloutError: If nothing happened for `stall_s`.
-        """
+        """Return what came of each spec of a job, None where the episode was lost; blocks until all have ended."""
         meter = job.meter
         self.show(lambda: meter)  # of the one that is waited for, though a later one may have begun
         return self.watch(
@@ -158,10 +147,6 @@ class RolloutRuntime:
         Args:
             future: What is waited for.
             who: Says who waits, and for what.
-
-        Raises:
-            RolloutError: If the loop has ended, or nothing happened for `stall_s`; it says who waits for whom.
-            ArpoError: If the runtime was not started.
         """
         # Held here: another thread may close the runtime meanwhile.
         runner, stall_s, began = self.runner, self.settings.stall_s, time.monotonic()
@@ -209,7 +194,6 @@ class RolloutRuntime:
 
         Raises:
             WeightSyncError: If the engine does not take them.
-            RolloutError: If nothing happened for `stall_s`.
         """
         self.watch(
             self._loop.submit(self._update_weights(tensors, version)),
@@ -233,11 +217,7 @@ class RolloutRuntime:
         return self._loop.submit(coroutine)
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Return what a coroutine returns on the loop of engine and environments; blocks.
-
-        Raises:
-            RolloutError: If nothing happened for `stall_s`.
-        """
+        """Return what a coroutine returns on the loop of engine and environments; blocks."""
         return self.watch(self._loop.submit(coroutine), lambda: "the trainer waits for the event loop of the rollouts")
 
     @property

@@ -72,9 +72,6 @@ class ShuffledTasks:
         seed: Of the order.
         group_size: Says how many episodes a group has; by default what the run's settings say.
         max_steps: Says where an episode ends; by default what the task or the run's settings say.
-
-    Raises:
-        ConfigError: If there is no task, a task stands twice in the list, or the number is below 1.
     """
 
     def __init__(
@@ -120,11 +117,7 @@ class ShuffledTasks:
         return {"taken": self._taken, "seed": self._seed, "tasks": list(self.tasks)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where the sampler that gave `state` stood.
-
-        Raises:
-            ConfigError: If it stood in another list of tasks or had another seed: the order would be another one.
-        """
+        """Continue where the sampler that gave `state` stood."""
         if state["tasks"] != list(self.tasks) or state["seed"] != self._seed:
             raise ConfigError(
                 f"the checkpoint was written with {len(state['tasks'])} tasks and sampler seed {state['seed']}, this "

@@ -52,11 +52,7 @@ class TrajectoryStore:
         self._writing = False
 
     def write(self, trajectory: Trajectory) -> None:
-        """Append one trajectory where its id belongs, and its screenshots.
-
-        Raises:
-            ArpoError: If the disk did not take it, for example because it is full.
-        """
+        """Append one trajectory where its id belongs, and its screenshots."""
         path = self._path(*_locate(trajectory.id))
         with self._lock:
             try:
@@ -73,11 +69,7 @@ class TrajectoryStore:
                 ) from error
 
     def read(self, split: str, iteration: int) -> list[Trajectory]:
-        """Return the trajectories of one iteration ordered by id, without screenshot bytes; none if none are stored.
-
-        Raises:
-            ArpoError: If a complete line is not a trajectory.
-        """
+        """Return the trajectories of one iteration by id, without screenshot bytes; none if none are stored."""
         path = self._path(split, iteration)
         with self._lock:
             records = {record.id: record for record in _read(path)}
@@ -90,11 +82,7 @@ class TrajectoryStore:
         return [(split, iteration) for iteration, split in sorted(found)]
 
     def get(self, trajectory_id: str) -> Trajectory:
-        """Return one trajectory by its id, without screenshot bytes.
-
-        Raises:
-            ArpoError: If it is not stored.
-        """
+        """Return one trajectory by its id, without screenshot bytes."""
         path = self._path(*_locate(trajectory_id))
         # `_encode` writes the id first, so only the line that is wanted has to be parsed.
         head = json.dumps({"id": trajectory_id})[:-1].encode() + b","
@@ -105,11 +93,7 @@ class TrajectoryStore:
         return _decode(lines[-1])
 
     def load_screenshots(self, trajectory: Trajectory) -> Trajectory:
-        """Return the trajectory with the PNG bytes of every screenshot that it names.
-
-        Raises:
-            ArpoError: If a screenshot is missing.
-        """
+        """Return the trajectory with the PNG bytes of every screenshot that it names."""
         try:
             shown = {key: self.screenshot_path(key).read_bytes() for key in _shown(trajectory)}
             return replace(trajectory, screenshots=shown)

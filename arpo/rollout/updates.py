@@ -78,11 +78,7 @@ def update_path(root: Path, iteration: int) -> Path:
 
 
 def write_update(root: Path, record: UpdateRecord) -> None:
-    """Write an update's record into a trajectory store, whole or not at all.
-
-    Raises:
-        ArpoError: If the disk did not take it.
-    """
+    """Write an update's record into a trajectory store, whole or not at all."""
     path = update_path(root, record.iteration)
     head = {
         "iteration": record.iteration,
@@ -102,11 +98,7 @@ def write_update(root: Path, record: UpdateRecord) -> None:
 
 
 def read_update(path: Path) -> UpdateRecord:
-    """Return the record of an update.
-
-    Raises:
-        ArpoError: If the file is not one.
-    """
+    """Return the record of an update."""
     try:
         with safe_open(path, framework="numpy") as file:
             head = json.loads(file.metadata()["update"])

@@ -44,9 +44,6 @@ def check_arguments(cfg: DictConfig, rooms: tuple[str, ...] = ("",)) -> None:
     Args:
         cfg: The configuration.
         rooms: Beginnings of the targets to look at; all by default.
-
-    Raises:
-        ConfigError: One line for each key that is unknown, missing, or of a wrong type.
     """
     nodes = [(place, node) for place, node in _nodes(cfg) if node["_target_"].startswith(rooms)]
     preset = _preset(cfg)
@@ -63,9 +60,6 @@ def try_constructors(cfg: DictConfig, rooms: tuple[str, ...] = ("",), parts: tup
         cfg: The configuration.
         rooms: Beginnings of the targets to try; all by default.
         parts: Keys at the top of the configuration that count; all by default.
-
-    Raises:
-        ConfigError: When a constructor refuses its arguments, with its own words and the key.
     """
     # What others contain comes first, wherever it stands: its own key is the one that a person can change.
     for place, node in sorted(_nodes(cfg), key=lambda item: len(list(_targets(item[1])))):

@@ -19,11 +19,7 @@ from arpo.run.warmstart import demonstrations_of, policy_of, recordings_of
 
 
 def compose(name: str, overrides: Sequence[str]) -> DictConfig:
-    """Return a file of conf/ with what a person typed; `paths.run_dir` is known only where Hydra starts a run.
-
-    Raises:
-        ConfigError: With the word that cannot be read, and how to quote it, or the name that it misspells.
-    """
+    """Return a file of conf/ with what a person typed; `paths.run_dir` is known only where Hydra starts a run."""
     check_words(overrides)
     register_resolvers()
     with hydra.initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
@@ -112,9 +108,6 @@ def build(node: Any, place: str = "", refusals: tuple[type[Exception], ...] = RE
         place: Its key, where the node itself does not know it.
         refusals: Errors by which a constructor refuses its arguments; any other one is a bug, and passes.
         kwargs: Further arguments of the constructor.
-
-    Raises:
-        ConfigError: When a constructor refuses its arguments, with its own words and the key of the node.
     """
     try:
         return instantiate(node, _convert_="object", **kwargs)  # nobody behind here sees a DictConfig
@@ -152,11 +145,7 @@ def required_model(cfg: DictConfig) -> str | None:
 
 
 def check_numbers(cfg: DictConfig) -> None:
-    """Check how many there are of what is counted, and that the GPUs can be shared out.
-
-    Raises:
-        ConfigError: With the key, its value and what is allowed.
-    """
+    """Check how many there are of what is counted, and that the GPUs can be shared out."""
     for name in ("iterations", "threads", "trainer.max_epochs", "trainer.num_nodes", "gpus"):
         number = OmegaConf.select(cfg, name)
         if not isinstance(number, int) or number < 1:
@@ -165,11 +154,7 @@ def check_numbers(cfg: DictConfig) -> None:
 
 
 def check_update(cfg: DictConfig) -> None:
-    """Check that an update can learn from what it is given.
-
-    Raises:
-        ConfigError: With the keys that do not fit.
-    """
+    """Check that an update can learn from what it is given."""
     optimizer = OmegaConf.select(cfg, "module.optimizer._target_")
     sharded = OmegaConf.select(cfg, "trainer.strategy._target_") == SHARDED
     if optimizer in WHOLE_MATRICES and sharded:
@@ -193,11 +178,7 @@ def method_of(cfg: DictConfig) -> Any:
 
 
 def _check_groups(cfg: DictConfig) -> None:
-    """Check that there is something to learn from groups, and that their tokens are scored as they were sampled.
-
-    Raises:
-        ConfigError: With the keys that do not fit.
-    """
+    """Check that there is something to learn from groups, and that their tokens are scored as they were sampled."""
     module, settings = cfg.module, cfg.rollout.settings
     if module.temperature != settings.temperature:
         raise ConfigError(
@@ -215,11 +196,7 @@ def _check_groups(cfg: DictConfig) -> None:
 
 
 def _check_warmup(cfg: DictConfig) -> None:
-    """Check that iterations are left for the policy once the critic has learned alone.
-
-    Raises:
-        ConfigError: With both numbers.
-    """
+    """Check that iterations are left for the policy once the critic has learned alone."""
     warmup = cfg.module.get("critic_warmup")
     if isinstance(warmup, int) and warmup >= cfg.iterations:
         raise ConfigError(
@@ -229,11 +206,7 @@ def _check_warmup(cfg: DictConfig) -> None:
 
 
 def _check_layout(cfg: DictConfig) -> None:
-    """Check that the GPUs can be shared out, and that nobody needs the engine while it sleeps.
-
-    Raises:
-        ConfigError: With what does not fit and what to do.
-    """
+    """Check that the GPUs can be shared out, and that nobody needs the engine while it sleeps."""
     if cfg.gpus % cfg.trainer.num_nodes:
         raise ConfigError(
             f"gpus={cfg.gpus} must be a multiple of trainer.num_nodes={cfg.trainer.num_nodes}: it counts all nodes"
@@ -270,11 +243,7 @@ def _check_layout(cfg: DictConfig) -> None:
 
 
 def _check_engines(cfg: DictConfig, on_node: int) -> None:
-    """Check that the engines of a node find the GPUs that they want.
-
-    Raises:
-        ConfigError: If they do not.
-    """
+    """Check that the engines of a node find the GPUs that they want."""
     serving = cfg.get("serving_gpus", on_node)
     if "serving_gpus" in cfg and not 1 <= serving < on_node:
         raise ConfigError(

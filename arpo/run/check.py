@@ -61,11 +61,7 @@ HELD_OUT = "held_out"
 
 
 def check_training(cfg: DictConfig) -> None:
-    """Check that a training can run here; of several processes on a node, the first one checks for all.
-
-    Raises:
-        ConfigError: With what is wrong and what to do; nothing was started or written.
-    """
+    """Check that a training can run here; of several processes on a node, the first one checks for all."""
     quiet()
     place_callbacks(cfg)
     if os.environ.get("LOCAL_RANK", "0") != "0":
@@ -81,11 +77,7 @@ def check_training(cfg: DictConfig) -> None:
 
 
 def check_choices(cfg: DictConfig) -> None:
-    """Check what can be said of a training before it is known what its warm start writes.
-
-    Raises:
-        ConfigError: With what is wrong and what to do; nothing was started or written.
-    """
+    """Check what can be said of a training before it is known what its warm start writes."""
     check_tasks(cfg)
     check_resume(cfg.resume, cfg.paths.checkpoints)
     refuse_to_overwrite(Path(cfg.paths.run_dir), cfg.resume)
@@ -110,11 +102,7 @@ def check_choices(cfg: DictConfig) -> None:
 
 
 def check_evaluation(cfg: DictConfig) -> None:
-    """Check that an evaluation, a selection or an export can run here.
-
-    Raises:
-        ConfigError: With what is wrong and what to do; nothing was started or written.
-    """
+    """Check that an evaluation, a selection or an export can run here."""
     quiet()
     place_callbacks(cfg)
     if OmegaConf.is_missing(cfg, "checkpoint"):
@@ -148,11 +136,7 @@ def judged(tasks: DictConfig) -> list[str]:
 
 
 def check_checkpoint(checkpoint: Path) -> None:
-    """Check that there is a policy to evaluate.
-
-    Raises:
-        ConfigError: When the path is neither a model directory nor a checkpoint inside the folder of its run.
-    """
+    """Check that there is a policy to evaluate."""
     if (checkpoint / "config.json").exists():
         return
     is_checkpoint = checkpoint.exists() and checkpoint.suffix == ".ckpt"  # a file, or a folder of shards
@@ -163,11 +147,7 @@ def check_checkpoint(checkpoint: Path) -> None:
 
 
 def check_export(export: str | None, checkpoint: Path) -> None:
-    """Check that an export has something to do, and nothing to destroy.
-
-    Raises:
-        ConfigError: When the directory is in use, or the checkpoint is an exported one already.
-    """
+    """Check that an export has something to do, and nothing to destroy."""
     if export is None:
         return
     if Path(export).exists() and (not Path(export).is_dir() or any(Path(export).iterdir())):
@@ -177,11 +157,7 @@ def check_export(export: str | None, checkpoint: Path) -> None:
 
 
 def check_values(cfg: DictConfig) -> None:
-    """Check what belongs to no constructor, and what two of them must agree on.
-
-    Raises:
-        ConfigError: With the key, its value and what is allowed.
-    """
+    """Check what belongs to no constructor, and what two of them must agree on."""
     check_model(cfg)
     try:
         plain = OmegaConf.to_container(cfg, resolve=True)
@@ -209,11 +185,7 @@ def _check_finite(tree: object, place: str = "") -> None:
 
 
 def check_loggers(cfg: DictConfig) -> None:
-    """Check that the packages of loggers are installed that no run needs, and that somebody is logged in.
-
-    Raises:
-        ConfigError: With the package that is missing, or the place where nobody is logged in.
-    """
+    """Check that the packages of loggers are installed that no run needs, and that somebody is logged in."""
     for name, node in (cfg.get("logger") or {}).items():
         package = OPTIONAL.get(node.get("_target_")) if isinstance(node, DictConfig) else None
         if package is not None and find_spec(package) is None:
@@ -231,11 +203,7 @@ def check_loggers(cfg: DictConfig) -> None:
 
 
 def check_tasks(cfg: DictConfig) -> None:
-    """Check that the tasks were written for the environment, where both are ours.
-
-    Raises:
-        ConfigError: With tasks and environment, and what to choose.
-    """
+    """Check that the tasks were written for the environment, where both are ours."""
     env = _room(OmegaConf.select(cfg, "env.make_env._target_"))
     for name, node in cfg.tasks.items():
         room = _room_of_tasks(node)
@@ -264,9 +232,6 @@ def check_pool(cfg: DictConfig) -> None:
     """Check that the successes that were collected beforehand are there, or that the warm start will write them.
 
     A run that goes on has copies of them in its own folder.
-
-    Raises:
-        ConfigError: With the directory that is empty, or if the update wants log-probabilities that they lack.
     """
     if not isinstance(cfg.experience, ListConfig | list):  # a resolver gives a plain one
         raise ConfigError(f"experience={cfg.experience} must be directories in brackets: experience=[DIR], or []")
@@ -303,11 +268,7 @@ def check_pool(cfg: DictConfig) -> None:
 
 
 def check_method(cfg: DictConfig) -> None:
-    """Check that the module learns from what the data module gives it.
-
-    Raises:
-        ConfigError: With the choices that fit.
-    """
+    """Check that the module learns from what the data module gives it."""
     module, offline = cfg.module.get("_target_"), "source" in cfg.datamodule
     _check_preset(cfg)
     if offline or imitates(cfg):
@@ -335,11 +296,7 @@ def check_method(cfg: DictConfig) -> None:
 
 
 def _check_no_rollouts(cfg: DictConfig) -> None:
-    """Check that nothing was chosen that acts on rollouts; the default, replay=on, is not built.
-
-    Raises:
-        ConfigError: With what was chosen.
-    """
+    """Check that nothing was chosen that acts on rollouts; the default, replay=on, is not built."""
     usual = OmegaConf.select(cfg, "replay.buffer._target_") == "arpo.replay.ReplayBuffer"
     for name in ("entropulse", "judge") if usual else ("replay", "entropulse", "judge"):
         if OmegaConf.select(cfg, f"{name}._target_"):
@@ -347,11 +304,7 @@ def _check_no_rollouts(cfg: DictConfig) -> None:
 
 
 def _check_preset(cfg: DictConfig) -> None:
-    """Check that a preset has numbers for the method that was chosen, or for one like it.
-
-    Raises:
-        ConfigError: With both.
-    """
+    """Check that a preset has numbers for the method that was chosen, or for one like it."""
     preset, chosen = cfg.get("preset_of"), OmegaConf.select(cfg, "module.objective._target_")
     if preset is None or chosen == preset.objective:
         return
@@ -365,11 +318,7 @@ def _check_preset(cfg: DictConfig) -> None:
 
 
 def check_source(cfg: DictConfig) -> None:
-    """Check that the episodes that are learned from offline are there, and that the steps can be shared out.
-
-    Raises:
-        ConfigError: With the folder that is empty, or the two numbers.
-    """
+    """Check that the episodes that are learned from offline are there, and that the steps can be shared out."""
     if "source" not in cfg.datamodule:
         return
     source = str(cfg.datamodule.source)
@@ -386,11 +335,7 @@ def check_source(cfg: DictConfig) -> None:
 
 
 def check_examples(cfg: DictConfig) -> None:
-    """Check that the stored episodes make examples, before a warm start that would be for nothing.
-
-    Raises:
-        ConfigError: As `arpo.datamodules.examples.read_examples` does.
-    """
+    """Check that the stored episodes make examples, before a warm start that would be for nothing."""
     if "source" not in cfg.datamodule:
         return
     from arpo.algorithms.rewards import is_worth_replaying
@@ -416,9 +361,6 @@ def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
     Args:
         cfg: The configuration.
         parts: Keys at its top that count; all by default.
-
-    Raises:
-        ConfigError: With what a constructor says, and its key.
     """
     if "make" not in cfg.model:
         from arpo.run.model import check_family
@@ -435,11 +377,7 @@ def check_constructors(cfg: DictConfig, parts: tuple[str, ...] = ()) -> None:
 
 
 def place_callbacks(cfg: DictConfig) -> None:
-    """Move each callback whose node says `before: NAME` to its place, just before the one of that name.
-
-    Raises:
-        ConfigError: When there is no such callback.
-    """
+    """Move each callback whose node says `before: NAME` to its place, just before the one of that name."""
     nodes: Any = OmegaConf.to_container(cfg.callbacks, resolve=False)
     for name, node in list(nodes.items()):
         if isinstance(node, dict) and (place := node.pop("before", None)) is not None:
@@ -452,11 +390,7 @@ def place_callbacks(cfg: DictConfig) -> None:
 
 
 def check_model(cfg: DictConfig) -> None:
-    """Check that the model answers as its prompt asks, which a tiny one learns to, and that a warm start makes such.
-
-    Raises:
-        ConfigError: With what does not fit and what to choose.
-    """
+    """Check that the model answers as its prompt asks, which a tiny one learns to, as its warm start does."""
     trained, asked = cfg.model.get("grammar"), build(cfg.prompt, "prompt").grammar
     if trained not in (None, asked):
         raise ConfigError(
@@ -473,11 +407,7 @@ def check_model(cfg: DictConfig) -> None:
 
 
 def check_callbacks(cfg: DictConfig) -> None:
-    """Check that a callback takes what the policy learns to the engine.
-
-    Raises:
-        ConfigError: When there is none.
-    """
+    """Check that a callback takes what the policy learns to the engine."""
     from arpo.callbacks.weight_sync import WeightSync
 
     targets = [pydoc.locate(str(node.get("_target_"))) for node in cfg.callbacks.values() if node]
@@ -490,11 +420,7 @@ def check_callbacks(cfg: DictConfig) -> None:
 
 
 def check_step_rewards(cfg: DictConfig) -> None:
-    """Check that an environment of ours rewards steps where the method learns from nothing else.
-
-    Raises:
-        ConfigError: With the method, the environment, and what to choose.
-    """
+    """Check that an environment of ours rewards steps where the method learns from nothing else."""
     chosen, env = OmegaConf.select(cfg, "module.objective._target_"), _room(cfg.env.make_env.get("_target_"))
     if chosen in (None, USUAL_METHOD) or env not in EXAMPLES or env in REWARDS_STEPS:
         return

@@ -90,10 +90,6 @@ def check_resume(resume: str | None, directory: str | Path) -> None:
     Args:
         resume: None for a new run, `auto`, or a checkpoint.
         directory: The run's own checkpoints.
-
-    Raises:
-        ConfigError: When it is not there, or belongs to another run, whose trajectories the replay buffer would
-            miss.
     """
     if resume in (None, "auto"):
         return
@@ -108,11 +104,7 @@ def check_resume(resume: str | None, directory: str | Path) -> None:
 
 
 def refuse_to_overwrite(run_dir: Path, resume: str | None) -> None:
-    """Refuse to write a new run over an old one.
-
-    Raises:
-        ConfigError: When the folder already holds a run.
-    """
+    """Refuse to write a new run over an old one."""
     metrics = run_dir / "metrics.jsonl"
     if resume == "auto" or not metrics.exists() or metrics.stat().st_size == 0:
         return
@@ -127,9 +119,6 @@ def hold(run_dir: Path) -> Iterator[None]:
     """Keep other runs out of a run's folder, and copy the log into it.
 
     The kernel lets go of the folder when the process ends, however it ends.
-
-    Raises:
-        ConfigError: When another process has it.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     if rank() != 0:

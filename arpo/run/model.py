@@ -17,11 +17,7 @@ from arpo.run.build import build, imitates, method_of
 
 
 def check_context(cfg: DictConfig) -> None:
-    """Check that conversations fit the model.
-
-    Raises:
-        ConfigError: When they may become longer than what the model was made for.
-    """
+    """Check that conversations fit the model."""
     wanted = cfg.rollout.settings.max_context
     limit = context_of(cfg.model.path) or (cfg.model.make.get("context", CONTEXT) if "make" in cfg.model else None)
     if limit is not None and wanted > limit and not imitates(cfg):
@@ -32,11 +28,7 @@ def check_context(cfg: DictConfig) -> None:
 
 
 def check_learning(cfg: DictConfig) -> None:
-    """Check that a method has the teacher that it wants, and batches of as many tokens.
-
-    Raises:
-        ConfigError: With what is missing, or what teacher and policy do not share, if both are there already.
-    """
+    """Check that a method has the teacher that it wants, and batches of as many tokens."""
     settings, tasks = cfg.rollout.settings, OmegaConf.select(cfg, "datamodule.sampler.tasks_per_iteration")
     if tasks is not None and OmegaConf.select(cfg, "module.objective") is not None:
         members = settings.group_size + (OmegaConf.select(cfg, "replay.buffer.replaced") == "none")
@@ -53,11 +45,7 @@ def check_learning(cfg: DictConfig) -> None:
 
 
 def check_family(cfg: DictConfig) -> None:
-    """Check that a checkpoint is of the family of the model that was chosen, which brings a prompt and a grammar.
-
-    Raises:
-        ConfigError: With both families.
-    """
+    """Check that a checkpoint is of the family of the model that was chosen, which brings a prompt and a grammar."""
     path, family = str(cfg.model.path), cfg.model.get("family")
     if family is None or not (Path(path) / "config.json").exists():
         return
@@ -73,9 +61,6 @@ def check_sync(cfg: DictConfig) -> None:
     """Check that there is room for the weights that a fleet of engines reads from Ray's object store.
 
     A model that is not there yet is one of the tiny ones that runs make.
-
-    Raises:
-        ConfigError: When there is too little.
     """
     path = str(cfg.model.path)
     if "make_engine" not in cfg.engine or imitates(cfg) or not (Path(path) / "config.json").exists():
@@ -90,11 +75,7 @@ def check_sync(cfg: DictConfig) -> None:
 
 
 def check_optimizer(cfg: DictConfig) -> None:
-    """Try the optimizer on one parameter: the configuration leaves its parameters out until there is a policy.
-
-    Raises:
-        ConfigError: When it refuses its numbers.
-    """
+    """Try the optimizer on one parameter: the configuration leaves its parameters out until there is a policy."""
     node = OmegaConf.select(cfg, "module.optimizer")
     try:
         build(node)([("weight", torch.nn.Parameter(torch.zeros(1, 1)))])

@@ -41,9 +41,6 @@ def preflight(requires: Mapping[str, object], model_path: str | Path | None) -> 
             `node_files` (those that desktops need). In a Ray cluster (`RAY_ADDRESS`), what desktops need is the
             business of other nodes.
         model_path: Directory of the checkpoint; empty where nobody said; None where the run writes it itself.
-
-    Raises:
-        ConfigError: One line for each missing piece, with what to do about it.
     """
     missing = missing_here(requires, model_path)
     if missing:

@@ -29,9 +29,6 @@ def unpack(warmstart: str, directory: Path) -> bool:
     """Write the policy that comes with the code for this warm start to a directory; return whether there is one.
 
     Of processes that do so at the same time, one does, and the others wait for it.
-
-    Raises:
-        ConfigError: When it is not as it was made, or cannot be written.
     """
     if not comes_with_the_code(warmstart):
         return False
@@ -71,11 +68,7 @@ def hashes(directory: Path) -> dict[str, str]:
 
 
 def _checked(shipped: Path) -> dict[str, bytes]:
-    """Return the files of a policy that comes with the code by name.
-
-    Raises:
-        ConfigError: When they are not those that were made.
-    """
+    """Return the files of a policy that comes with the code by name."""
     if damage := _damage(shipped):
         raise ConfigError(
             f"{shipped} is damaged: {damage}. Check it out again, or make the policy again, which takes some minutes: "

@@ -54,11 +54,7 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def train(cfg: DictConfig) -> int:
-    """Run a training that `check_training` has accepted, and return the exit code.
-
-    Raises:
-        ConfigError: When another process holds the run's folder, or the warm start fails.
-    """
+    """Run a training that `check_training` has accepted, and return the exit code."""
     run_dir = Path(cfg.paths.run_dir)
     with hold(run_dir):
         return _train(cfg, run_dir)
@@ -294,9 +290,6 @@ def find_checkpoint(resume: str | None, directory: str | Path) -> Path | None:
         resume: None for a new run, `auto` for the newest valid checkpoint of the run's own, or a file
                 that `check_resume` has accepted.
         directory: The run's own checkpoints.
-
-    Raises:
-        ConfigError: When the checkpoint, or all checkpoints of the run, are damaged.
     """
     if resume is None:
         return None

@@ -111,11 +111,7 @@ def check_warmstart(
     model: str | None = None,
     prompt: str | None = None,
 ) -> None:
-    """Check that a checkpoint which is not there yet is the one that the warm start writes.
-
-    Raises:
-        ConfigError: When nothing would ever be there.
-    """
+    """Check that a checkpoint which is not there yet is the one that the warm start writes."""
     if warmstart is None or (Path(model_path) / "config.json").exists():
         return
     known = sorted(path.stem for path in EXPERIMENTS.glob("warmstart_*.yaml"))
@@ -139,9 +135,6 @@ def write_source(cfg: DictConfig, check: Callable[[DictConfig], None]) -> None:
     Args:
         cfg: Of the run.
         check: Called before a warm start runs, with the configuration.
-
-    Raises:
-        ConfigError: As `check` and `ensure_model` do, or where the warm start leaves no recordings.
     """
     shared, source = shared_with_warmstart(cfg), str(cfg.source)
     if not source or source not in demonstrations_of(cfg.warmstart, cfg.paths.output, *shared):
@@ -183,9 +176,6 @@ def ensure_model(
         model: The word by which the run chooses another tiny model than the usual one.
         prompt: The word by which it chooses another prompt, or the name of its function.
         desktops: How many to start, whatever the experiment says; its folder is the same with more or fewer.
-
-    Raises:
-        ConfigError: When the warm start fails, or writes to another place.
     """
     if (path / "config.json").exists():
         note_another(warmstart, path)

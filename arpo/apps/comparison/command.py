@@ -33,11 +33,7 @@ PANELS = (
 
 
 def main(words: Sequence[str]) -> int:
-    """Compare runs and return the exit status: 2 where there are arms and none can be compared.
-
-    Raises:
-        ConfigError: If nothing can be compared, or written.
-    """
+    """Compare runs and return the exit status: 2 where there are arms and none can be compared."""
     asked = parser().parse_args(words)
     folders = find_runs(asked.runs)
     comparison = compared(folders, asked.metric, asked.against)
@@ -64,11 +60,7 @@ def show(comparison: Comparison) -> None:
 
 
 def compared(folders: Sequence[Path], metrics: Sequence[str], against: str | None) -> Comparison:
-    """Return the comparison of the runs in some folders.
-
-    Raises:
-        ConfigError: If none has come to its end, no arm is called `against`, or no run has one of the metrics.
-    """
+    """Return the comparison of the runs in some folders."""
     runs, unfinished = read_runs(folders)
     for metric in metrics:
         if runs and not any(metric in line for run in runs for line in run.iterations):
@@ -93,11 +85,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def write(comparison: Comparison, panels: Sequence[Panel], folder: Path) -> None:
-    """Write tables and curves of a comparison into a folder.
-
-    Raises:
-        ConfigError: If nothing can be written there.
-    """
+    """Write tables and curves of a comparison into a folder."""
     lines = rows(comparison.arms, {panel.column: panel.column for panel in panels})
     try:
         write_atomically(folder / "comparison.md", f"# Comparison\n\n{report(comparison)}\n")

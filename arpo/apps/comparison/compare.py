@@ -80,9 +80,6 @@ def compare(
         against: The name of the reference; by default the first arm that is comparable with most of the others.
         left_out: Runs that do not count, each with the reason.
         subject: Patterns of keys by which the arms are meant to differ, such as `tasks.train.*`; blanks between them.
-
-    Raises:
-        ConfigError: If no arm has the name, or no arm a run.
     """
     if not any(arm.runs for arm in arms):
         raise ConfigError("no run has come to its end: " + ("; ".join(left_out) or "run the commands first"))

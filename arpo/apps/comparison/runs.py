@@ -87,11 +87,7 @@ class Run:
 
 
 def find_runs(patterns: Sequence[str]) -> list[Path]:
-    """Return the folders of the runs that patterns name, sorted; a folder of runs stands for the runs in it.
-
-    Raises:
-        ConfigError: With a pattern that names no run.
-    """
+    """Return the folders of the runs that patterns name, sorted; a folder of runs stands for the runs in it."""
     found: set[Path] = set()
     for pattern in patterns:
         named = [Path(pattern)] if Path(pattern).exists() else [Path(name) for name in glob(pattern)]
@@ -129,11 +125,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read one run.
-
-    Raises:
-        ConfigError: If a file is missing or broken; a last line of its metrics that a crash cut is no line.
-    """
+    """Read one run."""
     files = read_files(folder)
     for name, lacking in (("config.yaml", "so nobody knows what was run"), ("metrics.jsonl", "so it has not begun")):
         if not (folder / name).exists():

@@ -6,11 +6,7 @@ from arpo.errors import ConfigError
 
 
 def pyarrow() -> Any:
-    """Return the package, with its module `parquet`.
-
-    Raises:
-        ConfigError: If it is not installed.
-    """
+    """Return the package, with its module `parquet`."""
     try:
         import pyarrow.parquet
     except ImportError as error:

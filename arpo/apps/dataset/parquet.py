@@ -26,11 +26,7 @@ cannot put more than 2 GiB of pictures into one column that is nested."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Export the episodes of a run and return the exit status.
-
-    Raises:
-        ArpoError: If it cannot be done.
-    """
+    """Export the episodes of a run and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m arpo episodes", description="Write episodes as a dataset, or back."
     )
@@ -60,10 +56,6 @@ def export_parquet(source: Path, directory: Path) -> dict[str, Census]:
 
     Returns:
         What was written, by split.
-
-    Raises:
-        ConfigError: If there are no episodes, the folder exists, or the package pyarrow is missing.
-        ArpoError: If a screenshot is missing.
     """
     store = TrajectoryStore(store_of(source))
     splits = sorted({split for split, _ in store.iterations()})

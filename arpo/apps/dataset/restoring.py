@@ -20,9 +20,6 @@ def restore(dataset: Path, directory: Path) -> int:
     Args:
         dataset: A folder that `export_parquet` has written.
         directory: The folder to write; must not exist.
-
-    Raises:
-        ConfigError: If that is no such dataset, the folder exists, or the package pyarrow is missing.
     """
     files = sorted((dataset / "data").glob("*.parquet"))
     if not files:

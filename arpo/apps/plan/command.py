@@ -116,11 +116,7 @@ def plan_for(cfg: DictConfig, memory_gib: float) -> Plan:
 
 
 def estimate(cfg: DictConfig) -> Plan:
-    """Return the plan of a configuration.
-
-    Raises:
-        ConfigError: When its numbers contradict each other, or its module learns in a way of its own.
-    """
+    """Return the plan of a configuration."""
     gpu: Gpu = build(cfg.gpu)
     check_model(cfg)
     check_numbers(cfg)

@@ -63,11 +63,7 @@ def fake_floats() -> Iterator[FakeTensorMode]:
 
 @contextmanager
 def fake_ranks(count: int) -> Iterator[None]:
-    """Let this process be the first of `count` ranks inside of the block, whose collectives return at once.
-
-    Raises:
-        RuntimeError: When this process has other ranks already.
-    """
+    """Let this process be the first of `count` ranks inside of the block, whose collectives return at once."""
     dist.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
     try:
         yield

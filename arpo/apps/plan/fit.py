@@ -13,9 +13,6 @@ def check_memory(cfg: DictConfig) -> None:
     """Check that a run made for GPUs fits those that are here; of several processes on a node, the first one checks.
 
     A run that learns from stored data has no plan.
-
-    Raises:
-        ConfigError: With what is too little, and by how much.
     """
     if os.environ.get("LOCAL_RANK", "0") != "0" or not rolls_out(cfg) or not cfg.requires.get("gpus"):
         return

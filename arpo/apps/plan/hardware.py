@@ -13,11 +13,7 @@ Division = Literal["split", "colocated"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One kind of GPU.
-
-    Raises:
-        ConfigError: If a number is not above 0.
-    """
+    """One kind of GPU."""
 
     name: str
     memory_gib: float
@@ -37,11 +33,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpeeds:
-    """The speeds at which a host's processes move weights, in GB a second.
-
-    Raises:
-        ConfigError: If one is not above 0.
-    """
+    """The speeds at which a host's processes move weights, in GB a second."""
 
     store: float
     """Into Ray's object store."""

@@ -76,11 +76,7 @@ class RunHarness:
             self._launchers.append(launcher)
 
     def wait_until(self, happened: Callable[[], bool], what: str) -> None:
-        """Wait until something has happened.
-
-        Raises:
-            RehearsalError: If a launcher fails before, all of them end before, or it takes too long.
-        """
+        """Wait until something has happened."""
         deadline = time.monotonic() + PATIENCE_S
         while not happened():
             codes = [launcher.poll() for launcher in self._launchers]
@@ -96,11 +92,7 @@ class RunHarness:
             time.sleep(0.05)
 
     def wait(self) -> None:
-        """Wait until all launchers have ended well.
-
-        Raises:
-            RehearsalError: If one of them fails, or it takes too long.
-        """
+        """Wait until all launchers have ended well."""
         self.wait_until(lambda: all(launcher.poll() == 0 for launcher in self._launchers), "its end")
 
     def kill(self) -> None:
@@ -133,9 +125,6 @@ def harnessed(folder: Path, nodes: int, desktops: int) -> Iterator[RunHarness]:
         folder: Where the output of the processes goes.
         nodes: Played by this machine; several of them are a cluster of Ray.
         desktops: Room for them on each node of a cluster.
-
-    Raises:
-        RehearsalError: If the block ended well and something was left running.
     """
     label = secrets.token_hex(8)
     temporary = Path("/tmp") / secrets.token_hex(3)  # short, because the sockets of Ray lie in it
@@ -157,11 +146,7 @@ def harnessed(folder: Path, nodes: int, desktops: int) -> Iterator[RunHarness]:
 
 
 def _check_empty(label: str, temporary: Path) -> None:
-    """Check that a run that came to its end has ended all that it started.
-
-    Raises:
-        RehearsalError: If it has not.
-    """
+    """Check that a run that came to its end has ended all that it started."""
     deadline = time.monotonic() + GRACE_S
     while (left := count_processes(label, temporary, LABEL)) and time.monotonic() < deadline:
         time.sleep(0.2)

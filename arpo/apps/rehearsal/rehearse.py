@@ -70,10 +70,6 @@ def rehearse(overrides: Sequence[str]) -> None:
 
     Args:
         overrides: Those of the run that is rehearsed.
-
-    Raises:
-        ConfigError: If the run would refuse its own configuration.
-        RehearsalError: If it fails while it is played.
     """
     began = time.monotonic()
     cfg = compose("train", overrides)
@@ -95,9 +91,6 @@ def recast_of(cfg: DictConfig, run_dir: Path, policy: Path) -> DryRunConfig:
         cfg: The experiment's.
         run_dir: The folder of the rehearsed run.
         policy: The directory of the tiny policy, which need not be there yet.
-
-    Raises:
-        ConfigError: If the real run would refuse its configuration, in its words.
     """
     if not rolls_out(cfg):
         raise ConfigError(f"a rehearsal is of a run that learns from rollouts, got experiment={cfg.name}")
@@ -133,11 +126,7 @@ def _announce(recast: DryRunConfig, name: str, lacking: Sequence[str]) -> None:
 
 
 def _play(cfg: DictConfig, folder: Path) -> None:
-    """Play a rehearsal: until it is killed, and from there to its end.
-
-    Raises:
-        RehearsalError: If anything is not as it must be.
-    """
+    """Play a rehearsal: until it is killed, and from there to its end."""
     run_dir, composition = folder / "run", folder / "rehearsal.yaml"
     _write(cfg, composition)
     with harnessed(folder, cfg.trainer.num_nodes, cfg.env.size) as harness:

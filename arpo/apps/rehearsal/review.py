@@ -23,11 +23,7 @@ def iterations_on_disk(run_dir: Path) -> int:
 
 
 def checkpoint_to_resume_from(run_dir: Path) -> Path:
-    """Return the newest checkpoint of a run that was killed.
-
-    Raises:
-        RehearsalError: If it has none.
-    """
+    """Return the newest checkpoint of a run that was killed."""
     found = [path for path in checkpoints(run_dir / "checkpoints") if is_valid(path)]
     if not found:
         raise RehearsalError(
@@ -43,9 +39,6 @@ def check_end(run_dir: Path, iterations: int) -> None:
     Args:
         run_dir: The folder of the run.
         iterations: Of the whole run.
-
-    Raises:
-        RehearsalError: With everything that is wrong.
     """
     lines = [line for line in lines_of(run_dir) if line["step"] > 0]
     wrong = []

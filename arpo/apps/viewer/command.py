@@ -18,11 +18,7 @@ OUTPUTS = Path("outputs")
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the viewer of a run, or of two, and return the exit status.
-
-    Raises:
-        ConfigError: If it cannot be done.
-    """
+    """Write the viewer of a run, or of two, and return the exit status."""
     asked = parser().parse_args(words)
     runs = asked.runs or [last_run(OUTPUTS)]
     if len(runs) > 2:
@@ -43,11 +39,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def write(site: Site) -> None:
-    """Write the viewer's folder.
-
-    Raises:
-        ConfigError: If nothing can be written there.
-    """
+    """Write the viewer's folder."""
     try:
         with still("writing the viewer"):
             site.write()
@@ -56,11 +48,7 @@ def write(site: Site) -> None:
 
 
 def last_run(outputs: Path) -> Path:
-    """Return the run below a folder that wrote an episode last.
-
-    Raises:
-        ConfigError: If there is none.
-    """
+    """Return the run below a folder that wrote an episode last."""
     stores = list(outputs.glob("*/*/trajectories/train"))
     if not stores:
         raise ConfigError(f"there is no run in {outputs}/ to look at: train one with `make train`, or name its folder")

@@ -197,11 +197,7 @@ class _Record(_Facts, frozen=True, kw_only=True):
 
 
 def read_episode(line: bytes, path: Path, offset: int) -> Episode:
-    """Return the facts of a line of a trajectory store.
-
-    Raises:
-        ValueError: If it is not JSON, not that of a trajectory, or of one that belongs into another file.
-    """
+    """Return the facts of a line of a trajectory store."""
     record = msgspec.convert(json.loads(line.decode(), parse_constant=_refused), _Record)
     located = ID.fullmatch(record.id)
     if located is None:

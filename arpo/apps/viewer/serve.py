@@ -28,11 +28,7 @@ NICENESS = 10
 
 
 def make_server(site: Site, port: int) -> LocalServer:
-    """Return a server of the viewer's folder and of the runs' screenshots.
-
-    Raises:
-        ConfigError: If the port cannot be had.
-    """
+    """Return a server of the viewer's folder and of the runs' screenshots."""
     stores = {run.letter: run.store.resolve() / "screens" for run in site.runs}
     return LocalServer(port, partial(_Handler, directory=str(site.out), screens=stores))
 

@@ -38,9 +38,6 @@ class Site:
         runs: Their folders.
         out: The folder to write.
         live: Whether the page shall look for changes.
-
-    Raises:
-        ConfigError: If a folder holds no episodes, or `out` is a folder of something else.
     """
 
     def __init__(self, runs: Sequence[Path], out: Path, *, live: bool = False) -> None:
@@ -73,9 +70,6 @@ class RunData:
         run: The folder of the run.
         letter: Its name in the viewer.
         out: The viewer's folder.
-
-    Raises:
-        ConfigError: If the run holds no episodes.
     """
 
     def __init__(self, run: Path, letter: str, out: Path) -> None:

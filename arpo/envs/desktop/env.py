@@ -58,7 +58,6 @@ class DockerDesktop:
         machine: The container, with the client of its guest server.
 
     Raises:
-        ConfigError: If a value is impossible, or the image is missing or has not these functions.
         EnvError: If the desktop does not start.
     """
 
@@ -172,11 +171,7 @@ class DockerDesktop:
             cells.leave()
 
     def solve(self) -> Iterator[Action]:
-        """Yield the solution that the task file has.
-
-        Raises:
-            ConfigError: If it has none.
-        """
+        """Yield the solution that the task file has."""
         _, task, _ = self._playing("solve")
         if not task.solution:
             raise ConfigError("the task has no scripted solution")

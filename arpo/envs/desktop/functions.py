@@ -30,11 +30,7 @@ def desktop_functions() -> tuple[Function, ...]:
 
 
 def check_functions(guest: Guest, image: str) -> None:
-    """Check that a guest has the functions that a prompt names, with these parameters.
-
-    Raises:
-        ConfigError: If it has not: an agent could call what its prompt names, and nothing would ever come of it.
-    """
+    """Check that a guest has the functions that a prompt names, with these parameters."""
     has, wanted = guest.functions(), {function.name: dict(function.parameters) for function in FUNCTIONS}
     lacking = sorted(name for name, parameters in wanted.items() if has.get(name) != parameters)
     if lacking:

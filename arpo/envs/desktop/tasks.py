@@ -59,11 +59,7 @@ class DesktopTask:
 
 
 def desktop_tasks(ids: Mapping[str, Sequence[str]]) -> list[Task]:
-    """Load tasks of `desktop32` by application and id.
-
-    Raises:
-        TaskFormatError: When a file is missing, or says what no desktop of ours can do.
-    """
+    """Load tasks of `desktop32` by application and id."""
     tasks = [load_task(ROOT, application, name) for application, names in ids.items() for name in names]
     for task in tasks:
         read_task(task)
@@ -71,11 +67,7 @@ def desktop_tasks(ids: Mapping[str, Sequence[str]]) -> list[Task]:
 
 
 def read_task(task: Task) -> DesktopTask:
-    """Return the content of a task.
-
-    Raises:
-        TaskFormatError: With the task and the key, if a key is missing or its value unknown.
-    """
+    """Return the content of a task."""
     config = task.config
     if "template" in config:
         return _of_template(instance_of(task))

@@ -68,11 +68,7 @@ class Scripts:
 
 
 def read_scripts(record: Mapping[str, Any]) -> Scripts:
-    """Return the scripts of a file with the keys `solution`, `near_misses` and `attacks`.
-
-    Raises:
-        TaskFormatError: If a line is neither an action nor `window('…')`.
-    """
+    """Return the scripts of a file with the keys `solution`, `near_misses` and `attacks`."""
     named = {
         key: {name: read_script(each) for name, each in record.get(key, {}).items()}
         for key in ("near_misses", "attacks")
@@ -157,11 +153,7 @@ def _wait_for(guest: Guest, window: Window) -> None:
 
 
 def read_script(texts: Sequence[str]) -> tuple[Line, ...]:
-    """Return the lines of a script.
-
-    Raises:
-        TaskFormatError: If one is neither an action nor `window('…')`.
-    """
+    """Return the lines of a script."""
     return tuple(_line(text) for text in texts)
 
 

@@ -252,11 +252,7 @@ class Guest:
         self._post("/setup/close_window", {"window_name": name, "strict": strict, "by_class": by_class})
 
     def begin_judging(self) -> None:
-        """Run programs from now on, until the reset, where no program of the agent can touch them.
-
-        Raises:
-            ConfigError: If the guest cannot do that.
-        """
+        """Run programs from now on, until the reset, where no program of the agent can touch them."""
         answer = self._ask("POST", "/judge", most_bytes=LARGEST_LIST, json={})
         if answer.status == HTTPStatus.NOT_FOUND:
             raise ConfigError(

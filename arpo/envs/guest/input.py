@@ -18,11 +18,7 @@ DRAG_STEP_S = 0.02
 
 
 def to_events(action: Action, *, wait_s: float) -> list[Event]:
-    """Return the events of an action in screen pixels; none for one that ends the episode, or calls a function.
-
-    Raises:
-        ValueError: If a key is unknown or a position is not a number.
-    """
+    """Return the events of an action in screen pixels; none for one that ends the episode, or calls a function."""
     return _GuestDevices(wait_s).events(action)
 
 

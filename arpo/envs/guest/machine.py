@@ -30,7 +30,6 @@ class Machine:
         secret: What the guest server of the container demands.
 
     Raises:
-        ConfigError: If the image is missing.
         EnvError: If the container does not start; it is removed then.
     """
 

@@ -38,9 +38,6 @@ def load_task(root: str | Path, domain: str, name: str) -> Task:
     """Return the task of `root/examples/domain/name.json`, its file's content as its `config`.
 
     The id of a task is its file's name: OSWorld has fifteen files whose inner id belongs to another task.
-
-    Raises:
-        TaskFormatError: If the file is missing, or is not a task; names the file and the key.
     """
     if quoted(domain + name) != domain + name:
         raise TaskFormatError(f"the task {name!r} of {domain!r} must have a name of visible characters: logs show it")
@@ -66,9 +63,6 @@ def step_obstacles(record: Mapping[str, Any], known: Mapping[str, Step]) -> Iter
     Args:
         record: The task file: its keys `config` and `evaluator.postconfig` hold steps.
         known: The interpreter's methods by the types of steps, as in `TaskSetup.STEPS`.
-
-    Raises:
-        TaskFormatError: If a step is not in OSWorld's format; names the key.
     """
     for key, steps in (
         ("config", record.get("config", [])),

@@ -51,9 +51,6 @@ class MiniWobEnv:
 
     Attributes:
         raw_reward: The last reward of the page itself, in [-1, 1]; many pages give fractions for half a solution.
-
-    Raises:
-        ConfigError: If a number is impossible, or Chromium or the pages are not installed.
     """
 
     def __init__(
@@ -91,11 +88,7 @@ class MiniWobEnv:
         return self._episode[0].browser.pid if self._episode is not None else 0
 
     def reset(self, task: Task) -> Observation:
-        """Start the task's page with its seed and return the first observation, which carries the instruction.
-
-        Raises:
-            TaskFormatError: If the task is not a page and a seed.
-        """
+        """Start the task's page with its seed and return the first observation, which carries the instruction."""
         page, seed = _page_and_seed(task)
         if self._closed:
             raise EnvError("reset", "the environment is closed")
@@ -139,11 +132,7 @@ class MiniWobEnv:
         return 1.0 if self.raw_reward >= SUCCESS else 0.0
 
     def solve(self) -> Iterator[Action]:
-        """Yield, closed loop, the next right action of the current episode, read off the page.
-
-        Raises:
-            ConfigError: If there is no script for this page.
-        """
+        """Yield, closed loop, the next right action of the current episode, read off the page."""
         page = self._running("step")[0].page
         scripted = self.look_up("arpo.solvable", list[str])
         if page not in scripted:

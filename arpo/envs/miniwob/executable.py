@@ -10,11 +10,7 @@ EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser", "googl
 
 
 def find_chromium(executable: str | None = None) -> str:
-    """Return the path of a Chromium: the argument, `ARPO_CHROMIUM`, or the first one in PATH.
-
-    Raises:
-        ConfigError: If there is none; the message says how to install it.
-    """
+    """Return the path of a Chromium: the argument, `ARPO_CHROMIUM`, or the first one in PATH."""
     asked = executable or os.environ.get("ARPO_CHROMIUM")
     for name in (asked,) if asked else EXECUTABLES:
         if path := shutil.which(name):

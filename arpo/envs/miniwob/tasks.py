@@ -15,11 +15,7 @@ LEFT_OUT = frozenset(("button-delay", "chase-circle", "hover-shape", "moving-ite
 
 @cache
 def pages_directory() -> Path:
-    """Return the directory of the page files in the `miniwob` wheel, without importing the package.
-
-    Raises:
-        ConfigError: If the wheel is not installed.
-    """
+    """Return the directory of the page files in the `miniwob` wheel, without importing the package."""
     spec = importlib.util.find_spec("miniwob")  # importing it would pull in gymnasium and selenium
     locations = spec.submodule_search_locations if spec else None
     if not locations:
@@ -29,20 +25,12 @@ def pages_directory() -> Path:
 
 @cache
 def known_pages() -> tuple[str, ...]:
-    """Return the 125 pages that MiniWoB++ registers as environments, flights aside.
-
-    Raises:
-        ConfigError: If the wheel is not installed.
-    """
+    """Return the 125 pages that MiniWoB++ registers as environments, flights aside."""
     return tuple(sorted({path.stem for path in pages_directory().glob("*.html")} - LEFT_OUT))
 
 
 def miniwob_tasks(pages: Iterable[str], seeds: Iterable[int]) -> list[Task]:
-    """Return one task for every page and seed, page by page.
-
-    Raises:
-        TaskFormatError: If a page does not exist.
-    """
+    """Return one task for every page and seed, page by page."""
     numbers = list(seeds)
     return [miniwob_task(page, seed) for page in pages for seed in numbers]
 
@@ -55,10 +43,6 @@ def miniwob_shares(pages: Iterable[str], shares: Mapping[str, float], usual: int
         shares: What is said; the pages may be a few of those that it is said of.
         usual: Tasks of a page with a share of 1.
         first_seed: Of every page.
-
-    Raises:
-        ConfigError: If a page would have no task.
-        TaskFormatError: If a page does not exist, be it one of the shares.
     """
     names = list(pages)
     for page in shares:
@@ -70,12 +54,7 @@ def miniwob_shares(pages: Iterable[str], shares: Mapping[str, float], usual: int
 
 
 def miniwob_sample(pages: Iterable[str], seeds: Iterable[int], per_page: int, seed: int = 0) -> list[Task]:
-    """Return one task for every page and each of `per_page` seeds, drawn for each page from all of them.
-
-    Raises:
-        ConfigError: If there are fewer seeds than `per_page`.
-        TaskFormatError: If a page does not exist.
-    """
+    """Return one task for every page and each of `per_page` seeds, drawn for each page from all of them."""
     numbers = list(seeds)
     if per_page > len(numbers):
         raise ConfigError(f"per_page={per_page} is more than the {len(numbers)} seeds there are to draw from")
@@ -87,11 +66,7 @@ def miniwob_sample(pages: Iterable[str], seeds: Iterable[int], per_page: int, se
 
 
 def miniwob_task(page: str, seed: int) -> Task:
-    """Return the task of one page and seed; the page itself gives the instruction when it is reset.
-
-    Raises:
-        TaskFormatError: If the page does not exist.
-    """
+    """Return the task of one page and seed; the page itself gives the instruction when it is reset."""
     _check_page(page)
     config = {"page": page, "seed": seed}
     return Task(id=f"miniwob/{page}/{seed}", instruction="", domain=page, config=config)

@@ -123,7 +123,6 @@ class _Wire:
 
         Raises:
             ForeignCodeError: If it gives nothing usable.
-            Exception: What it raises, where that is one of Python's own.
         """
         question = [function, self.packed(arguments), {name: self.packed(each) for name, each in keywords.items()}]
         try:
@@ -144,11 +143,7 @@ class _Wire:
         self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> Any:
-        """Return the next line.
-
-        Raises:
-            OSError, ValueError, RecursionError: If it does not come in time, is too long or no JSON.
-        """
+        """Return the next line."""
         began = time.monotonic()
         deadline = began + min(self._deadline_s or 1e9, self._patience_s)
         while b"\n" not in self._unread:
@@ -161,11 +156,7 @@ class _Wire:
         return json.loads(line)
 
     def packed(self, value: Any, *, whole: bool = False) -> Any:
-        """Return a value for JSON: a copy, or a reference; of the agent's containers a copy only if `whole`.
-
-        Raises:
-            TypeError: If the judge would hand an object of its own over.
-        """
+        """Return a value for JSON: a copy, or a reference; of the agent's containers a copy only if `whole`."""
         kind, asks = type(value), self._deadline_s is not None
         if value is None:
             return None

@@ -58,7 +58,6 @@ class OSWorldEnv:
         cells: Starts the cells in which the graders run.
 
     Raises:
-        ConfigError: If a value is impossible, or something of the machine is not there.
         EnvError: If the machine does not start.
     """
 

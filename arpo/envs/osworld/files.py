@@ -114,11 +114,7 @@ class FileCache:
 
 
 def files_of(task: Task) -> list[tuple[str, str]]:
-    """Return the addresses and names of all files that a task starts from and is compared with, each once.
-
-    Raises:
-        TaskFormatError: If one has no address or no name.
-    """
+    """Return the addresses and names of all files that a task starts from and is compared with, each once."""
     record, found = task.config, []
     try:
         for step in steps_of(record):

@@ -33,9 +33,6 @@ class Grader:
         python: The interpreter of the second environment, which `make osworld` makes.
         timeout_s: For one task.
         cells: Starts the cells of a program.
-
-    Raises:
-        ConfigError: If there is no such environment.
     """
 
     def __init__(self, python: str | Path, *, timeout_s: float, cells: Callable[[Program], Cells] = Cells.of) -> None:

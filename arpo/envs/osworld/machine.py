@@ -43,9 +43,6 @@ def virtual_machine(
         memory_mb: MiB of the machine; OSWorld's own number is 4096.
         cores: Of the machine; OSWorld's own number is 4.
         kvm: Use the virtualisation of the processor. Without it the machine is emulated, some ten times slower.
-
-    Raises:
-        ConfigError: If nobody said where the disk is, or a number is impossible.
     """
     if disk is None:
         raise ConfigError("OSWorld's machine needs its disk: set ARPO_OSWORLD_DISK to the path of Ubuntu.qcow2")
@@ -72,9 +69,6 @@ def container(image: str, *, memory_mb: int = 3072, disk_mb: int = 512, cores: i
         memory_mb: MiB of the desktop, its files included.
         disk_mb: MiB of files that the user may have, in the home directory and in /tmp each.
         cores: That the desktop may use.
-
-    Raises:
-        ConfigError: If a number is impossible.
     """
     check_at_least(1, cores=cores, disk_mb=disk_mb)
     spec = container_of(

@@ -54,11 +54,7 @@ _FROM_MARKETPLACE = re.compile(r"--install-extension\s+(?!\S*\.vsix)\S")
 
 
 def need_of(task: Task) -> Need:
-    """Return what is the hardest to come by of all that a task needs; a file of one's own may say it, as `needs`.
-
-    Raises:
-        TaskFormatError: If the task is not in OSWorld's format.
-    """
+    """Return what is the hardest to come by of all that a task needs; a file of one's own may say it, as `needs`."""
     refused = obstacles(task.config)
     if refused:
         return Need.ACCOUNT if any("account" in obstacle.reason for obstacle in refused) else Need.GRADER
@@ -94,21 +90,13 @@ def tasks_by_need(
         ids: File names by domain.
         needs: Values of `Need`.
         skip_unsupported: Leave out tasks that cannot run here, whatever they need.
-
-    Raises:
-        ConfigError: When the folder is not there, or a need is unknown.
-        TaskFormatError: When a file is missing, or not a task, or cannot run here and is not left out.
     """
     wanted = read_needs(needs)
     return [task for task in osworld_tasks(root, ids, skip_unsupported=skip_unsupported) if need_of(task) in wanted]
 
 
 def read_needs(needs: object) -> list[Need]:
-    """Return the needs that a configuration names.
-
-    Raises:
-        ConfigError: If they are no list, or one is unknown.
-    """
+    """Return the needs that a configuration names."""
     names = list(needs) if isinstance(needs, Sequence) and not isinstance(needs, str) else []
     if not names or any(name not in list(Need) for name in names):
         raise ConfigError(f"needs={needs} must be some of [{', '.join(Need)}]")

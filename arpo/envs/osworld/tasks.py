@@ -86,10 +86,6 @@ def osworld_tasks(
         root: The folder.
         ids: File names by domain.
         skip_unsupported: Leave out, and name in the log, tasks that need what we do not have, such as an account.
-
-    Raises:
-        ConfigError: When the folder is not there.
-        TaskFormatError: When a file is missing, or not a task, or cannot run here; names the file and the key.
     """
     tasks, refused = [], []
     for task in read_tasks(root, ids):
@@ -122,11 +118,7 @@ def read_tasks(root: str | Path | None, ids: Mapping[str, Sequence[str]]) -> lis
 
 
 def obstacles(record: Mapping[str, Any]) -> list[Obstacle]:
-    """Return everything in a task file that cannot run here, in the order of the file.
-
-    Raises:
-        TaskFormatError: If the file is not in OSWorld's format; names the key.
-    """
+    """Return everything in a task file that cannot run here, in the order of the file."""
     evaluator = record["evaluator"]
     found = list(files.step_obstacles(record, OSWorldSetup.STEPS))
     names = evaluator.get("func")

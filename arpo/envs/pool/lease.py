@@ -72,11 +72,7 @@ class LeasedEnv:
         return cast(float, await self.call("evaluate"))
 
     async def next_solution(self) -> Action | None:
-        """Return the next action of the scripted solution, None when there is no more.
-
-        Raises:
-            ConfigError: If the environment cannot solve itself, or has no script for this task.
-        """
+        """Return the next action of the scripted solution, None when there is no more."""
         return cast(Action | None, await self.call("next_solution"))
 
     async def distractors(self) -> Sequence[Action]:
@@ -88,7 +84,6 @@ class LeasedEnv:
 
         Raises:
             EnvError: If the environment failed, now or before, its worker died, or the deadline passed.
-            ArpoError: If the request is wrong, not the environment.
         """
         if self.fault is not None:
             raise EnvError(self.fault.kind, f"the environment has failed before: {self.fault}")

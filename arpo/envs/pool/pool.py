@@ -91,7 +91,6 @@ class EnvPool:
         """Start all workers and build all environments; those that fail are tried again in the background.
 
         Raises:
-            ConfigError: If the pool runs already, or the configuration cannot work here.
             EnvError: If no environment could be built at all.
         """
         if self._slots:
@@ -124,9 +123,6 @@ class EnvPool:
 
         Args:
             task: What will be played; the log names it with an environment that broke.
-
-        Raises:
-            ConfigError: If the pool is not started or closed, or every environment was given up.
         """
         if not self._slots:
             raise ConfigError("the pool is not running; call start() first")

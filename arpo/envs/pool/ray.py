@@ -69,11 +69,7 @@ class Placement:
         self._taken: Counter[str] = Counter()
 
     def take(self, count: int) -> str:
-        """Return the resource with the most room, and take `count` of it.
-
-        Raises:
-            ConfigError: If no node has that much room; the message says what each has, and how a node offers more.
-        """
+        """Return the resource with the most room, and take `count` of it."""
         rooms = {
             name: capacity - self._taken[name]
             for name, capacity in self._read().items()
@@ -125,7 +121,6 @@ class RayBackend:
         """Start an actor.
 
         Raises:
-            ConfigError: If no node has room for it, or `make_env` cannot travel to another process.
             EnvError: If the actor does not start.
         """
         with ExitStack() as on_kill:

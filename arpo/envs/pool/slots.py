@@ -78,11 +78,7 @@ class Roster:
         self._length = asyncio.Semaphore(0)
 
     async def take(self) -> Slot:
-        """Wait for a free slot; it is busy from then on.
-
-        Raises:
-            ArpoError: If no slot will ever be free; see `refuse`.
-        """
+        """Wait for a free slot; it is busy from then on."""
         while True:
             await self._length.acquire()
             slot = self._queue.popleft()

@@ -299,9 +299,6 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
             10,000, the columns of a tiny screenshot hardly do: what looks at short ones is better off with 100.
         rotary_sections: How many of the 16 rotations, the fastest first, are those of time, row and column.
         context: Tokens of a conversation that the model is made for; engines refuse longer ones.
-
-    Raises:
-        ConfigError: If the numbers do not make a model.
     """
     if not set(full_attention) <= set(range(VISION_DEPTH)):
         raise ConfigError(f"full_attention must name layers 0 to {VISION_DEPTH - 1}, got {list(full_attention)}")
@@ -321,11 +318,7 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
 
 
 def train_tokenizer(corpus: Sequence[str], words: int, largest_number: int, context: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer in which every number up to the largest is one token.
-
-    Raises:
-        ConfigError: If the words are too few.
-    """
+    """Return a tokenizer in which every number up to the largest is one token."""
     smallest_vocabulary = len(SPECIAL_TOKENS) + 256 + largest_number
     if words < smallest_vocabulary:
         raise ConfigError(
@@ -351,11 +344,7 @@ def language_settings(
     rotary_base: float,
     rotary_sections: Sequence[int],
 ) -> dict[str, Any]:
-    """Return the configuration of a tiny language model.
-
-    Raises:
-        ConfigError: If the numbers do not make one.
-    """
+    """Return the configuration of a tiny language model."""
     if hidden < 2 * HEAD_DIM or hidden % (2 * HEAD_DIM):
         raise ConfigError(f"hidden must be a positive multiple of {2 * HEAD_DIM}, got {hidden}")
     check_at_least(1, layers=layers, context=context)
@@ -394,11 +383,7 @@ def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 
 
 def image_processor(min_pixels: int, max_pixels: int, **settings: int) -> Qwen2VLImageProcessor:
-    """Return the image processor of a tiny model.
-
-    Raises:
-        ConfigError: If the limits contradict each other.
-    """
+    """Return the image processor of a tiny model."""
     if not 0 < min_pixels <= max_pixels:
         raise ConfigError(f"need 0 < min_pixels <= max_pixels, got {min_pixels} and {max_pixels}")
     return Qwen2VLImageProcessor(

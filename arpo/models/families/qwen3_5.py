@@ -107,9 +107,6 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
         corpus: See Qwen3-VL's `make_tiny`, as for all that are not below.
         layers: Depth of the language model; two at least: every other one attends, the first is a Gated DeltaNet.
         rotary_sections: See Qwen3-VL's; they turn half of a head of attention, as a quarter of the real one's.
-
-    Raises:
-        ConfigError: If the numbers do not make a model.
     """
     check_at_least(len(KINDS), layers=layers)
     tokenizer = train_tokenizer(corpus, words + SCALE, SCALE - 1, context)

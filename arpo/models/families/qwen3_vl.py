@@ -208,9 +208,6 @@ def make_tiny(  # noqa: PLR0913 - one argument a line of the configuration
         words: Size of the vocabulary at most, without the numbers.
         rotary_sections: How many of the 16 rotations are those of time, row and column; they take turns, so that rows
             and columns get five at most, and time the rest.
-
-    Raises:
-        ConfigError: If the numbers do not make a model.
     """
     check_at_least(len(DEEPSTACK), layers=layers)
     tokenizer = train_tokenizer(corpus, words + SCALE, SCALE - 1, context)

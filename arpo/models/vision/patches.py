@@ -79,11 +79,7 @@ def normalized_films(
 
 
 def decode(png: bytes, settings: PatchSettings) -> PackedPatches:
-    """Return a screenshot resized and cut into patches, equal bit for bit to the checkpoint's own image processor.
-
-    Raises:
-        OSError: If the bytes are no picture; Pillow raises SyntaxError and ValueError for some, too.
-    """
+    """Return a screenshot resized and cut into patches, equal bit for bit to the checkpoint's own image processor."""
     with Image.open(io.BytesIO(png)) as image:
         pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
     patch, merge = settings.patch_size, settings.merge_size

@@ -63,9 +63,6 @@ class OfflineModule(PolicyModule):
         policy: See `PolicyModule`, as for all that are not below.
         steps: Optimizer steps of the run: the learning rate follows one cycle over them.
         warmup_fraction: Part of the steps in which the learning rate rises.
-
-    Raises:
-        ConfigError: When a number is out of its range.
     """
 
     def __init__(

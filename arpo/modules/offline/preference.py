@@ -28,9 +28,6 @@ class PreferenceModule(OfflineModule):
         policy: See `PolicyModule`, as for the optimizer.
         reference: Builds the policy that the run starts from; see `PolicyModule`.
         options: Of the method, and of `OfflineModule`.
-
-    Raises:
-        ConfigError: When a number is out of its range.
     """
 
     method: ClassVar[type[Preference]]

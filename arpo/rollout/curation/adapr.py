@@ -27,9 +27,6 @@ class AdaptiveBuffer(ReplayBuffer):
         capacity_per_task: See `ReplayBuffer`, as for all that are not below.
         share: κ. The paper does not say its value.
         replayed: γ: 0 replays nothing. The paper does not say its value.
-
-    Raises:
-        ConfigError: When a share is out of its range, or the method asks a critic or a teacher.
     """
 
     def __init__(

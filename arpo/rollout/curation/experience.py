@@ -42,9 +42,6 @@ class ExperiencePool:
             runtime: Of the run: its store, its prompt and its context.
             worthy: Says which trajectories are taken.
             most: Trajectories of one task at most: the newest.
-
-        Raises:
-            ConfigError: If a directory holds no trajectory.
         """
         if not self.directories:
             log.warning("the experience pool is empty: name directories of trajectories, or choose another replay")

@@ -56,9 +56,6 @@ class FailureCurriculum(ShuffledTasks):
         tasks: See `ShuffledTasks`, as for all that are not below.
         patience: Epochs without a success until a task cools down; 2 in the paper.
         cooldown: Epochs of cooling down; 3 in the paper.
-
-    Raises:
-        ConfigError: When a number is below 1; see also `ShuffledTasks`.
     """
 
     def __init__(

@@ -48,9 +48,6 @@ class RelevanceBuffer(ReplayBuffer):
     Args:
         temperature: T.
         capacity_per_task: See `ReplayBuffer`, as for all that follow.
-
-    Raises:
-        ConfigError: When the temperature is not above 0.
     """
 
     def __init__(

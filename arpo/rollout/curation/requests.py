@@ -28,9 +28,6 @@ class DynamicRolloutNumber:
     Args:
         group_size: Episodes of a task whose success rate lies below the threshold, or is not known yet.
         threshold: The success rate from which on there are fewer: 0.6 in the paper, 1.0 in its code.
-
-    Raises:
-        ConfigError: If the group size is below 2, or the threshold is not in (0, 1].
     """
 
     group_size: int
@@ -64,9 +61,6 @@ class DynamicTrajectoryLength:
         limit: The run's step limit, where the task has none of its own: what is said here never goes above it.
         floor: The least limit, so that a success by a lucky first click does not end the task's other ways.
         slack: Steps more than the longest success took.
-
-    Raises:
-        ConfigError: If limit or floor is below 1, or the slack is negative.
     """
 
     limit: int

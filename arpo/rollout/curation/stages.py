@@ -29,9 +29,6 @@ class StagedCurriculum(ShuffledTasks):
         stages: Their number.
         stage_iterations: The most iterations of a stage before the last.
         threshold: The success rate that ends a stage sooner; 1 never does, as a rate must pass it.
-
-    Raises:
-        ConfigError: When a number is out of its range, or there are more stages than tasks; see also `ShuffledTasks`.
     """
 
     def __init__(

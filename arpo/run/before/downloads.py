@@ -28,9 +28,6 @@ def check_downloads(cfg: DictConfig, tasks: Sequence[Task]) -> None:
     Args:
         cfg: The configuration, with `env=osworld`.
         tasks: Those that are run.
-
-    Raises:
-        ConfigError: With the tasks, if files are missing and none of the servers that have them answers.
     """
     if cluster_address():
         return

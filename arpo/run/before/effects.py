@@ -105,9 +105,6 @@ def check_effects(cfg: DictConfig, words: Sequence[str], *, others: bool = False
         cfg: The configuration that the words have made.
         words: Overrides.
         others: Whether other jobs are given the same words, which may have an effect there: they are logged then.
-
-    Raises:
-        ConfigError: With a line for each word that has none, and what would read it.
     """
     lines = [f"  - {word}: {reason}, or leave it out" for word in words if (reason := _unread(cfg, word))]
     said = "these words would change nothing of this run:\n" + "\n".join(lines)

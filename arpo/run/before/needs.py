@@ -27,9 +27,6 @@ def check_needs(cfg: DictConfig, tasks: Sequence[Task]) -> None:
     Args:
         cfg: The configuration, with `env=osworld`.
         tasks: Those that are run.
-
-    Raises:
-        ConfigError: With the tasks, what they need, and what to do.
     """
     if OmegaConf.select(cfg, "env.make_env.machine._target_") != CONTAINER:
         return

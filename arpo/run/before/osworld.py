@@ -18,9 +18,6 @@ def check_osworld(cfg: DictConfig, lists: Sequence[str]) -> None:
     Args:
         cfg: The configuration.
         lists: The lists of tasks that are run.
-
-    Raises:
-        ConfigError: With the tasks that cannot be set up, and what to do.
     """
     if OmegaConf.select(cfg, "env.make_env._target_") != ENVIRONMENT or rank() != 0:
         return

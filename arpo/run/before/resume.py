@@ -45,9 +45,6 @@ def check_same_run(cfg: DictConfig) -> None:
 
     A key that one of the two lacks has the default of its constructor; where there is none, an older version knew
     no such option, and it is not compared.
-
-    Raises:
-        ConfigError: With the keys that differ, before and now.
     """
     stored = Path(cfg.paths.run_dir) / "config.yaml"
     if cfg.resume is None or not stored.exists() or not any(Path(cfg.paths.checkpoints).glob("iteration_*")):
@@ -117,11 +114,7 @@ def _default(node: Mapping[str, Any], name: str) -> Any:
 
 
 def _plain(cfg: Any, *, resolve: bool = True) -> Any:
-    """Return a configuration as plain values, its own folders by their names: a run may be moved.
-
-    Raises:
-        ValueError: If it is no configuration of a run.
-    """
+    """Return a configuration as plain values, its own folders by their names: a run may be moved."""
     plain = OmegaConf.to_container(cfg, resolve=resolve)
     if not isinstance(plain, dict) or not isinstance(plain.get("paths"), dict):
         raise ValueError("it is not the configuration of a run")  # noqa: TRY004 - of a file

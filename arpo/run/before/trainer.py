@@ -30,11 +30,7 @@ SCALED = ("16", "16-mixed")
 
 
 def check_trainer(cfg: DictConfig) -> None:
-    """Check the options of Lightning's trainer.
-
-    Raises:
-        ConfigError: With the first one that has no place here, and what has.
-    """
+    """Check the options of Lightning's trainer."""
     for name, value in cfg.trainer.items_ex(resolve=False):
         usual = value is None or (not value and name != "logger" and not name.startswith("limit_"))
         if name in INSTEAD and not usual and (name, value) != ("accumulate_grad_batches", 1):

@@ -20,11 +20,7 @@ BACKSLASHES = re.compile(r'(\\*)("|$)')
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Check the overrides among the words of a command line, as `check_words` does.
-
-    Raises:
-        ConfigError: With the first word that is wrong.
-    """
+    """Check the overrides among the words of a command line, as `check_words` does."""
     arguments = get_args_parser().parse_args(list(words))
     check_words(arguments.overrides, sweeps=arguments.multirun)
 
@@ -37,9 +33,6 @@ def check_words(words: Sequence[str], *, sweeps: bool = False) -> None:
     Args:
         words: Overrides.
         sweeps: Whether commas outside of brackets separate the values of a multirun.
-
-    Raises:
-        ConfigError: With the word, and what to type in its place.
     """
     for word in words:
         key, equals, value = word.partition("=")

@@ -31,9 +31,6 @@ def template_tasks(
         templates: Names such as `files/rename-a-file`, or an application for all of its templates, or `all`.
         seeds: Each draws an instance.
         without: Lists of such names; those templates are left out.
-
-    Raises:
-        TaskFormatError: If a name is unknown.
     """
     numbers = list(seeds)
     left_out = {template.name for names in without for name in names for template in named(name)}
@@ -54,11 +51,7 @@ def template_task(template: Template, seed: int) -> Task:
 
 
 def instance_of(task: Task) -> Instance:
-    """Return the instance of a task of a template.
-
-    Raises:
-        TaskFormatError: If its template is unknown, or its seed no number.
-    """
+    """Return the instance of a task of a template."""
     template, seed = TEMPLATES.get(task.config["template"]), task.config.get("seed")
     if template is None or not isinstance(seed, int):
         raise TaskFormatError(f"task {task.id!r}: there is no template of {dict(task.config)}")
@@ -66,11 +59,7 @@ def instance_of(task: Task) -> Instance:
 
 
 def named(name: str) -> list[Template]:
-    """Return the template of this name, those of an application, or all.
-
-    Raises:
-        TaskFormatError: If the name is unknown.
-    """
+    """Return the template of this name, those of an application, or all."""
     found = [each for each in TEMPLATES.values() if name in ("all", each.name, each.application)]
     if not found:
         raise TaskFormatError(f"there is no template {name!r}; the templates are: {', '.join(TEMPLATES)}")
