@@ -10,6 +10,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, SchemaError
 
+from arpo.bounds import requirement
 from arpo.errors import ConfigError
 from arpo.host.environment import cluster_address
 from arpo.host.trial import on_trial
@@ -170,4 +171,4 @@ def _wish(problem: ErrorDetails, annotation: Any) -> str:
         return f"should be a list that fits {inspect.formatannotation(annotation)}"
     if problem["type"] == "callable_type":
         return "should be a node with a _target_ that makes a function, or be left out"
-    return problem["msg"].removeprefix("Input ")
+    return f"should {requirement(problem)}"
