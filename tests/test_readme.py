@@ -261,7 +261,7 @@ def test_numbers_of_a_study_stand_in_marked_blocks_that_its_collect_script_can_f
 
 
 def test_the_pages_are_as_short_as_they_promise():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
     assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
